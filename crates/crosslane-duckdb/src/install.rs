@@ -14,7 +14,8 @@ use std::sync::Arc;
 /// How a user sets something.
 const HOW_TO_SET: &str = "CALL crosslane_set('{name}', '{value}')";
 
-/// Registers the commands and what `CROSSLANE_LOAD` names, and starts the watchdog.
+/// Registers the commands and the functions of the files in `CROSSLANE_LOAD`, and starts the
+/// watchdog.
 ///
 /// # Safety
 /// The database must be open.
@@ -35,7 +36,8 @@ pub(crate) unsafe fn install(database: ffi::duckdb_database) -> Result<(), Error
 }
 
 fn begin(database: &Arc<Database>) -> Result<(), Error> {
-    // DuckDB keeps what is registered: a LOAD that fails must leave nothing, so that it can be tried again.
+    // DuckDB cannot forget what is registered. A LOAD that fails must register nothing, so that it
+    // can be tried again.
     database.with_connection(Connection::begin)?;
     let outcome = register_all(database);
     database.with_connection(|connection| connection.end(outcome))?;

@@ -1,10 +1,10 @@
 //! The DuckDB extension.
 //!
-//! `LOAD` calls [`crosslane_init_c_api`], which registers the commands (`crosslane_load` and the others)
-//! and, for each file in the environment variable `CROSSLANE_LOAD`, its functions. Each function becomes a
-//! scalar function whose callback hands DuckDB's vectors to [`crosslane::call`].
+//! `LOAD` calls [`crosslane_init_c_api`]. It registers the commands (`crosslane_load` and others),
+//! and the functions of each file in the environment variable `CROSSLANE_LOAD`. Each function
+//! becomes a function of DuckDB whose callback passes DuckDB's vectors to [`crosslane::call`].
 //!
-//! No panic leaves a callback: [`crosslane_vectors::callback`] turns it into an error of the query.
+//! No panic leaves a callback: [`crosslane_vectors::callback`] makes it an error of the query.
 
 mod command;
 mod database;
@@ -17,7 +17,8 @@ use crosslane_vectors::callback;
 use libduckdb_sys as ffi;
 use std::ffi::{CString, c_char};
 
-/// The oldest C API that has all that the extension calls: scalar functions with a state per worker.
+/// The oldest C API that has all that the extension calls: scalar functions with a state per
+/// worker.
 const API_VERSION: &str = "v1.5.6";
 
 /// The entry point, which DuckDB finds by the name of the file.

@@ -1,11 +1,14 @@
-//! What ends a call from outside: an interrupt of its connection, and Ctrl-C.
+//! Ends calls after an interrupt of their connection, and after Ctrl-C.
 //!
-//! The terminal sends Ctrl-C (SIGINT) to all processes of a program, and the zygote tells of it. A notebook sends it to the engine's
-//! process alone. There Python's main thread gives its query up, and waits for the tasks of other threads, which DuckDB cannot
-//! reach in a call. So a handler of ours notes the moment, and calls the program's own handler. It is put before that handler when the
-//! extension is loaded, and again when a call waits: the program may have set another one meanwhile.
+//! A terminal sends Ctrl-C (SIGINT) to all processes of a program, and the zygote reports it. A
+//! notebook sends it only to the engine's process. There Python's main thread gives up its query,
+//! and waits for the tasks of other threads, which DuckDB cannot end during a call. So our handler
+//! stores the time, and calls the program's own handler. It is installed before that handler when
+//! the extension is loaded, and again when a call waits, because the program may have set another
+//! handler.
 //!
-//! A handler that was set later may call ours in its turn, as what was there before it. Then ours calls the one that it knew before.
+//! A handler that was set later may call ours as its predecessor. Then ours calls the handler that
+//! it found before.
 
 use crosslane::call::{CallGroup, CallGroups};
 use crosslane::stats::now;
@@ -15,24 +18,24 @@ use std::sync::atomic::{AtomicI32, AtomicPtr, AtomicU64, AtomicUsize, Ordering::
 use std::sync::{Arc, Mutex, PoisonError};
 use std::{mem, ptr};
 
-/// Who waits for an answer: the connection of the statement that asks, or nobody's.
+/// Who waits for an answer: the connection of a statement, or a program that loads the extension.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Asker {
     client: Option<Client>,
 }
 
 impl Asker {
-    /// A program that loads the extension.
+    /// A program that loads the extension, without a statement.
     pub(crate) const PROGRAM: Self = Self { client: None };
 
-    /// That of a statement, for as long as the statement runs.
+    /// The connection of a statement, as long as the statement runs.
     pub(crate) fn of(client: Client) -> Self {
         Self { client: Some(client) }
     }
 
-    /// Whether it was told to wait no longer for what began at a moment.
+    /// Whether a wait that began at a time should end.
     pub(crate) fn should_end(self, begun: u64) -> bool {
-        // SAFETY: the callbacks of the connection's statements ask, while these run.
+        // SAFETY: callbacks of the connection's statements call this while the statements run.
         self.client.is_some_and(|client| unsafe { client.is_interrupted() }) || ctrl_c_since(begun)
     }
 }
@@ -43,7 +46,7 @@ pub(crate) fn group_of(groups: &CallGroups, client: Client) -> Arc<CallGroup> {
     groups.of(client.connection, move |begun| asker.should_end(begun))
 }
 
-/// Whether the process has got SIGINT since a moment.
+/// Whether the process has received SIGINT since a time.
 pub(crate) fn ctrl_c_since(begun: u64) -> bool {
     notice_ctrl_c();
     LAST.load(Relaxed) > begun
@@ -51,17 +54,18 @@ pub(crate) fn ctrl_c_since(begun: u64) -> bool {
 
 /// When SIGINT came last.
 static LAST: AtomicU64 = AtomicU64::new(0);
-/// The handlers that ours was put before, the newest last. They are never freed, since a signal may come at any time.
+/// The handlers before which ours was installed, the newest last. They are never freed, because a
+/// signal may come at any time.
 static BEFORE: [AtomicPtr<libc::sigaction>; 8] = [const { AtomicPtr::new(ptr::null_mut()) }; 8];
-/// How many they are.
+/// How many handlers there are.
 static COUNT: AtomicUsize = AtomicUsize::new(0);
-/// The thread whose handler runs, and how often ours was entered there.
+/// The thread whose handler runs, and how deep our handler is nested there.
 static HANDLING: AtomicI32 = AtomicI32::new(0);
 static DEPTH: AtomicUsize = AtomicUsize::new(0);
 
 type Handler = extern "C" fn(c_int, *mut libc::siginfo_t, *mut c_void);
 
-/// Puts our handler before the program's, unless that is done, or the program has none.
+/// Installs our handler before the program's, unless that is done, or the program has none.
 pub(crate) fn notice_ctrl_c() {
     static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
     let ours = handle as Handler as usize;
@@ -74,9 +78,9 @@ pub(crate) fn notice_ctrl_c() {
     }
     let _one_at_a_time = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
     let count = COUNT.load(SeqCst);
-    // SAFETY: those that are counted are set, and never freed.
+    // SAFETY: the first `count` handlers are set, and never freed.
     let known = |index: usize| unsafe { (*BEFORE[index].load(SeqCst)).sa_sigaction };
-    // A handler that the program has set again takes the place of what came after it.
+    // If the program sets an earlier handler again, the later ones are forgotten.
     let place = (0..count).find(|index| known(*index) == current.sa_sigaction).unwrap_or(count);
     let Some(before) = BEFORE.get(place) else { return };
     let mut action = current;
@@ -86,7 +90,8 @@ pub(crate) fn notice_ctrl_c() {
         before.store(Box::into_raw(Box::new(current)), SeqCst);
     }
     COUNT.store(place + 1, SeqCst);
-    // SAFETY: ours does what a handler may: it reads a clock and numbers, and calls another one.
+    // SAFETY: our handler is async-signal-safe: it reads a clock and atomics, and calls another
+    // handler.
     unsafe { libc::sigaction(libc::SIGINT, &raw const action, ptr::null_mut()) };
 }
 
@@ -94,14 +99,16 @@ extern "C" fn handle(signal: c_int, info: *mut libc::siginfo_t, context: *mut c_
     LAST.store(now(), Relaxed);
     // SAFETY: it only returns a number.
     let thread = unsafe { libc::gettid() };
-    // Signals that come to two threads at once are one Ctrl-C: the second calls the newest handler, too.
+    // Signals to two threads at once are one Ctrl-C: the second thread also calls the newest
+    // handler.
     let nested = HANDLING.load(SeqCst) == thread;
     let depth = if nested { DEPTH.load(SeqCst) + 1 } else { 0 };
     let outer = if nested { thread } else { 0 };
     HANDLING.store(thread, SeqCst);
     DEPTH.store(depth, SeqCst);
     if let Some(index) = COUNT.load(SeqCst).checked_sub(1 + depth) {
-        // SAFETY: those that are counted are set, and never freed; an action has a handler of the kind that its flags say.
+        // SAFETY: the first `COUNT` handlers are set, and never freed. The flags of an action tell
+        // the kind of its handler.
         unsafe {
             let before = &*BEFORE[index].load(SeqCst);
             if before.sa_flags & libc::SA_SIGINFO != 0 {

@@ -59,8 +59,9 @@ mod real {
     /// The kernel's limit of one call.
     const MOST: usize = 128;
 
-    /// Sleeps until one of the words is woken or no longer 1, or for `timeout`. May return early: with more words than
-    /// the kernel can watch (before Linux 5.16: one) it sleeps for [`BLIND`] at most.
+    /// Sleeps until one of the words is woken or no longer 1, or for `timeout`. May return early:
+    /// with more words than the kernel can watch (before Linux 5.16: one) it sleeps for [`BLIND`]
+    /// at most.
     pub(crate) fn wait_any(words: &[&AtomicU32], timeout: Duration) {
         match words {
             [] => std::thread::sleep(timeout),
@@ -124,8 +125,9 @@ mod model {
         wait_any(&[word], Duration::ZERO);
     }
 
-    /// Like the kernel: it compares and queues one word after the other, each in one step, and sleeps if none of them
-    /// was woken since. The model has no time, so a lost wake shows as a deadlock.
+    /// Like the kernel: it compares and queues one word after the other, each in one step, and
+    /// sleeps if none of them was woken since. The model has no time, so a lost wake shows as a
+    /// deadlock.
     pub(crate) fn wait_any(words: &[&AtomicU32], _timeout: Duration) {
         let mut queued = Vec::new();
         for word in words {

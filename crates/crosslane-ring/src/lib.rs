@@ -18,8 +18,8 @@
 //! # Ok::<(), crosslane_ring::RegionError>(())
 //! ```
 //!
-//! A [`Grant`] and a [`Frame`] borrow their ring. So it is impossible to commit a grant to another ring,
-//! to hold two grants at a time, or to release a frame twice:
+//! A [`Grant`] and a [`Frame`] borrow their ring. So it is impossible to commit a grant to another
+//! ring, to hold two grants at a time, or to release a frame twice:
 //!
 //! ```compile_fail,E0499
 //! # let (mut producer, _) = crosslane_ring::heap_ring(64);
@@ -55,27 +55,27 @@
 //! Frames are contiguous: where the rest of the data is too short for a frame, the producer stores
 //! the word [`END_OF_RING`] there and continues at offset 0. It also does so when the ring is empty
 //! and its offset is at least a sixteenth of the capacity and at least two frames: batches that are
-//! answered one by one then reuse the same memory, which stays in the caches, and do not walk through
-//! the whole ring. One release store of `write` publishes the marker and the frame after it, so a
-//! consumer that sees the marker (after its acquire load of `write`) also sees the frame. The marker
-//! is one aligned word and cannot tear. A frame takes at most half the capacity, so an empty ring
-//! always has space for it.
+//! answered one by one then reuse the same memory, which stays in the caches, and do not walk
+//! through the whole ring. One release store of `write` publishes the marker and the frame after
+//! it, so a consumer that sees the marker (after its acquire load of `write`) also sees the frame.
+//! The marker is one aligned word and cannot tear. A frame takes at most half the capacity, so an
+//! empty ring always has space for it.
 //!
 //! # Parking
 //!
-//! A thread that finds nothing to do spins for a short while with `sched_yield`, then parks: it stores
-//! 1 in the wait word, issues a sequentially consistent fence, looks again, and only then sleeps on
-//! the word with a futex. A thread that publishes a position issues the same fence and then looks at
-//! the wait word. One of the two fences comes first, so either the waiter sees the position or the
-//! publisher sees the waiter. Every sleep has an end time, because the other side may die without a
-//! wake. [`wait_any`] does this for several words and descriptors.
+//! A thread that finds nothing to do spins for a short while with `sched_yield`, then parks: it
+//! stores 1 in the wait word, issues a sequentially consistent fence, looks again, and only then
+//! sleeps on the word with a futex. A thread that publishes a position issues the same fence and
+//! then looks at the wait word. One of the two fences comes first, so either the waiter sees the
+//! position or the publisher sees the waiter. Every sleep has an end time, because the other side
+//! may die without a wake. [`wait_any`] does this for several words and descriptors.
 //!
 //! # Trust
 //!
-//! Either side may be hostile: each side checks every position and length that the other side stored
-//! before it uses them. A violation is a [`RingError`], never an access outside the mapping. A value
-//! that is checked is read from the shared memory only once. The memfd is sealed against shrinking, so
-//! an access inside the mapping cannot fault.
+//! Either side may be hostile: each side checks every position and length that the other side
+//! stored before it uses them. A violation is a [`RingError`], never an access outside the mapping.
+//! A value that is checked is read from the shared memory only once. The memfd is sealed against
+//! shrinking, so an access inside the mapping cannot fault.
 //!
 //! The protocol is model-checked with loom (`tests/it/loom.rs`) and run under Miri.
 

@@ -1,4 +1,5 @@
-//! Waiting for the other side: a short spin, then sleep. The crate's documentation has the protocol.
+//! Waiting for the other side: a short spin, then sleep. The crate's documentation has the
+//! protocol.
 
 #[cfg(not(loom))]
 use crate::futex::BLIND;
@@ -64,7 +65,8 @@ pub(crate) fn wait(
         if ready() {
             return Parked::Ready;
         }
-        // A wake for an earlier wait may come late. (The model has no time; its caller tries again.)
+        // A wake for an earlier wait may come late. (The model has no time; its caller tries
+        // again.)
         if cfg!(loom) || Instant::now() >= end {
             return Parked::TimedOut;
         }
@@ -74,8 +76,8 @@ pub(crate) fn wait(
 /// What a wait sleeps on.
 #[derive(Debug, Clone, Copy)]
 pub enum Waiter<'a> {
-    /// The wait word of a ring, or a word with the same protocol: a thread stores 1 in it before it sleeps, and the
-    /// thread that has news wakes it.
+    /// The wait word of a ring, or a word with the same protocol: a thread stores 1 in it before it
+    /// sleeps, and the thread that has news wakes it.
     Word(&'a AtomicU32),
     /// A descriptor that becomes readable, or reaches its end, when there is news.
     #[cfg(not(loom))]
@@ -121,7 +123,8 @@ impl Sleep<'_> {
         futex::wait_any(&self.words, timeout);
     }
 
-    /// The kernel can watch words or descriptors, not both. Given both, it watches the words, for [`BLIND`].
+    /// The kernel can watch words or descriptors, not both. Given both, it watches the words, for
+    /// [`BLIND`].
     #[cfg(not(loom))]
     fn doze(&mut self, timeout: Duration) {
         match (&self.words[..], &mut self.descriptors[..]) {
@@ -182,9 +185,10 @@ impl Bell {
     }
 }
 
-/// Waits until `ready` is true, for at most `timeout`. It checks `ready` again when one of the waiters has news. The
-/// waiters are collected when the wait sleeps. May return [`Parked::TimedOut`] early; with both words and descriptors,
-/// which the kernel cannot watch together, it does so after a millisecond.
+/// Waits until `ready` is true, for at most `timeout`. It checks `ready` again when one of the
+/// waiters has news. The waiters are collected when the wait sleeps. May return
+/// [`Parked::TimedOut`] early; with both words and descriptors, which the kernel cannot watch
+/// together, it does so after a millisecond.
 pub fn wait_any<'a>(
     waiters: impl IntoIterator<Item = Waiter<'a>>,
     spin: Spin,

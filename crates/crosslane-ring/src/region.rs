@@ -31,7 +31,8 @@ pub enum RegionError {
     NotALane,
 }
 
-/// The start of the memory. Both sides can write its words, so they are hints: nothing depends on their truth.
+/// The start of the memory. Both sides can write its words, so they are hints: nothing depends on
+/// their truth.
 #[derive(Debug)]
 #[repr(C, align(64))]
 struct LaneHeader {
@@ -62,7 +63,8 @@ unsafe impl Sync for Mapping {}
 
 impl Drop for Mapping {
     fn drop(&mut self) {
-        // SAFETY: the mapping was made by `Mapping::of` with this length, and the last user is gone.
+        // SAFETY: the mapping was made by `Mapping::of` with this length, and the last user is
+        // gone.
         let _ = unsafe { rustix::mm::munmap(self.base.as_ptr().cast(), self.length) };
     }
 }
@@ -118,9 +120,10 @@ unsafe impl Memory for MappedRing {
         self.mapping.capacity
     }
     unsafe fn load(&self, at: usize, out: &mut [u8]) {
-        // SAFETY: the caller keeps the range inside the capacity. The other side may change the bytes after the copy was
-        // checked, so the compiler must not read them again instead of the copy. The empty instruction prevents that:
-        // for all that the compiler knows, it reads and writes any memory.
+        // SAFETY: the caller keeps the range inside the capacity. The other side may change the
+        // bytes after the copy was checked, so the compiler must not read them again instead of the
+        // copy. The empty instruction prevents that: for all that the compiler knows, it reads and
+        // writes any memory.
         unsafe {
             self.data().add(at).copy_to_nonoverlapping(out.as_mut_ptr(), out.len());
             std::arch::asm!("/* {} */", in(reg) out.as_mut_ptr(), options(nostack, preserves_flags));
@@ -131,7 +134,8 @@ unsafe impl Memory for MappedRing {
         unsafe { self.data().add(at).copy_from_nonoverlapping(bytes.as_ptr(), bytes.len()) }
     }
     unsafe fn load_word(&self, at: usize) -> u64 {
-        // SAFETY: the caller keeps the word inside the data, which begins 64-aligned, and `at` aligned.
+        // SAFETY: the caller keeps the word inside the data, which begins 64-aligned, and `at`
+        // aligned.
         unsafe { AtomicU64::from_ptr(self.data().add(at).cast()).load(Ordering::Relaxed) }
     }
     unsafe fn store_word(&self, at: usize, word: u64) {
@@ -151,8 +155,8 @@ impl Grant<'_, MappedRing> {
 }
 
 impl Consumer<MappedRing> {
-    /// The bytes of the peeked frame, in place; empty without one. For a consumer that trusts its producer, as a guest
-    /// trusts its engine.
+    /// The bytes of the peeked frame, in place; empty without one. For a consumer that trusts its
+    /// producer, as a guest trusts its engine.
     ///
     /// # Safety
     /// The producer must be honest: it must not write to a published frame.
@@ -161,8 +165,8 @@ impl Consumer<MappedRing> {
         self.shared().map_or(&[], |bytes| unsafe { bytes.as_ref() })
     }
 
-    /// The address of the bytes of the peeked frame. They stay mapped as long as the consumer lives. An untrusted producer
-    /// may change them at any time: copy them, and read only the copy.
+    /// The address of the bytes of the peeked frame. They stay mapped as long as the consumer
+    /// lives. An untrusted producer may change them at any time: copy them, and read only the copy.
     pub fn shared(&self) -> Option<NonNull<[u8]>> {
         let (offset, length) = self.current()?;
         // SAFETY: `peek` checked the range.
@@ -176,7 +180,8 @@ impl Consumer<MappedRing> {
 pub struct ProgressWord(Arc<Mapping>);
 
 impl ProgressWord {
-    /// Reports that the guest works on `row` of the batch whose number has the low 32 bits `sequence`.
+    /// Reports that the guest works on `row` of the batch whose number has the low 32 bits
+    /// `sequence`.
     #[inline]
     pub fn set(&self, sequence: u32, row: u32) {
         let value = u64::from(sequence) << 32 | u64::from(row);
@@ -239,7 +244,8 @@ impl Locations {
         }
     }
 
-    /// Tells the other side that threads of this side work with many lanes at a time, so that neither side follows the other.
+    /// Tells the other side that threads of this side work with many lanes at a time, so that
+    /// neither side follows the other.
     pub fn tell_anywhere(&self) {
         self.mapping.header().locations[self.own].0.store(Location::ANYWHERE, Ordering::Relaxed);
     }
@@ -273,8 +279,8 @@ pub struct Ends {
 }
 
 impl Ends {
-    /// Makes a lane's memory with two rings of `capacity` bytes, and the engine's ends of them: it produces requests and
-    /// consumes replies. The descriptor is for the guest.
+    /// Makes a lane's memory with two rings of `capacity` bytes, and the engine's ends of them: it
+    /// produces requests and consumes replies. The descriptor is for the guest.
     ///
     /// # Errors
     /// [`RegionError::System`] if the system has no memory or descriptors left.
@@ -300,7 +306,8 @@ impl Ends {
     /// The guest's ends of a lane's memory: it consumes requests and produces replies.
     ///
     /// # Safety
-    /// Nobody may have opened this memory before, in this process or another: each ring has one producer and one consumer.
+    /// Nobody may have opened this memory before, in this process or another: each ring has one
+    /// producer and one consumer.
     ///
     /// # Errors
     /// [`RegionError::NotALane`] if the descriptor is something else.
@@ -332,8 +339,8 @@ impl Ends {
             mapping: Arc::clone(&mapping),
             start: LANE_HEADER + index * (HEADER + mapping.capacity),
         };
-        // SAFETY: `create` makes the memory and the engine's ends together; the caller of `open` promises that it makes
-        // the guest's ends only once.
+        // SAFETY: `create` makes the memory and the engine's ends together; the caller of `open`
+        // promises that it makes the guest's ends only once.
         let (producer, consumer) = unsafe { (Producer::new(ring(own)), Consumer::new(ring(other))) };
         let locations = Locations { mapping: Arc::clone(&mapping), own };
         Self { producer, consumer, progress: ProgressWord(mapping), locations }

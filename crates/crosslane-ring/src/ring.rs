@@ -3,12 +3,12 @@
 use crate::park;
 use crate::sync::{AtomicU32, AtomicU64, Ordering};
 
-/// The word that means "the next frame begins at offset 0". No frame has it, because its length would
-/// exceed every ring.
+/// The word that means "the next frame begins at offset 0". No frame has it, because its length
+/// would exceed every ring.
 pub const END_OF_RING: u64 = u64::MAX;
 const WORD: u64 = 8;
-/// An empty ring continues at offset 0 when this fraction of it was used: enough for several usual frames at a time, and
-/// small enough to stay in a core's cache.
+/// An empty ring continues at offset 0 when this fraction of it was used: enough for several usual
+/// frames at a time, and small enough to stay in a core's cache.
 const FRONT: u64 = 16;
 
 /// What the other side of a ring did wrong.
@@ -67,8 +67,8 @@ pub struct RingHeader {
 /// # Safety
 /// `capacity` must be a power of two, at least 64 and the same for both sides; `load` and `store`
 /// must access `at .. at + length` of the data and nothing else whenever that lies inside the
-/// capacity, `load_word` and `store_word` the eight bytes at `at`, each once; what is loaded must be a copy
-/// that the other side cannot change any more.
+/// capacity, `load_word` and `store_word` the eight bytes at `at`, each once; what is loaded must
+/// be a copy that the other side cannot change any more.
 pub unsafe trait Memory {
     /// The ring's shared words.
     fn header(&self) -> &RingHeader;
@@ -140,8 +140,8 @@ impl<M: Memory> Grant<'_, M> {
         let Producer { memory, write, .. } = self.producer;
         let capacity = memory.capacity() as u64;
         let word = length as u64 | u64::from(tag) << 32;
-        // SAFETY: both words lie in the part of the data that `reserve` found free; the marker's word too, because
-        // positions are multiples of a word and the ring was not full.
+        // SAFETY: both words lie in the part of the data that `reserve` found free; the marker's
+        // word too, because positions are multiples of a word and the ring was not full.
         unsafe {
             if self.start != *write {
                 memory.store_word((*write % capacity) as usize, END_OF_RING);
@@ -188,8 +188,9 @@ impl<M: Memory> Producer<M> {
         let capacity = self.memory.capacity() as u64;
         let rest = capacity - self.write % capacity;
         let frame = framed(length);
-        // The memory at offset 0 was used recently, so it is in the caches. Until the consumer releases the frame, there is
-        // space up to the last offset that was written: for at least one more frame.
+        // The memory at offset 0 was used recently, so it is in the caches. Until the consumer
+        // releases the frame, there is space up to the last offset that was written: for at least
+        // one more frame.
         let back = (2 * frame).max(capacity / FRONT) <= self.write % capacity && self.is_empty()?;
         let skip = if back || rest < frame { rest } else { 0 };
         if capacity - (self.write - self.read_seen) < skip + frame {
@@ -232,8 +233,8 @@ impl<M: Memory> Producer<M> {
         Ok(true)
     }
 
-    /// Whether the consumer has released a frame since the last look (or stored an impossible position,
-    /// which the next `reserve` reports).
+    /// Whether the consumer has released a frame since the last look (or stored an impossible
+    /// position, which the next `reserve` reports).
     pub(crate) fn has_news(&self) -> bool {
         self.memory.header().read.0.load(Ordering::Acquire) != self.read_seen
     }
@@ -247,7 +248,8 @@ struct Found {
     tag: u32,
 }
 
-/// The oldest published frame that has not been released. Dropping this leaves the frame in the ring.
+/// The oldest published frame that has not been released. Dropping this leaves the frame in the
+/// ring.
 #[derive(Debug)]
 pub struct Frame<'a, M> {
     consumer: &'a mut Consumer<M>,
@@ -296,7 +298,8 @@ pub struct Consumer<M> {
     pub(crate) memory: M,
     read: u64,
     write_seen: u64,
-    /// The oldest frame, once it was peeked: the producer may be hostile, so its word is read only once.
+    /// The oldest frame, once it was peeked: the producer may be hostile, so its word is read only
+    /// once.
     found: Option<Found>,
     /// The position of the first frame that [`Consumer::ahead`] has not returned.
     ahead: u64,
@@ -310,7 +313,8 @@ impl<M: Memory> Consumer<M> {
         Self { memory, read: 0, write_seen: 0, found: None, ahead: 0 }
     }
 
-    /// The oldest frame, or `None` while the ring is empty. It stays the oldest until it is released.
+    /// The oldest frame, or `None` while the ring is empty. It stays the oldest until it is
+    /// released.
     ///
     /// # Errors
     /// [`RingError`] if the producer stored an impossible position or length.
@@ -361,8 +365,9 @@ impl<M: Memory> Consumer<M> {
         Ok(Found { start, length: length as usize, tag: (word >> 32) as u32 })
     }
 
-    /// Copies the beginning of the next published frame that this has not returned before, and returns its length.
-    /// The frames stay in the ring, so a caller can look at frames after the oldest one.
+    /// Copies the beginning of the next published frame that this has not returned before, and
+    /// returns its length. The frames stay in the ring, so a caller can look at frames after the
+    /// oldest one.
     ///
     /// # Errors
     /// As [`Consumer::peek`].
@@ -397,8 +402,8 @@ impl<M: Memory> Consumer<M> {
         self.found.map(|found| (self.offset(found), found.length))
     }
 
-    /// Gives the space of the peeked frame, and all space before it, back to the producer. Does nothing without a peeked
-    /// frame.
+    /// Gives the space of the peeked frame, and all space before it, back to the producer. Does
+    /// nothing without a peeked frame.
     pub fn release(&mut self) {
         let Some(found) = self.found.take() else { return };
         self.read = found.start + framed(found.length);
@@ -433,8 +438,8 @@ impl<M: Memory> Consumer<M> {
         self.memory.header().write.0.load(Ordering::Acquire) != self.ahead.max(self.read)
     }
 
-    /// What [`Consumer::has_more`] compares: a word, and its value while there is no such frame. For code that checks often
-    /// and cannot borrow the consumer.
+    /// What [`Consumer::has_more`] compares: a word, and its value while there is no such frame.
+    /// For code that checks often and cannot borrow the consumer.
     #[cfg(not(loom))]
     pub fn news(&self) -> (&AtomicU64, u64) {
         (&self.memory.header().write.0, self.ahead.max(self.read))

@@ -1,14 +1,16 @@
 //! Time slices: short while a thread waits for events, the usual ones while it runs long handlers.
 //!
-//! Linux (6.12 and later) lets a thread ask for the length of its time slice, without privileges. When a thread with a
-//! short slice wakes, it gets the processor at once from a thread with a longer slice; in the long run it gets no more
-//! time. Among threads with equal slices, a thread that wakes waits until the slice of the running thread ends, at the
-//! next tick of the kernel's clock (4 ms apart at 250 Hz). So a thread must not keep its short slice during a long
-//! handler: the thread that the next event wakes would wait for it.
+//! Linux (6.12 and later) lets a thread ask for the length of its time slice, without privileges.
+//! When a thread with a short slice wakes, it gets the processor at once from a thread with a
+//! longer slice; in the long run it gets no more time. Among threads with equal slices, a thread
+//! that wakes waits until the slice of the running thread ends, at the next tick of the kernel's
+//! clock (4 ms apart at 250 Hz). So a thread must not keep its short slice during a long handler:
+//! the thread that the next event wakes would wait for it.
 //!
-//! Threads and processes that such a thread starts have the usual slice, because it sets the kernel's flag that they do
-//! not inherit it. A process without privileges cannot unset the flag, so the thread keeps it with the usual slice too.
-//! (With the flag, a child of a thread whose nice value is negative has the nice value 0.)
+//! Threads and processes that such a thread starts have the usual slice, because it sets the
+//! kernel's flag that they do not inherit it. A process without privileges cannot unset the flag,
+//! so the thread keeps it with the usual slice too. (With the flag, a child of a thread whose nice
+//! value is negative has the nice value 0.)
 
 use std::cell::Cell;
 use std::time::Duration;
@@ -61,8 +63,8 @@ impl Slice {
             // Zero stands for the kernel's default.
             let runtime = if is_short { SHORT.as_nanos() as u64 } else { 0 };
             let attributes = Attributes { runtime, ..*attributes };
-            // SAFETY: the kernel reads `size` bytes of the structure; thread 0 is the calling one. A kernel that
-            // does not support slices ignores the value.
+            // SAFETY: the kernel reads `size` bytes of the structure; thread 0 is the calling one.
+            // A kernel that does not support slices ignores the value.
             unsafe { libc::syscall(libc::SYS_sched_setattr, 0, &raw const attributes, 0) };
         }
     }

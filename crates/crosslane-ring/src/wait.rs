@@ -6,7 +6,8 @@ use crate::sync::{AtomicU32, Ordering, fence};
 use std::time::Duration;
 
 impl<M: Memory> Consumer<M> {
-    /// What a wait for a frame sleeps on. A wait can sleep on it together with others ([`wait_any`]).
+    /// What a wait for a frame sleeps on. A wait can sleep on it together with others
+    /// ([`wait_any`]).
     pub fn waiter(&self) -> Waiter<'_> {
         Waiter::Word(&self.memory.header().data_wait.0)
     }
@@ -16,7 +17,8 @@ impl<M: Memory> Consumer<M> {
         self.wait_or(spin, timeout, || false)
     }
 
-    /// Waits for a frame or until `stop` is true. The thread that makes it true must then sound the [`Alarm`].
+    /// Waits for a frame or until `stop` is true. The thread that makes it true must then sound the
+    /// [`Alarm`].
     pub fn wait_or(&mut self, spin: Spin, timeout: Duration, stop: impl Fn() -> bool) -> Parked {
         wait(&self.memory.header().data_wait.0, spin, timeout, || self.has_news() || stop())
     }
@@ -29,7 +31,8 @@ impl<M: Memory + Clone> Consumer<M> {
     }
 }
 
-/// Ends a consumer's wait whose `stop` has changed. It uses the same fence and word as a published position.
+/// Ends a consumer's wait whose `stop` has changed. It uses the same fence and word as a published
+/// position.
 #[derive(Debug, Clone)]
 pub struct Alarm<M>(M);
 
@@ -47,13 +50,14 @@ impl<M: Memory + Clone> Consumer<M> {
     }
 }
 
-/// Sees from outside whether there is a frame for a consumer, and sleeps in its place. The consumer itself must not
-/// sleep at the same time: a wake reaches only one of the two.
+/// Sees from outside whether there is a frame for a consumer, and sleeps in its place. The consumer
+/// itself must not sleep at the same time: a wake reaches only one of the two.
 ///
-/// A thread that polls the ring anyway can [hush](Watch::hush) it, so that its producer need not wake the sleeping
-/// thread for each frame. The wait word is 0 then, as if no thread slept. [`Watch::unhush`] makes it 1 in the order in
-/// which a thread parks: store, fence, look. The thread that hushed the ring must unhush it before it stops polling.
-/// Other threads may unhush it at any time; if no thread sleeps then, one wake has no effect.
+/// A thread that polls the ring anyway can [hush](Watch::hush) it, so that its producer need not
+/// wake the sleeping thread for each frame. The wait word is 0 then, as if no thread slept.
+/// [`Watch::unhush`] makes it 1 in the order in which a thread parks: store, fence, look. The
+/// thread that hushed the ring must unhush it before it stops polling. Other threads may unhush it
+/// at any time; if no thread sleeps then, one wake has no effect.
 #[derive(Debug)]
 pub struct Watch<M>(M);
 
@@ -67,8 +71,9 @@ impl<M: Memory> Watch<M> {
         Waiter::Word(self.word())
     }
 
-    /// A thread that sleeps on the ring now is not woken for it until [`Watch::unhush`]. A thread that is about to sleep
-    /// looks at the ring once more instead of sleeping, so do not call this all the time.
+    /// A thread that sleeps on the ring now is not woken for it until [`Watch::unhush`]. A thread
+    /// that is about to sleep looks at the ring once more instead of sleeping, so do not call this
+    /// all the time.
     pub fn hush(&self) {
         // Usually no thread sleeps; without a store the cache line stays with the other side.
         if self.word().load(Ordering::Relaxed) == 1 {
@@ -85,7 +90,8 @@ impl<M: Memory> Watch<M> {
         }
     }
 
-    /// Whether a frame was published that was not released. A hint: the other side may have stored any position.
+    /// Whether a frame was published that was not released. A hint: the other side may have stored
+    /// any position.
     pub fn has_news(&self) -> bool {
         let header = self.0.header();
         header.write.0.load(Ordering::Acquire) != header.read.0.load(Ordering::Acquire)
@@ -99,9 +105,10 @@ impl<M: Memory> Producer<M> {
     }
 }
 
-/// Waits until the consumer has a frame or the producer's frames are released, for at most `timeout`. `ready` gets
-/// whether there is a frame that [`Consumer::ahead`] has not returned, and tells whether the wait ends. The thread that
-/// changes its answer must then sound the consumer's [`Alarm`]. May return [`Parked::TimedOut`] early.
+/// Waits until the consumer has a frame or the producer's frames are released, for at most
+/// `timeout`. `ready` gets whether there is a frame that [`Consumer::ahead`] has not returned, and
+/// tells whether the wait ends. The thread that changes its answer must then sound the consumer's
+/// [`Alarm`]. May return [`Parked::TimedOut`] early.
 pub fn wait_either<M: Memory>(
     consumer: &Consumer<M>,
     producer: &Producer<M>,

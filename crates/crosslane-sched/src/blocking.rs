@@ -1,9 +1,9 @@
-//! Threads for calls that block or that compute for long, so that no worker is held.
+//! Threads for calls that block or compute for long, so that they hold no worker.
 //!
-//! A call waits in a queue. If more calls wait than threads have nothing to do, a thread is made, up to a limit; a thread
-//! that has had nothing to do for [`KEEP`] ends. A call is a task like others: it is in the list of tasks, so that
-//! shutdown waits for it, and its handle has its result or its panic. It never waits, so it cannot be cancelled
-//! after it has begun.
+//! A call waits in a queue. If more calls wait than there are idle threads, a thread is made, up to
+//! a limit. A thread that has been idle for [`KEEP`] ends. A call is a task: it is in the list of
+//! tasks, so shutdown waits for it, and its handle has its result or its panic. It has no await, so
+//! it cannot be cancelled after it has begun.
 
 use crate::stats::BlockingStats;
 use crate::sync::{Condvar, Mutex, lock};
@@ -12,7 +12,7 @@ use std::collections::VecDeque;
 use std::io;
 use std::time::Duration;
 
-/// How many threads there are at most, unless the builder says otherwise.
+/// The most threads, unless the builder sets another number.
 pub(crate) const LIMIT: usize = 512;
 /// How long a thread waits for the next call.
 pub(crate) const KEEP: Duration = Duration::from_secs(10);
@@ -50,7 +50,7 @@ impl Blocking {
         }
     }
 
-    /// Drops the calls that have not begun, and ends the threads that wait.
+    /// Drops the calls that have not begun, and ends the idle threads.
     pub(crate) fn end(&self) {
         let mut state = lock(&self.state);
         state.is_over = true;
@@ -71,7 +71,7 @@ impl Blocking {
     ) -> io::Result<()> {
         let mut state = lock(&self.state);
         if state.is_over {
-            // It is dropped behind the lock, as its values may be a user's.
+            // It is dropped without the lock: it may own values of a user.
             drop(state);
             return Ok(());
         }

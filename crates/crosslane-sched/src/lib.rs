@@ -1,9 +1,9 @@
 //! A work-stealing scheduler whose event dispatchers go first.
 //!
-//! Tasks are futures. They run on a few worker threads, each with a queue of its own, from which idle workers steal.
-//! The tasks that wait for sockets are woken by *event dispatchers*, and a dispatcher never waits behind
-//! the work that it started: when it starts a handler, it puts itself into a queue of its own, and any idle worker
-//! takes it from there before any other task.
+//! Tasks are futures. They run on a few worker threads, each with a queue of its own, from which
+//! idle workers steal. *Event dispatchers* wake the tasks that wait for sockets. A dispatcher never
+//! waits behind the work that it started: when it starts a handler, it puts itself into a queue of
+//! its own, and any idle worker takes it from there before any other task.
 //!
 //! ```
 //! use crosslane_sched::{Io, Scheduler, foreground, spawn};
@@ -15,7 +15,7 @@
 //!     let address = listener.get_ref().local_addr()?;
 //!     spawn(async move {
 //!         let (stream, _) = listener.accept().await?;
-//!         // It runs at once; this task goes on when it waits, or on another worker.
+//!         // The new task runs at once. This task continues when the new one waits, or on another worker.
 //!         foreground(async move { stream.write_all(b"hello").await }).await;
 //!         std::io::Result::Ok(())
 //!     });
@@ -42,22 +42,25 @@
 //!      own queue <--- steal ---> own queue         newest first for the owner, oldest first for thieves
 //!          ^
 //!          | before any of these:
-//!     [ dispatcher 0's queue ] [ dispatcher 1's queue ]     room for one: the dispatcher itself
+//!     [ dispatcher 0's queue ] [ dispatcher 1's queue ]     one entry: the dispatcher itself
 //! ```
 //!
 //! - `scheduler`: groups of workers, what users start and call, and the shutdown.
-//! - `worker`: what a worker does next, and the monitor, which finds work that waits behind a long task.
-//! - `idle`: how workers sleep and wake, epoll with its wakes and the kernel's timer, and busy polling.
+//! - `worker`: what a worker does next, and the monitor, which finds work that waits behind a long
+//!   task.
+//! - `idle`: how workers sleep and wake, epoll with its wakes and the kernel's timer, and busy
+//!   polling.
 //! - `dispatcher`: the dispatchers of a group; [`priority`] is the queue of one dispatcher.
 //! - `io`: sockets, and their readiness.
-//! - `task`: how tasks start and end. `timer`: tasks that sleep. `blocking`: threads for calls that block.
+//! - `task`: how tasks start and end. `timer`: tasks that sleep. `blocking`: threads for calls that
+//!   block.
 //! - `process`: what happens after a fork.
 //!
 //! # Priority is not inherited
 //!
-//! Elsewhere a task carries an index that says in which priority queue it belongs, and what it starts can
-//! inherit that index by mistake. Here nothing carries one: only the [`priority::Turn`] of a dispatcher leads into
-//! its queue, and what a dispatcher starts has none.
+//! In other schedulers a task carries the index of its priority queue, and a task that it starts
+//! can inherit the index by mistake. Here no task has an index: only the [`priority::Turn`] of a
+//! dispatcher gives access to its queue, and a task that a dispatcher starts has no turn.
 
 #[cfg(not(target_os = "linux"))]
 compile_error!("crosslane-sched runs on Linux: it waits with epoll, eventfd and timerfd");

@@ -1,15 +1,15 @@
 //! Whether this is still the process in which a scheduler was started.
 //!
-//! After a fork the child has a copy of the parent's memory, but none of its threads: nobody runs the scheduler's tasks
-//! there, and a lock that another thread held stays locked. The epoll, the timer and the wakes are not
-//! copied: what the child changes there, it changes for the parent. So each scheduler remembers its process, and
-//! whatever would take a lock or use the epoll asks first.
+//! After a fork, the child has a copy of the parent's memory, but none of its threads. No thread
+//! runs the scheduler's tasks there, and a lock that another thread held stays locked. The epoll,
+//! the timer and the wakes are not copied: a change in the child is a change for the parent. So
+//! each scheduler remembers its process, and checks it before it takes a lock or uses the epoll.
 
 use std::io;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// How many forks lead from the first process to this one.
+/// The number of forks between the first process and this one.
 static FORKS: AtomicU32 = AtomicU32::new(0);
 
 extern "C" fn forked() {
@@ -21,10 +21,12 @@ extern "C" fn forked() {
 pub(crate) struct Process(u32);
 
 impl Process {
-    /// This process. An error means that the C library has no memory to note who wants to know of forks.
+    /// This process. An error means that the C library has no memory to register the hook for
+    /// forks.
     pub(crate) fn this() -> io::Result<Process> {
         static WATCHED: OnceLock<i32> = OnceLock::new();
-        // SAFETY: the function stays where it is, and adds to a number, which is allowed after a fork.
+        // SAFETY: the function stays where it is, and adds to a number, which is allowed after a
+        // fork.
         let error = *WATCHED.get_or_init(|| unsafe { libc::pthread_atfork(None, None, Some(forked)) });
         if error != 0 {
             return Err(io::Error::from_raw_os_error(error));
@@ -32,7 +34,7 @@ impl Process {
         Ok(Process(FORKS.load(Ordering::Relaxed)))
     }
 
-    /// Whether it is the one that runs this.
+    /// Whether this code runs in that process.
     pub(crate) fn is_this(&self) -> bool {
         self.0 == FORKS.load(Ordering::Relaxed)
     }

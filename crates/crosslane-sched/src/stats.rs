@@ -1,4 +1,4 @@
-//! What each worker did, counted by the worker itself.
+//! Statistics. Each worker counts what it does itself.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -17,7 +17,7 @@ impl Counter {
     }
 }
 
-/// Aligned, so that two workers never write to the same cache line.
+/// The counters of a worker, aligned so that two workers never write to the same cache line.
 #[derive(Debug, Default)]
 #[repr(align(128))]
 pub(crate) struct Counters {
@@ -54,7 +54,8 @@ pub struct WorkerStats {
     pub foreground: u64,
     /// How often it took tasks from another worker's queue.
     pub steals: u64,
-    /// How often it took a dispatcher from the dispatcher's own queue that another worker had left there.
+    /// How often it took a dispatcher from the dispatcher's own queue that another worker had left
+    /// there.
     pub priority_hits: u64,
     /// How many events of dispatchers it handled.
     pub dispatches: u64,

@@ -1,4 +1,4 @@
-//! What the protocols are written with: the standard library's, or loom's when they are model-checked.
+//! The atomics and locks of the standard library, or those of loom for model checking.
 
 #[cfg(loom)]
 pub(crate) use loom::{
@@ -14,7 +14,7 @@ pub(crate) use std::sync::{
     atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering, fence},
 };
 
-/// The standard library's cell with loom's interface, which sees each access.
+/// The standard library's cell with the interface of loom's, which checks each access.
 #[cfg(not(loom))]
 #[derive(Debug, Default)]
 pub(crate) struct UnsafeCell<T>(std::cell::UnsafeCell<T>);
@@ -30,7 +30,8 @@ impl<T> UnsafeCell<T> {
     }
 }
 
-/// Locks, also when a thread panicked with the lock: no critical section here leaves half a change behind.
+/// Locks, also after a thread panicked with the lock: no critical section of this crate can leave
+/// half a change.
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
 }

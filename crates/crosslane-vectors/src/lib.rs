@@ -1,5 +1,6 @@
-//! DuckDB's vectors and types as Crosslane's columns and types, and back, and Arrow arrays as columns: what every engine
-//! adapter around DuckDB needs, the extension as well as a client that embeds the database.
+//! Converts DuckDB's vectors and types to Crosslane's columns and types, and back, and Arrow arrays
+//! to columns. Both adapters for DuckDB use it: the extension, and Ruby's client that embeds the
+//! database.
 
 mod aggregate;
 pub mod arrow;

@@ -16,7 +16,7 @@ pub(super) fn each_function(
     let libraries = database.catalog.libraries();
     let functions =
         libraries.iter().flat_map(|library| library.functions.iter().map(move |it| (library, it)));
-    // Others were dropped, or their names taken by another library.
+    // Other functions were dropped or replaced.
     let current = functions.filter(|(library, function)| database.catalog.is_current(library, function));
     current.map(|(library, function)| row(library, function)).collect()
 }
@@ -31,7 +31,7 @@ fn basics(function: &Function) -> Vec<Cell> {
     texts.into_iter().map(Cell::Text).collect()
 }
 
-/// What a function is, and how it is called, as far as it is not called row by row.
+/// The kind of a function, and how it is called unless row by row.
 fn kind(function: &Function) -> String {
     let calling = function.spec.calling;
     match function.spec.kind {
@@ -67,7 +67,7 @@ pub(super) fn describe(library: &AnyLibrary, function: &Function) -> Vec<Cell> {
     row
 }
 
-/// The options that differ from their defaults, as the user wrote them.
+/// The options that differ from their defaults, as the user writes them.
 fn options(function: &Function) -> String {
     let spec = &function.spec;
     let mut options = Vec::new();

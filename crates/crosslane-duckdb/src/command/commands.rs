@@ -1,4 +1,4 @@
-//! The commands: what a user calls in SQL to load, look and set.
+//! The commands that users call in SQL: to load functions, inspect them, and set options.
 
 use super::answers::{describe, each_function, lanes, loaded, loaded_row, pool, statistics};
 use super::table_function::{Argument, Cell, Command, Parameter};
@@ -14,7 +14,7 @@ const TEXT: DataType = DataType::Varchar;
 const COUNT: DataType = DataType::BigInt;
 const NUMBER: DataType = DataType::Double;
 
-/// What loading returns, a row per function.
+/// The columns of commands that load: a row per function.
 const LOADED: &[(&CStr, DataType)] =
     &[(c"function", TEXT), (c"signature", TEXT), (c"kind", TEXT), (c"options", TEXT), (c"version", COUNT)];
 
@@ -73,7 +73,8 @@ static COMMANDS: [Command; 17] = [
             let descriptor = text(arguments, 1)?;
             let number = descriptor.parse().ok().filter(|number| *number >= 0);
             let number = number.ok_or_else(|| Error::Engine(format!("{descriptor:?} is no descriptor")))?;
-            // SAFETY: the descriptor is only copied, at once; the host program keeps its own open until this returns.
+            // SAFETY: the descriptor is only copied, at once; the host program keeps its own open
+            // until this returns.
             let socket = unsafe { BorrowedFd::borrow_raw(number) }.try_clone_to_owned();
             let socket =
                 socket.map_err(|error| Error::Engine(format!("descriptor {descriptor}: {error}")))?;
@@ -270,7 +271,7 @@ fn text(arguments: &[Argument], index: usize) -> Result<&str, Error> {
     }
 }
 
-/// What the last flags of a command that loads say.
+/// The permissions, which are the last flags of a command that loads.
 fn permissions(arguments: &[Argument]) -> Permissions {
     let flag = |index| {
         matches!(arguments[arguments.len() - PERMISSIONS.len()..].get(index), Some(Argument::Flag(true)))

@@ -1,4 +1,4 @@
-//! The commands: what users call in SQL to load, look and set.
+//! The commands that users call in SQL: to load functions, inspect them, and set options.
 
 mod answers;
 mod commands;

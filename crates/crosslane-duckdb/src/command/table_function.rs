@@ -9,7 +9,7 @@ use libduckdb_sys as ffi;
 use std::ffi::CStr;
 use std::sync::Arc;
 
-/// What a command takes.
+/// A parameter of a command.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Parameter {
     Text,
@@ -19,7 +19,7 @@ pub(crate) enum Parameter {
     Integer,
     /// A value of any type, as its text.
     Any,
-    /// A text that may be said by name.
+    /// A text that may be given by name.
     Option(&'static CStr),
 }
 
@@ -43,8 +43,8 @@ pub(crate) enum Argument {
     Bytes(Vec<u8>),
     Integer(i64),
     Flag(bool),
-    /// An option that was not said.
-    Unsaid,
+    /// An option that was not given.
+    Missing,
 }
 
 /// A value of a command's answer.
@@ -59,14 +59,15 @@ pub(crate) enum Cell {
 
 type Answer = Vec<Vec<Cell>>;
 
-/// What a command does, for the one who asks.
+/// What a command does for the connection that calls it.
 type Run = fn(&Arc<Database>, &[Argument], Asker) -> Result<Answer, Error>;
 
 /// A table function that does something once and answers with rows.
 pub(crate) struct Command {
     pub(crate) name: &'static CStr,
     pub(crate) parameters: &'static [Parameter],
-    /// What may be said by name, true or false; false without. They follow the arguments.
+    /// Named parameters that are true or false, by default false. They come after the other
+    /// arguments.
     pub(crate) flags: &'static [&'static CStr],
     pub(crate) columns: &'static [(&'static CStr, DataType)],
     pub(crate) run: Run,
@@ -77,13 +78,13 @@ struct Registered {
     database: Arc<Database>,
 }
 
-/// What a statement that uses a command says.
-struct Said {
+/// The arguments of a statement that uses a command.
+struct Bound {
     arguments: Vec<Argument>,
     asker: Asker,
 }
 
-/// The rows that are still to be given out; made by the first call.
+/// The rows that DuckDB has not taken yet. The first call makes them.
 struct Cursor(Option<std::vec::IntoIter<Vec<Cell>>>);
 
 impl Command {
@@ -148,8 +149,8 @@ unsafe extern "C" fn bind(info: ffi::duckdb_bind_info) {
             let value = Value::owned(ffi::duckdb_bind_get_named_parameter(info, flag.as_ptr()));
             arguments.push(Argument::Flag(!value.is_null() && ffi::duckdb_get_bool(value.raw())));
         }
-        let said = Said { arguments, asker: Asker::of(Context::of_bind(info).client) };
-        ffi::duckdb_bind_set_bind_data(info, Box::into_raw(Box::new(said)).cast(), Some(drop_box::<Said>));
+        let bound = Bound { arguments, asker: Asker::of(Context::of_bind(info).client) };
+        ffi::duckdb_bind_set_bind_data(info, Box::into_raw(Box::new(bound)).cast(), Some(drop_box::<Bound>));
         Ok(())
     });
 }
@@ -159,7 +160,7 @@ unsafe extern "C" fn bind(info: ffi::duckdb_bind_info) {
 unsafe fn argument(value: &Value, parameter: Parameter) -> Result<Argument, Error> {
     if value.is_null() {
         return match parameter {
-            Parameter::Option(_) => Ok(Argument::Unsaid),
+            Parameter::Option(_) => Ok(Argument::Missing),
             _ => Err(Error::Engine("an argument is NULL".into())),
         };
     }
@@ -206,8 +207,8 @@ unsafe extern "C" fn execute(info: ffi::duckdb_function_info, output: ffi::duckd
         let rows = match &mut cursor.0 {
             Some(rows) => rows,
             None => {
-                let said = &*ffi::duckdb_function_get_bind_data(info).cast::<Said>();
-                let answer = (registered.command.run)(&registered.database, &said.arguments, said.asker)?;
+                let bound = &*ffi::duckdb_function_get_bind_data(info).cast::<Bound>();
+                let answer = (registered.command.run)(&registered.database, &bound.arguments, bound.asker)?;
                 cursor.0.insert(answer.into_iter())
             }
         };

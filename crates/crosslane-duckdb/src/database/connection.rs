@@ -7,7 +7,7 @@ use std::cell::Cell;
 use std::ffi::CString;
 use std::ptr;
 
-/// An open connection. Not shared: DuckDB serialises its use, and re-entry hangs.
+/// An open connection. One thread uses it at a time: DuckDB serialises its use, and re-entry hangs.
 #[derive(Debug)]
 pub(crate) struct Connection {
     raw: ffi::duckdb_connection,
@@ -46,7 +46,7 @@ impl Connection {
         }
     }
 
-    /// Runs a statement for what it does.
+    /// Runs a statement without reading its result.
     pub(crate) fn run(&self, statement: &str) -> Result<(), QueryError> {
         self.query(statement, |_| ())
     }
@@ -71,8 +71,8 @@ impl Connection {
         })
     }
 
-    /// Runs what is to happen as a whole: if it fails, nothing of it has happened. Within another, it is a part of
-    /// that.
+    /// Runs `body` in a transaction, which is rolled back if `body` fails. Within another
+    /// transaction, `body` is a part of that.
     pub(crate) fn transaction<T>(&self, body: impl FnOnce() -> Result<T, Error>) -> Result<T, Error> {
         if self.within.get() {
             return body();
@@ -81,14 +81,14 @@ impl Connection {
         self.end(body())
     }
 
-    /// Begins what is to happen as a whole.
+    /// Begins a transaction.
     pub(crate) fn begin(&self) -> Result<(), Error> {
         self.run("BEGIN TRANSACTION")?;
         self.within.set(true);
         Ok(())
     }
 
-    /// Makes it happen, or not.
+    /// Commits the transaction, or rolls it back after an error.
     pub(crate) fn end<T>(&self, outcome: Result<T, Error>) -> Result<T, Error> {
         self.within.set(false);
         let outcome = outcome.and_then(|done| {
@@ -96,7 +96,7 @@ impl Connection {
             Ok(done)
         });
         if outcome.is_err() {
-            // A commit that fails has rolled back already, and this is refused then.
+            // A commit that fails has already rolled back; then DuckDB refuses this.
             let _ = self.run("ROLLBACK");
         }
         outcome
@@ -109,22 +109,23 @@ impl Connection {
     }
 }
 
-/// What further connections to a database are opened with.
+/// Opens further connections to a database.
 ///
-/// DuckDB's handle of the database is the extension's until its entry point returns, and nothing else in the C
-/// interface opens a connection. To connect, DuckDB follows the handle's first word to the database and finds itself
-/// there: the first word of the database is its own address. So a copy of that word is as good a handle, as long as a
-/// connection keeps the database open.
+/// DuckDB's handle of the database is valid until the extension's entry point returns, and nothing
+/// else in the C interface opens a connection. The handle's first word is the address of the
+/// database, whose first word is its own address. DuckDB uses nothing else of the handle. So a copy
+/// of that word is a handle, as long as a connection keeps the database open.
 #[derive(Debug)]
 pub(crate) struct Instance(usize);
 
 impl Instance {
-    /// That of a handle; `None` if it is not as known.
+    /// The instance of a handle; `None` if its layout is not the known one.
     ///
     /// # Safety
     /// The database must be open.
     pub(crate) unsafe fn of(database: ffi::duckdb_database) -> Option<Self> {
-        // SAFETY: the handle is an object that begins with a pointer to another, in all known versions of DuckDB.
+        // SAFETY: the handle is an object that begins with a pointer to another, in all known
+        // versions of DuckDB.
         unsafe {
             let instance = database.cast::<*const usize>().read();
             let is_itself = !instance.is_null() && instance.is_aligned() && *instance == instance as usize;

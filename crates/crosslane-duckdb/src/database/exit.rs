@@ -1,4 +1,5 @@
-//! The end of the process: the watchdogs stop before its static data goes away, and functions end what they have set up.
+//! The end of the process: it stops the watchdogs before static data is destroyed, and lets
+//! functions clean up.
 
 use super::state::{Database, lock};
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
@@ -6,7 +7,8 @@ use std::sync::{Arc, Mutex, Weak};
 
 /// The databases of the process that is `OWNER`.
 static DATABASES: Mutex<Vec<Weak<Database>>> = Mutex::new(Vec::new());
-/// The process that opened a database last: this one, or one that it is a fork of. 0 before the first.
+/// The process that opened a database last: this process, or an ancestor from which it was forked.
+/// 0 before the first.
 static OWNER: AtomicU32 = AtomicU32::new(0);
 
 pub(crate) fn stop_at_exit(database: Arc<Database>) {
@@ -23,13 +25,13 @@ pub(crate) fn stop_at_exit(database: Arc<Database>) {
 }
 
 extern "C" fn hook() {
-    // A fork has no watchdogs of the databases that were open before it, and maybe locks that one of them held,
-    // which nobody opens any more.
+    // A fork has no watchdogs for databases that were open before it. A lock that such a watchdog
+    // held stays locked.
     if OWNER.load(Relaxed) != std::process::id() {
         return;
     }
     for database in lock(&DATABASES).iter().filter_map(Weak::upgrade) {
-        // The watchdog waits for this lock for the rest of the process's life.
+        // From now on the watchdog waits for this lock until the process ends.
         std::mem::forget(lock(&database.connection));
         database.tear_down();
         std::mem::forget(database);
@@ -47,13 +49,14 @@ mod tests {
         database
     }
 
-    /// A fork is a copy of a moment, such as one in which a watchdog looks.
+    /// A fork may happen while a watchdog holds the lock.
     #[test]
     fn a_fork_stops_its_own_databases_whatever_was_locked_when_it_was_made() {
         let parents = database();
         let looks = lock(&parents.connection);
         for own in [false, true] {
-            // SAFETY: the fork runs nothing but this module, and ends without the rest of this program.
+            // SAFETY: the fork runs nothing but this module, and ends without the rest of this
+            // program.
             unsafe {
                 let fork = libc::fork();
                 if fork == 0 {

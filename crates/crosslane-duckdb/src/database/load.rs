@@ -1,4 +1,5 @@
-//! Loads functions: from files, from programs that hand them over, from threads of this process, and from servers.
+//! Loads functions: from files, from programs that hand them over, from threads of this process,
+//! and from servers.
 
 use super::library::AnyLibrary;
 use super::pickled::Pickled;
@@ -16,7 +17,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// The environment variable with what shows a server that this program may come.
+/// The environment variable with the token for servers.
 const TOKEN: &str = "CROSSLANE_TOKEN";
 
 /// The library of the functions that programs handed over.
@@ -29,7 +30,7 @@ impl Database {
         permissions: Permissions,
         asker: Asker,
     ) -> Result<Arc<AnyLibrary>, Error> {
-        // Not even whether there is such a file.
+        // Checked first, so that an error does not even tell whether the file exists.
         self.may_load()?;
         let source = file(path)?;
         let origin = guests::origin(&source, &self.settings())?;
@@ -38,8 +39,9 @@ impl Database {
         self.publish(ready, permissions)
     }
 
-    /// Loads files side by side, and registers their functions in the order of the files: of two functions with one name, that of the
-    /// last counts. If one cannot be loaded, none is; the error is that of the first such file.
+    /// Loads files in parallel, and registers their functions in the order of the files: of two
+    /// functions with the same name, the last one counts. If a file cannot be loaded, none is; the
+    /// error is that of the first such file.
     pub(crate) fn load_files(
         self: &Arc<Self>,
         paths: &[PathBuf],
@@ -55,7 +57,7 @@ impl Database {
             let Some(path) = paths.get(index).filter(|_| index < failed.load(Relaxed)) else { return };
             let ready = file(path).and_then(|source| {
                 let origin = guests::origin(&source, &settings)?;
-                // Nobody waits for those behind one that failed.
+                // Files after one that failed are not loaded.
                 let should_end = |begun| asker.should_end(begun) || failed.load(Relaxed) < index;
                 self.prepare(origin, source, types.clone(), should_end)
             });
@@ -65,9 +67,10 @@ impl Database {
             lock(&results).push((index, ready));
         };
         std::thread::scope(|scope| {
-            // A guest reads its file, and compiles it: a few more than there are processors keep these busy.
+            // A guest reads its file and compiles it, so a few more threads than processors keep
+            // these busy.
             for _ in 1..paths.len().min(2 * cores()) {
-                // Without it this thread loads all.
+                // Without further threads, this thread loads all files.
                 let _ = std::thread::Builder::new().spawn_scoped(scope, load);
             }
             load();
@@ -79,8 +82,8 @@ impl Database {
         ready.into_iter().map(|ready| self.publish(ready, permissions)).collect()
     }
 
-    /// Registers a function that a program has serialised; those of the same name are replaced, but for overloads. All such
-    /// functions are one library.
+    /// Registers a function that a program has serialised. It replaces functions of the same name,
+    /// except overloads. All such functions are one library.
     pub(crate) fn load_pickle(
         self: &Arc<Self>,
         pickled: Pickled,
@@ -91,7 +94,7 @@ impl Database {
         let mut registered = lock(&self.loading);
         let libraries = self.catalog.libraries();
         let library = libraries.iter().find(|library| library.name == REGISTERED);
-        // What a file has replaced since stays the file's.
+        // A function that a file has replaced since stays replaced.
         let stays = |other: &Pickled| {
             library.is_some_and(|library| {
                 let mut functions = library.functions.iter();
@@ -120,7 +123,8 @@ impl Database {
         Ok(library)
     }
 
-    /// Registers functions that threads of this very process run; the zygote is at the other end of the socket.
+    /// Registers functions that threads of this process run. Their zygote is at the other end of
+    /// the socket.
     pub(crate) fn load_threads(
         self: &Arc<Self>,
         name: String,
@@ -135,7 +139,7 @@ impl Database {
         self.publish(ready, permissions)
     }
 
-    /// Registers the functions of a server. Without a token, that of the environment is used.
+    /// Registers the functions of a server. The default token is that of the environment.
     pub(crate) fn attach(
         self: &Arc<Self>,
         address: &str,
@@ -163,7 +167,8 @@ impl Database {
         self.publish(Ready { name, functions, kept: 0, pool }, permissions)
     }
 
-    /// Starts a zygote for a source, which loads its functions, unless what begins now should end.
+    /// Starts a zygote, which loads the functions of a source, until `should_end` is true for a
+    /// wait that begins now.
     fn prepare(
         &self,
         origin: Origin,
@@ -183,7 +188,8 @@ impl Database {
             ring_size: settings.ring_size,
             largest_batch: settings.largest_batch,
             spin: settings.spin,
-            // The terminal's Ctrl-C is for the process as a whole, and so for all its connections.
+            // A terminal sends Ctrl-C to the whole process, so it ends the calls of all
+            // connections.
             on_interrupt: Arc::new(move |at| groups.cancel_all_before(at)),
         };
         let begun = now();

@@ -1,13 +1,13 @@
-//! What the extension keeps for one database: settings, libraries, and the connection that registers
-//! functions.
+//! What the extension keeps for one database: settings, libraries, and the connection that
+//! registers functions.
 //!
 //! # Lifetime
-//! A connection keeps its database open, so the extension's own would hold the file's lock for ever. (Those of queries for
-//! streams end with the query that reads the stream, which a connection of the user's runs.) A
-//! thread, the watchdog, looks at `duckdb_connection_count()` and closes the connection when no other
-//! is left; DuckDB then destroys the database, with it the registered functions, and with them the
-//! libraries and their processes. At the end of the process the watchdog is stopped first, because
-//! DuckDB's own static data goes away.
+//! A connection keeps its database open, so the extension's own connection would hold the file's
+//! lock for ever. (Connections for the queries of streams end with the user's query that reads the
+//! stream.) A thread, the watchdog, reads `duckdb_connection_count()`, and closes the connection
+//! when no other is left. Then DuckDB destroys the database and the registered functions, and so
+//! the libraries and their processes end. At the end of the process the watchdog stops first,
+//! because DuckDB's static data is destroyed then.
 
 mod connection;
 pub(crate) mod exit;

@@ -1,7 +1,8 @@
-//! Which names a load may take, and which there are.
+//! Which names exist in a database, and which of them a load may take.
 //!
-//! A function is registered for the whole database. One with the name of a built-in function would take the place of it
-//! in every query, and one with the name of a macro would never be called, because macros are found first.
+//! A function is registered for the whole database. With the name of a built-in function it would
+//! replace that in every query. With the name of a macro it would never be called, because DuckDB
+//! finds macros first.
 
 use super::connection::Connection;
 use crosslane::catalog::Catalog;
@@ -10,8 +11,8 @@ use crosslane_remote::AnyZygote;
 use std::collections::{BTreeSet, HashSet};
 use std::sync::Arc;
 
-/// What DuckDB and this database know by the names of functions that are to be loaded, before they are. It is asked once for all:
-/// DuckDB lists each function that it has, which takes it 30 to 70 ms.
+/// What DuckDB and this database already have by the names of functions that are to be loaded. One
+/// query finds all, because DuckDB lists all of its functions for it, which takes 30 to 70 ms.
 pub(crate) struct Names(Vec<Named>);
 
 struct Named {
@@ -48,19 +49,19 @@ impl Names {
         Ok(Self(connection.texts(&query)?.into_iter().filter_map(named).collect()))
     }
 
-    /// All of a name, which is in lower case.
+    /// The entries of a name in lower case.
     fn all(&self, name: &str) -> impl Iterator<Item = &Named> {
         self.0.iter().filter(move |named| named.name == name)
     }
 
-    /// Whether there is an aggregate of this name, which is in lower case.
+    /// Whether there is an aggregate of this name in lower case.
     pub(crate) fn has_aggregate(&self, name: &str) -> bool {
         self.all(name).any(|named| named.kind == "aggregate")
     }
 }
 
 impl Named {
-    /// Whether it is of this database, and not DuckDB's or an extension's.
+    /// Whether it belongs to this database, and not to DuckDB or an extension.
     fn is_mine(&self) -> bool {
         self.database != "system"
     }
@@ -72,8 +73,8 @@ impl Named {
     }
 }
 
-/// Looks whether the names are free, or may be taken because the user said so: macros are dropped then. Returns the
-/// names that functions of DuckDB or of another extension keep beside ours.
+/// Checks that the names are free, or that the user lets them be replaced; then macros are dropped.
+/// Returns the names that our functions share with functions of DuckDB or of another extension.
 pub(crate) fn take(
     connection: &Connection,
     names: &Names,
@@ -82,7 +83,7 @@ pub(crate) fn take(
     replace: bool,
 ) -> Result<HashSet<String>, Error> {
     let taken_names: BTreeSet<_> = functions.iter().map(|function| function.name().to_lowercase()).collect();
-    let mut kept = HashSet::new();
+    let mut shared = HashSet::new();
     for name in taken_names {
         let is_ours = is_ours(&name);
         for named in names.all(&name) {
@@ -90,7 +91,7 @@ pub(crate) fn take(
             match (kind, replace) {
                 ("table" | "table_macro" | "pragma", _) => {}
                 (kind, _) if is_ours && kind != "macro" => {}
-                ("scalar", true) => drop(kept.insert(name.clone())),
+                ("scalar", true) => drop(shared.insert(name.clone())),
                 ("macro", true) if named.is_mine() => named.drop(connection, "MACRO")?,
                 ("macro", false) if named.is_mine() => {
                     return Err(taken(
@@ -113,15 +114,15 @@ pub(crate) fn take(
             }
         }
     }
-    Ok(kept)
+    Ok(shared)
 }
 
 /// A table function that is to be loaded.
 pub(crate) struct Table {
     function: Arc<Function>,
-    /// Whether DuckDB has one of this name that is ours.
+    /// Whether we have registered a table function of this name.
     ours: bool,
-    /// Whether that has just these parameters.
+    /// Whether that one has the same parameters.
     same: bool,
 }
 
@@ -132,7 +133,7 @@ impl Table {
     }
 }
 
-/// As [`take`], for table functions: DuckDB has one of a name at most, for ever.
+/// As [`take`], for table functions: DuckDB has at most one of a name, and keeps it.
 pub(crate) fn take_tables(
     connection: &Connection,
     names: &Names,
@@ -175,8 +176,8 @@ fn taken(name: &str, what: &str, replaceable: bool) -> Error {
     ))
 }
 
-/// Looks whether DuckDB can tell apart the functions of these names: some versions cannot replace one whose result has
-/// another type.
+/// Checks that DuckDB can distinguish the functions of these names: some versions cannot replace a
+/// function by one whose result has another type.
 pub(crate) fn tell_apart(connection: &Connection, names: &[String]) -> Result<(), Error> {
     for name in names {
         let query = format!(
@@ -195,7 +196,8 @@ pub(crate) fn tell_apart(connection: &Connection, names: &[String]) -> Result<()
     Ok(())
 }
 
-/// Says that none of these has the name, and which have one like it, or what else to do.
+/// The error that no function has a name. It suggests similar names of `ours`, or gives other
+/// advice.
 pub(crate) fn unknown(
     connection: &Connection,
     what: &str,

@@ -10,7 +10,8 @@ pub(crate) struct Pickled {
 }
 
 impl Pickled {
-    /// Whether the other takes its place, which stays beside functions that take other types if it is an overload.
+    /// Whether the other function replaces this one. An overload replaces only functions with the
+    /// same types.
     pub(super) fn is_replaced_by(&self, other: &Self, overload: bool) -> bool {
         let mut pairs =
             self.signatures.iter().flat_map(|one| other.signatures.iter().map(move |new| (one, new)));

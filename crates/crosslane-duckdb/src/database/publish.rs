@@ -18,21 +18,23 @@ use std::sync::Arc;
 pub(crate) struct Permissions {
     /// Take the names of macros and built-in functions.
     pub(crate) replace: bool,
-    /// Leave calls ambiguous for a moment: the caller makes DuckDB forget the outdated functions.
+    /// Leave calls ambiguous for a moment: the caller then makes DuckDB forget the outdated
+    /// functions.
     pub(crate) outdate: bool,
 }
 
-/// A library whose functions nobody knows yet.
+/// A library that has started, and whose functions are not registered yet.
 pub(super) struct Ready {
     pub(super) name: String,
     pub(super) functions: Vec<Arc<Function>>,
-    /// How many of the functions, the first, are those of the last version.
+    /// How many functions, the first ones, are the same as in the last version.
     pub(super) kept: usize,
     pub(super) pool: Pool<AnyZygote>,
 }
 
 impl Database {
-    /// Gives a library's functions to the catalog and to DuckDB; a library of the same name is replaced.
+    /// Gives a library's functions to the catalog and to DuckDB; a library of the same name is
+    /// replaced.
     pub(super) fn publish(
         self: &Arc<Self>,
         Ready { name, functions, kept, pool }: Ready,
@@ -49,7 +51,7 @@ impl Database {
                 stream.name()
             )));
         }
-        // Looked up before the catalog is locked. DuckDB is told nothing of stream functions.
+        // Looked up before the catalog is locked. Stream functions are not registered with DuckDB.
         let called = functions.iter().filter(|function| function.spec.kind != Kind::Stream);
         let called: Vec<_> = called.cloned().collect();
         let (tables, others): (Vec<_>, Vec<_>) =
@@ -84,7 +86,7 @@ impl Database {
         names: &Names,
         functions: &[Registration<AnyZygote>],
     ) -> Result<(), Error> {
-        // DuckDB keeps the first table function of a name.
+        // DuckDB keeps the first table function of a name, so others are not registered again.
         let unknown =
             functions.iter().filter(|(function, entry)| !function.signature.table || entry.is_new());
         unknown.into_iter().try_for_each(|(function, entry)| {
@@ -101,10 +103,11 @@ impl Database {
         })
     }
 
-    /// Ends the functions of a name. DuckDB itself keeps the name, and calls of it say why they fail.
+    /// Ends the functions of a name. DuckDB keeps the name, and calls of it fail with an error that
+    /// says why.
     pub(crate) fn drop_function(&self, name: &str) -> Result<Vec<Arc<Function>>, Error> {
         let _one_at_a_time = lock(&self.loading);
-        // Nobody could bring it back.
+        // Without external access, the functions could not be loaded again.
         self.may_load()?;
         let dropped = self.catalog.forget(name);
         if dropped.is_empty() {
@@ -116,7 +119,7 @@ impl Database {
         Ok(dropped)
     }
 
-    /// Names of functions of which DuckDB should forget what was loaded before, and can.
+    /// Names of functions whose earlier registrations DuckDB should forget, and can.
     pub(crate) fn outdated(&self) -> Vec<String> {
         let mut names = self.catalog.outdated();
         let (shared, aggregates) = (lock(&self.shared_names), lock(&self.aggregates));
@@ -124,7 +127,7 @@ impl Database {
         names
     }
 
-    /// Registers the functions of a name again, which DuckDB has forgotten.
+    /// Registers the functions of a name again after DuckDB has forgotten them.
     pub(crate) fn renew(&self, name: &str) -> Result<(), Error> {
         let _one_at_a_time = lock(&self.loading);
         self.with_connection(|connection| {

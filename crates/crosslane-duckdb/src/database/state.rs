@@ -17,15 +17,16 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// The extension's part of one database.
 pub(crate) struct Database {
-    /// Gone when the database is being closed.
+    /// `None` while the database is being closed.
     pub(super) connection: Mutex<Option<Connection>>,
-    /// What opens further ones, in a DuckDB that is known.
+    /// Opens further connections; `None` in a DuckDB with an unknown layout.
     pub(super) instance: Option<Instance>,
     pub(super) settings: Mutex<Settings>,
     pub(crate) catalog: Catalog<AnyZygote>,
-    /// One at a time loads, so that versions and functions belong together. Holds what programs handed over.
+    /// One thread loads at a time, so that versions and functions belong together. Holds the
+    /// functions that programs serialised.
     pub(super) loading: Mutex<Vec<Pickled>>,
-    /// Names that others' functions have beside ours.
+    /// Names that our functions share with functions of DuckDB or of other extensions.
     pub(super) shared_names: Mutex<HashSet<String>>,
     pub(super) aggregates: Mutex<Known>,
     /// Held while the libraries end.
@@ -66,11 +67,11 @@ impl Database {
         }
     }
 
-    /// Lets go of the database and of the libraries.
+    /// Closes the connection and ends the libraries.
     pub(crate) fn close(&self) {
         let last = lock(&self.connection).take();
         self.end_libraries();
-        // This may destroy the database, which may wait for others: no lock is held.
+        // This may destroy the database, which may wait for other threads, so no lock is held.
         drop(last);
     }
 
@@ -79,13 +80,14 @@ impl Database {
         self.catalog.clear();
     }
 
-    /// Has workers end what they have set up, because the program ends. Other workers need nothing.
+    /// Ends libraries with `set_up`, because the program ends: their workers have to clean up.
+    /// Others need nothing.
     pub(super) fn tear_down(&self) {
         let is_stateful = |library: &Arc<AnyLibrary>| library.functions.iter().any(|one| one.spec.set_up);
         if self.catalog.libraries().iter().any(is_stateful) {
             self.end_libraries();
         }
-        // The watchdog may be at it.
+        // The watchdog may be ending them now.
         drop(lock(&self.ending));
     }
 
@@ -99,7 +101,8 @@ impl Database {
         }
     }
 
-    /// Opens a connection for a query. It keeps the database open: who opens it closes it with the query.
+    /// Opens a connection for a query. It keeps the database open, so the caller closes it with the
+    /// query.
     pub(crate) fn further_connection(&self) -> Result<Connection, Error> {
         let Some(instance) = &self.instance else {
             return Err(Error::Engine(
@@ -139,13 +142,13 @@ impl Database {
         Ok(())
     }
 
-    /// A setting of DuckDB's that is true or false, for the whole database.
+    /// A setting of DuckDB's that is true or false and holds for the whole database.
     fn flag(&self, name: &str) -> Result<bool, Error> {
         let query = format!("SELECT current_setting('{name}')::BOOLEAN::BIGINT");
         self.with_connection(|connection| Ok(connection.number(&query)? != 0))
     }
 
-    /// Whether files may be read, and programs started: what DuckDB calls external access.
+    /// Checks that files may be read and programs started, which DuckDB calls external access.
     pub(super) fn may_load(&self) -> Result<(), Error> {
         if self.flag("enable_external_access")? {
             return Ok(());
@@ -157,13 +160,15 @@ impl Database {
         ))
     }
 
-    /// The types that the database has besides DuckDB's own, as the extension's connection knows them.
+    /// The types that the database has besides DuckDB's own, as the extension's connection knows
+    /// them.
     pub(crate) fn types(&self) -> Result<TypeNames, Error> {
         // SAFETY: the connection is open.
         self.with_connection(|connection| unsafe { type_names(connection.raw()) })
     }
 
-    /// Those that signatures may name. Most name none: a catalog that cannot be listed fails no load.
+    /// The types that signatures may name. Most signatures name none, so a catalog that cannot be
+    /// listed fails no load.
     pub(super) fn known_types(&self) -> TypeNames {
         self.types().unwrap_or_default()
     }
@@ -178,7 +183,8 @@ pub(super) fn cores() -> usize {
     std::thread::available_parallelism().map_or(1, usize::from)
 }
 
-/// How many idle lanes all libraries may have together: two queries keep all processors busy without a boot.
+/// How many idle lanes all libraries may have together: enough for two queries to use all
+/// processors without a boot.
 fn most_warm(settings: &Settings) -> usize {
     if settings.warm_lanes == 0 { 2 * cores() } else { settings.warm_lanes }
 }

@@ -1,6 +1,6 @@
 //! Functions as DuckDB's aggregates.
 //!
-//! DuckDB cannot replace one: a name that it knows stays what it is, with these types, as long as the database is open.
+//! DuckDB cannot replace an aggregate: its name keeps its types as long as the database is open.
 
 use crate::database::Connection;
 use crate::database::library::Entry;
@@ -14,7 +14,7 @@ use crosslane_vectors::{Client, register_aggregate};
 use std::collections::HashMap;
 use std::sync::Arc;
 
-/// What a registered function carries.
+/// The extra info of a registered aggregate.
 struct Registered {
     entry: Arc<Entry>,
     groups: Arc<CallGroups>,
@@ -32,7 +32,7 @@ impl crosslane_vectors::Aggregate for Registered {
     }
 }
 
-/// The aggregates that DuckDB was told of, by name in lower case: what it knows of each.
+/// The types of each aggregate that is registered with DuckDB, by its name in lower case.
 pub(crate) type Known = HashMap<String, String>;
 
 /// Makes a function callable on all connections of the database, from the next statement on.

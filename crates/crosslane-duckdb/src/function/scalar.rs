@@ -1,7 +1,7 @@
-//! What is registered of a function, and functions as DuckDB's scalar functions.
+//! Registers functions, and calls them as DuckDB's scalar functions.
 //!
-//! DuckDB cannot forget a registered function, so each registration holds an entry of the catalog, which
-//! says what the function is now.
+//! DuckDB cannot forget a registered function. So each registration holds an entry of the catalog,
+//! which has the current function.
 
 use crate::database::Connection;
 use crate::database::library::{AnyLibrary, Entry};
@@ -13,7 +13,7 @@ use crosslane::{Error, Function, Kind};
 use crosslane_vectors::{Arguments, Callee, Context, Results, Scalar, register_scalar, register_table};
 use std::sync::Arc;
 
-/// What a registered function carries.
+/// The extra info of a registered function.
 pub(crate) struct Registered {
     pub(crate) entry: Arc<Entry>,
     pub(crate) groups: Arc<CallGroups>,
@@ -40,11 +40,11 @@ pub(crate) unsafe fn register(
 /// What one worker needs for one occurrence of a function in a query.
 pub(crate) struct State {
     current: Result<(Arc<AnyLibrary>, Callee), Error>,
-    /// That of the query's connection.
+    /// The calls of the query's connection.
     group: Arc<CallGroup>,
-    /// When the query began here; it is cancelled as a whole.
+    /// When the query began on this worker. A cancel ends calls of queries that began before it.
     begun: u64,
-    /// The engine's threads.
+    /// The number of the engine's threads.
     width: usize,
 }
 

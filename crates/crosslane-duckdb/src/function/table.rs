@@ -1,7 +1,8 @@
 //! Functions as DuckDB's table functions.
 //!
-//! DuckDB keeps the first table function of a name, and takes no other: neither in its place nor beside it. So a registration
-//! stands for whatever the catalog says, with any columns; only its parameters stay as they are.
+//! DuckDB keeps the first table function of a name, and can neither replace nor overload it. So a
+//! registration stands for the catalog's current function. Its columns may change; only its
+//! parameters stay the same.
 
 use super::scalar::Registered;
 use crate::database::library::AnyLibrary;
@@ -16,7 +17,7 @@ use std::sync::Arc;
 /// A table function in a query that runs.
 pub(crate) struct Scanned {
     current: Current<AnyZygote>,
-    /// That of the query's connection.
+    /// The calls of the query's connection.
     group: Arc<CallGroup>,
 }
 

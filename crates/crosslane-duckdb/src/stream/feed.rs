@@ -12,21 +12,23 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-/// How often who waits for the query looks for results, and whether it is still to wait.
+/// How often a thread that waits for the query checks for results, and whether it should still
+/// wait.
 const TICK: Duration = Duration::from_millis(1);
 
-/// Opens a connection for a query, which looks for tables where the user's does.
+/// Opens a connection for a query, with the search path of the user's connection.
 pub(super) fn open(database: &Database, search_path: Option<&str>) -> Result<Connection, Error> {
     let own = database.further_connection()?;
-    // What a database with a locked configuration refuses, the query does without.
-    // With a full buffer, DuckDB 1.5 may report an interrupt in the place of the error with which the query's thread failed.
+    // A database with a locked configuration refuses these settings; the query works without them.
+    // With a full buffer, DuckDB 1.5 may report an interrupt in the place of the error with which
+    // the query's thread failed.
     if !is_version("v1.") {
-        // A full buffer stops the query, but DuckDB gives its first chunk only when the buffer is full, and a MB of small rows
+        // DuckDB returns the first chunk only when the buffer is full, and a megabyte of small rows
         // may take long.
         let _ = own.run("SET streaming_buffer_size = '1KB'");
     }
-    // The client for Python would look for unknown tables among the variables of the thread that binds the query, and not find
-    // them where it runs. Other clients have no such option.
+    // Python's client looks for unknown tables among the variables of the thread that binds the
+    // query. It would not find them where the query runs. Other clients have no such option.
     let _ = own.run("SET SESSION python_enable_replacements = false");
     if let Some(path) = search_path {
         own.run(&format!("SET search_path = '{}'", path.replace('\'', "''")))?;
@@ -34,10 +36,10 @@ pub(super) fn open(database: &Database, search_path: Option<&str>) -> Result<Con
     Ok(own)
 }
 
-/// What the query's thread gives: a batch, the end, or an error.
+/// What the query's thread sends: a batch, the end, or an error.
 pub(super) type Fed = Result<Option<MapInput>, Error>;
 
-/// The query, on a thread of its own. It ends when this is dropped.
+/// The query on a thread of its own. Dropping this ends the query and waits for the thread.
 pub(super) struct Feed {
     batches: Option<Receiver<Fed>>,
     database: Arc<Database>,
@@ -58,7 +60,7 @@ struct Own {
     number: u64,
 }
 
-// SAFETY: beside the thread that runs the query others only interrupt it, which any thread may.
+// SAFETY: one thread runs the query; others only interrupt it, which any thread may.
 unsafe impl Sync for Own {}
 
 impl Feed {
@@ -69,7 +71,7 @@ impl Feed {
         rows: Arc<DataType>,
         lanes: usize,
     ) -> Result<Self, Error> {
-        // One batch waits here, and the next is made meanwhile.
+        // One batch waits in the channel while the thread makes the next one.
         let (sender, batches) = sync_channel(1);
         let own = Arc::new(Own { number: connection.number_of_its_own(), connection });
         let runs = Arc::clone(&own);
@@ -84,7 +86,7 @@ impl Feed {
         })
     }
 
-    /// The next batch; `None` if it is not there after a moment.
+    /// The next batch; `None` if it does not come within [`TICK`].
     pub(super) fn next(&self) -> Option<Fed> {
         match self.batches.as_ref()?.recv_timeout(TICK) {
             Ok(fed) => Some(fed),
@@ -96,11 +98,11 @@ impl Feed {
     }
 }
 
-/// Runs the query as long as its rows are wanted.
+/// Runs the query until its end, or until its rows are not needed any more.
 fn run(own: &Own, query: &str, rows: Arc<DataType>, lanes: usize, sender: &SyncSender<Fed>) {
     let send = || -> Result<(), Error> {
-        // SAFETY: the connection outlives the source, and this thread alone uses it. The query was made for these
-        // columns.
+        // SAFETY: the connection outlives the source, and only this thread uses it. The query was
+        // wrapped for these columns.
         let mut source = unsafe { StreamInput::new(own.connection.raw(), query, rows.clone(), lanes)? };
         while let Some(batch) = source.next_batch()? {
             if sender.send(Ok(Some(batch))).is_err() {
@@ -110,16 +112,16 @@ fn run(own: &Own, query: &str, rows: Arc<DataType>, lanes: usize, sender: &SyncS
         Ok(())
     };
     let ended = guard(send);
-    // Whoever does not want rows any more does not want to know, either.
+    // If the rows are not needed any more, neither is the outcome.
     let _ = sender.send(ended.map(|()| None));
 }
 
 impl Drop for Feed {
     fn drop(&mut self) {
-        // What the thread sends finds nobody.
+        // From now on the thread's sends fail.
         drop(self.batches.take());
         let Some(thread) = self.thread.take() else { return };
-        // A query that has just begun forgets that it was interrupted before.
+        // Repeated, because a query that begins resets an earlier interrupt.
         while !thread.is_finished() {
             // SAFETY: the connection is open.
             unsafe { ffi::duckdb_interrupt(self.connection.connection.raw()) };

@@ -1,8 +1,10 @@
-//! `crosslane_map('SELECT ...', 'function')`: the rows of a query as the input of a stream function.
+//! `crosslane_map('SELECT ...', 'function')`: the rows of a query as the input of a stream
+//! function.
 //!
-//! The query runs on a connection of its own, by a thread of its own, as its rows are wanted. So it makes the next rows
-//! while the functions work on the last, needs none of the engine's threads, and can be interrupted whatever it does.
-//! What reads the results drives the lanes ([`Map`]). Connection and thread end with the scan, which waits for them.
+//! The query runs on a connection and a thread of its own, as its rows are needed (`feed`). So it
+//! makes the next rows while the functions work on the last ones, needs none of the engine's
+//! threads, and can be interrupted at any time. The thread that reads the results drives the lanes
+//! (`scan`). Connection and thread end with the scan, which waits for them.
 
 use super::feed::open;
 use super::scan::{Bound, Scan};
@@ -20,12 +22,12 @@ const NAME: &CStr = c"crosslane_map";
 const ORDERED: &CStr = c"ordered";
 const DEPTH: &CStr = c"depth";
 const CARDINALITY: &CStr = c"cardinality";
-/// How many batches a lane has, unless the user says.
+/// How many batches a lane has, by default.
 const USUAL_DEPTH: i64 = 2;
-/// The most that a user may say.
+/// The most batches that a user may set.
 const MOST_DEPTH: i64 = 64;
-/// How many rows the results have, about, unless the user says: so many that DuckDB does not put them into a hash table
-/// where the other side of a join is a table of usual size.
+/// The estimated number of result rows, by default: so many that DuckDB builds the hash table of a
+/// join from the other side if that is a table of usual size.
 const USUAL_CARDINALITY: i64 = 1_000_000;
 /// Makes the function callable on all connections of the database.
 pub(crate) fn register(database: &Arc<Database>, connection: &Connection) -> Result<(), Error> {
@@ -59,7 +61,8 @@ pub(crate) fn register(database: &Arc<Database>, connection: &Connection) -> Res
 unsafe extern "C" fn bind(info: ffi::duckdb_bind_info) {
     // SAFETY: DuckDB copies the text.
     let set_error = |text| unsafe { ffi::duckdb_bind_set_error(info, text) };
-    // SAFETY: DuckDB passes its own info and the extra info that was registered, and copies what it is given.
+    // SAFETY: DuckDB passes its own info and the extra info that was registered, and copies what it
+    // is given.
     run(set_error, || unsafe {
         let database = &*ffi::duckdb_bind_get_extra_info(info).cast::<Arc<Database>>();
         let bound = bound(database, info)?;
@@ -119,8 +122,8 @@ unsafe fn bound(database: &Arc<Database>, info: ffi::duckdb_bind_info) -> Result
 
         let (entry, function) = stream(database, &name)?;
         let own = open(database, search_path.as_deref())?;
-        // The optimizer would call functions of constants: that can take long, nothing can interrupt it here, and it does it
-        // again for the query that runs.
+        // The optimizer calls functions with constant arguments. That can take long, nothing can
+        // interrupt it here, and the query that runs is optimized again.
         let _ = own.run("PRAGMA disable_optimizer");
         let wanted = function.signature.parameters.first().map_or(&[][..], |table| columns(&table.data_type));
         let query = query_for(own.raw(), &query, wanted)?;
@@ -179,8 +182,8 @@ unsafe extern "C" fn init(info: ffi::duckdb_init_info) {
 unsafe extern "C" fn execute(info: ffi::duckdb_function_info, output: ffi::duckdb_data_chunk) {
     // SAFETY: DuckDB copies the text.
     let set_error = |text| unsafe { ffi::duckdb_function_set_error(info, text) };
-    // SAFETY: DuckDB passes its own info, what `init` made (to one thread at a time), and a chunk of the declared
-    // columns.
+    // SAFETY: DuckDB passes its own info, what `init` made (to one thread at a time), and a chunk
+    // of the declared columns.
     run(set_error, || unsafe {
         let scan = &mut *ffi::duckdb_function_get_init_data(info).cast::<Scan>();
         let rows = scan.next(output);

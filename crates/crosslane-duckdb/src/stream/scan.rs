@@ -14,14 +14,14 @@ use std::sync::Arc;
 
 /// One use of `crosslane_map` in a statement.
 pub(super) struct Bound {
-    /// The query, made to give what the function takes.
+    /// The query, wrapped to return the columns of the function's input.
     pub(super) query: String,
-    /// Where it looks for tables.
+    /// The schemas in which it looks for tables.
     pub(super) search_path: Option<String>,
     pub(super) entry: Arc<Entry>,
     pub(super) function: Arc<Function>,
     pub(super) options: MapOptions,
-    /// How many rows the results have, about.
+    /// The estimated number of result rows.
     pub(super) cardinality: i64,
     pub(super) context: Context,
 }
@@ -32,7 +32,7 @@ pub(super) struct Scan {
     query: String,
     search_path: Option<String>,
     function: Arc<Function>,
-    /// What is cancelled with the user's connection.
+    /// The calls, which are cancelled with those of the user's connection.
     group: Arc<CallGroup>,
     begun: u64,
     options: MapOptions,
@@ -42,7 +42,7 @@ pub(super) struct Scan {
 }
 
 enum State {
-    /// Nobody has asked for a row yet.
+    /// No row was requested yet.
     Begun(Map<AnyZygote>),
     Open(Map<AnyZygote>, Feed),
     Over,

@@ -1,8 +1,9 @@
-//! Dispatchers: each hands the events of its sockets to the tasks that wait for them, one after another.
+//! Dispatchers. Each passes the events of its sockets to the tasks that wait for them, one after
+//! another.
 //!
-//! An event wakes a task, and the dispatcher starts that task in the foreground: the worker runs the task at once,
-//! and the dispatcher waits in its own queue ([`super::priority`]) until the task lets go of
-//! the worker, or until another worker takes the dispatcher from there.
+//! An event wakes a task, and the dispatcher starts that task in the foreground: the worker runs
+//! the task at once. The dispatcher waits in its own queue ([`super::priority`]) until the task
+//! leaves the worker, or until another worker takes the dispatcher from the queue.
 
 use super::priority::PriorityQueue;
 use crate::idle::Token;
@@ -25,10 +26,10 @@ pub(crate) struct Event {
 pub(crate) struct EventDispatcher {
     number: u32,
     pub(crate) queue: Arc<PriorityQueue<Event>>,
-    /// How often it started a handler. Written by the worker that holds its turn.
+    /// How many handlers it has started. Only the worker with its turn writes this.
     pub(crate) started: Counter,
     sources: Mutex<Slab<Arc<Source>>>,
-    /// Its handle was dropped; it goes when its last socket does. Set with the lock of `sources`.
+    /// Its handle was dropped; it ends with its last socket. Set with the lock of `sources`.
     closed: AtomicBool,
 }
 
@@ -37,7 +38,7 @@ impl EventDispatcher {
         lock(&self.sources)
     }
 
-    /// Adds a source, and returns what the kernel calls it. A dispatcher that is closed takes none.
+    /// Adds a source, and returns its token for the kernel. A closed dispatcher takes none.
     pub(crate) fn add(&self, source: Arc<Source>) -> Option<Token> {
         let mut sources = self.sources();
         if self.closed.load(Ordering::Relaxed) {
@@ -58,10 +59,10 @@ impl EventDispatcher {
         }
     }
 
-    /// Wakes the tasks that wait for what the event tells.
+    /// Wakes the tasks that wait for the event.
     ///
-    /// The event may be one of a socket that is gone, for a socket that got its number: a task is woken for
-    /// nothing then, tries, and waits again.
+    /// The event may be of an earlier socket whose number another socket has now. Then a task wakes
+    /// without reason, tries, and waits again.
     pub(crate) fn deliver(&self, event: Event) {
         let source = self.sources().get(event.source as usize).cloned();
         if let Some(source) = source {
@@ -74,7 +75,7 @@ impl EventDispatcher {
 #[derive(Debug, Default)]
 pub(crate) struct Dispatchers {
     all: Mutex<Slab<Arc<EventDispatcher>>>,
-    /// Changes whenever `all` does, so that workers know when to copy it again.
+    /// Changes with `all`, so that workers know when to copy it again.
     version: AtomicUsize,
     next: AtomicUsize,
 }
@@ -115,7 +116,7 @@ impl Dispatchers {
         }
     }
 
-    /// Lets a dispatcher take no more sources. It goes when its last source does.
+    /// Lets a dispatcher take no more sources. It ends with its last source.
     pub(super) fn close(&self, dispatcher: &EventDispatcher) {
         let sources = dispatcher.sources();
         dispatcher.closed.store(true, Ordering::Relaxed);
@@ -126,7 +127,7 @@ impl Dispatchers {
         }
     }
 
-    /// Makes the copy true again, if the list has changed.
+    /// Copies the list again, if it has changed.
     pub(crate) fn refresh(&self, snapshot: &mut Snapshot) {
         let version = self.version.load(Ordering::Acquire);
         if version != snapshot.version {
@@ -136,7 +137,7 @@ impl Dispatchers {
         }
     }
 
-    /// Adds a source to one of the open dispatchers, which get them in turns.
+    /// Adds a source to one of the open dispatchers, in turns.
     pub(crate) fn add_source(&self, source: &Arc<Source>) -> Option<(Arc<EventDispatcher>, Token)> {
         let all = self.all();
         let first = self.next.fetch_add(1, Ordering::Relaxed) % all.len().max(1);
@@ -144,7 +145,7 @@ impl Dispatchers {
         in_turn.into_iter().find_map(|(_, there)| Some((there.clone(), there.add(source.clone())?)))
     }
 
-    /// Wakes all tasks that wait for sockets, which find that the scheduler has ended.
+    /// Wakes all tasks that wait for sockets; they find that the scheduler has ended.
     pub(crate) fn end(&self) {
         let all: Vec<_> = self.all().iter().map(|(_, there)| there.clone()).collect();
         for dispatcher in all {
@@ -160,8 +161,8 @@ impl Dispatchers {
         self.all().iter().any(|(_, there)| there.queue.is_queued())
     }
 
-    /// Whether a dispatcher waits behind the same handler as at the last look. `before` is what was seen then, by
-    /// number: how often each dispatcher in its queue had started a handler.
+    /// Whether a dispatcher waits behind the same handler as at the last look. `before` has, by
+    /// number, how many handlers each queued dispatcher had started then.
     pub(crate) fn any_stuck(&self, before: &mut Vec<Option<u64>>) -> bool {
         let all = self.all();
         let now = (0..all.capacity()).map(|number| all.get(number)).map(|there| {

@@ -4,10 +4,11 @@ use super::dispatchers::EventDispatcher;
 use crate::scheduler::Group;
 use std::sync::Arc;
 
-/// A dispatcher that was added to a running scheduler ([`Handle::dispatcher`](crate::Handle::dispatcher)).
+/// A dispatcher that was added to a running scheduler
+/// ([`Handle::dispatcher`](crate::Handle::dispatcher)).
 ///
-/// Sockets are registered with it by [`Io::with_dispatcher`](crate::Io::with_dispatcher). After
-/// the handle is dropped it takes no new ones, and ends with its last socket.
+/// [`Io::with_dispatcher`](crate::Io::with_dispatcher) registers sockets with it. After this handle
+/// is dropped, the dispatcher takes no new sockets, and ends with its last one.
 #[derive(Debug)]
 pub struct Dispatcher {
     pub(crate) group: Arc<Group>,

@@ -1,19 +1,19 @@
 //! The queue of one dispatcher.
 //!
-//! A dispatcher that starts a handler in the foreground puts itself here, and an idle worker takes it from
-//! here before any ordinary task. Nothing else is ever put here, and a dispatcher is in one place at a time.
-//! So the queue needs room for one, and its states are those of the dispatcher:
+//! A dispatcher that starts a handler in the foreground puts itself into this queue, and an idle
+//! worker takes it from the queue before any ordinary task. Nothing else is ever in the queue, so
+//! it needs space for one entry, and its states are those of the dispatcher:
 //!
 //! | state | meaning | who may leave it |
 //! |---|---|---|
-//! | `IDLE` | it has nothing to do | whoever brings an event ([`PriorityQueue::post`]) |
+//! | `IDLE` | it has nothing to do | a thread that brings an event ([`PriorityQueue::post`]) |
 //! | `RUNNING` | one worker holds its [`Turn`] | that worker ([`Turn::queue`], [`Turn::idle`]) |
-//! | `MAIL` | as `RUNNING`, and events came meanwhile | that worker, who has to fetch them first |
+//! | `MAIL` | as `RUNNING`, and events came meanwhile | that worker, after it has fetched them |
 //! | `QUEUED` | it is in its queue | any worker ([`PriorityQueue::take`], [`PriorityQueue::post`]) |
 //!
-//! **One producer.** `QUEUED` is entered by giving the turn up, and there is one turn: it is made
-//! by the step from `IDLE` or `QUEUED` to `RUNNING`, which one thread wins. A turn cannot be copied, and
-//! one that was given up cannot be used again:
+//! **One producer.** A worker enters `QUEUED` by giving up its turn, and there is only one turn:
+//! the step from `IDLE` or `QUEUED` to `RUNNING` makes it, and one thread wins that step. A turn
+//! cannot be copied, and a turn that was given up cannot be used again:
 //!
 //! ```compile_fail,E0382
 //! # let queue = std::sync::Arc::new(crosslane_sched::priority::PriorityQueue::new());
@@ -28,11 +28,13 @@
 //! fn twice(turn: Turn<u32>) { cloned(turn) }
 //! ```
 //!
-//! **Nothing is lost.** Events are appended by the thread that wins the turn, or left under the lock by a
-//! thread that then turns `RUNNING` into `MAIL`. No step leads from `MAIL` to `IDLE` or `QUEUED`. A
-//! turn that is dropped, by a panic for instance, puts the dispatcher into its queue.
+//! **Nothing is lost.** The thread that wins the turn appends its events. Another thread leaves its
+//! events under the lock, and then changes `RUNNING` to `MAIL`. No step leads from `MAIL` to `IDLE`
+//! or `QUEUED`. A turn that is dropped, for instance by a panic, puts the dispatcher into its
+//! queue.
 //!
-//! The turn protects the events at hand. Each step that gives it up releases, each step that takes it acquires.
+//! The turn protects the pending events. Each step that gives it up releases, and each step that
+//! takes it acquires.
 
 use crate::sync::{AtomicU8, Mutex, Ordering, UnsafeCell, lock};
 use std::collections::VecDeque;
@@ -51,7 +53,7 @@ pub struct PriorityQueue<E> {
     events: UnsafeCell<VecDeque<E>>,
 }
 
-// SAFETY: `events` is reached through the one `Turn` alone, and moves between threads with it.
+// SAFETY: only the one `Turn` gives access to `events`, and they move between threads with it.
 unsafe impl<E: Send> Send for PriorityQueue<E> {}
 // SAFETY: as above; `mail` has a lock.
 unsafe impl<E: Send> Sync for PriorityQueue<E> {}
@@ -79,19 +81,20 @@ impl<E> PriorityQueue<E> {
         Self::default()
     }
 
-    /// Whether the dispatcher is in its queue. Another worker may have taken it when the caller reads the answer.
+    /// Whether the dispatcher is in its queue. Another worker may take it before the caller uses
+    /// the answer.
     pub fn is_queued(&self) -> bool {
         self.state.load(Ordering::SeqCst) == QUEUED
     }
 
     /// Takes the dispatcher from its queue, if it is there.
     pub fn take(self: &Arc<Self>) -> Option<Turn<E>> {
-        // A plain load keeps the cache line shared while workers look and nothing is there.
+        // A plain load keeps the cache line shared while workers look at an empty queue.
         if self.state.load(Ordering::Relaxed) == QUEUED { self.enter(QUEUED) } else { None }
     }
 
-    /// Brings events. The caller gets the turn if the dispatcher was idle or in its queue; otherwise the worker
-    /// that holds it will handle them.
+    /// Brings events. The caller gets the turn if the dispatcher was idle or in its queue;
+    /// otherwise the worker with the turn handles them.
     pub fn post(self: &Arc<Self>, events: impl IntoIterator<Item = E>) -> Option<Turn<E>> {
         let mut events = Some(events);
         loop {
@@ -104,7 +107,8 @@ impl<E> PriorityQueue<E> {
                 }
                 return Some(turn);
             }
-            // They are left before the state tells of them: whoever reads the state finds them.
+            // The events are stored before the state changes, so a thread that reads the state
+            // finds them.
             if let Some(events) = events.take() {
                 lock(&self.mail).extend(events);
             }
@@ -143,9 +147,9 @@ impl<E> Turn<E> {
     /// Leaves the dispatcher idle. The turn goes on if there are events.
     pub fn idle(mut self) -> Option<Turn<E>> {
         if self.events(|at_hand| at_hand.is_empty()) && self.leave(IDLE) {
-            // The state says already where the dispatcher is.
+            // The state is already `IDLE`, so the turn must not be dropped in the usual way.
             let turn = std::mem::ManuallyDrop::new(self);
-            // SAFETY: the turn is not dropped, so that its queue is dropped once, here.
+            // SAFETY: the turn itself is not dropped, so its queue is dropped once, here.
             drop(unsafe { std::ptr::read(&turn.0) });
             return None;
         }
@@ -159,14 +163,15 @@ impl<E> Turn<E> {
 
     /// Reads the mail.
     fn fetch(&mut self) {
-        // Whoever leaves mail behind this step says so anew.
+        // A thread that leaves mail after this step changes the state to `MAIL` again.
         self.0.state.swap(RUNNING, Ordering::AcqRel);
         let mail = std::mem::take(&mut *lock(&self.0.mail));
         self.events(|at_hand| at_hand.extend(mail));
     }
 
     fn events<R>(&mut self, access: impl FnOnce(&mut VecDeque<E>) -> R) -> R {
-        // SAFETY: this is the one turn, it is borrowed exclusively, and it acquired what the last one released.
+        // SAFETY: this is the only turn, it is borrowed exclusively, and it acquired what the last
+        // turn released.
         self.0.events.with_mut(|events| access(unsafe { &mut *events }))
     }
 }
@@ -232,9 +237,9 @@ mod tests {
         assert_eq!(queue.take().unwrap().next_event(), Some(1));
     }
 
-    /// Several dispatchers are preempted and resumed by several workers while others bring events: each
-    /// event is handled exactly once, and in the end each dispatcher is idle. `SCHED_ROUNDS` sets the number
-    /// of rounds.
+    /// Several workers preempt and resume several dispatchers while other workers bring events:
+    /// each event is handled exactly once, and in the end each dispatcher is idle. `SCHED_ROUNDS`
+    /// sets the number of rounds.
     #[test]
     fn no_dispatcher_is_lost() {
         let rounds: usize = match std::env::var("SCHED_ROUNDS") {
@@ -318,7 +323,7 @@ mod models {
     use super::*;
     use loom::thread;
 
-    /// Handles what there is, in turns with other workers, and says how much it was.
+    /// Handles the events, in turns with other workers, and returns their sum.
     fn work(queue: &Arc<PriorityQueue<u32>>, mut turn: Turn<u32>) -> u32 {
         let mut sum = 0;
         loop {
@@ -348,7 +353,7 @@ mod models {
             };
             let mine = queue.post([10]).map_or(0, |turn| work(&queue, turn));
             let theirs = other.join().unwrap();
-            // What a worker left in the queue is there for the next one.
+            // A worker may have left the dispatcher in its queue.
             let rest = queue.take().map_or(0, |turn| work(&queue, turn));
             assert_eq!(mine + theirs + rest, 11);
             assert!(queue.take().is_none());

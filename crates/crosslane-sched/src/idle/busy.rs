@@ -1,17 +1,21 @@
-//! Busy polling: before the worker that waits for events sleeps, it looks for a moment, again and again.
+//! Busy polling: before the worker that waits for events sleeps, it polls for a short time.
 //!
-//! It looks at its sockets, and at a [`BusyPoll`] beside them: something that has ways of its own to wake a thread, but costs less while
-//! somebody looks anyway. What comes within that moment needs no wake, which may take longer than its whole handler.
+//! It polls its sockets and a [`BusyPoll`] source: something that can wake a thread in its own way,
+//! but costs less while a thread polls it. Work that comes within that time needs no wake, which
+//! may take longer than the whole handler.
 //!
-//! # Who polls
-//! One worker of a group at a time has the [`Turn`]. Each worker that has polled calls [`BusyPoll::rest`] before it sleeps, whether it has the
-//! turn then or not, so nobody relies on a worker that sleeps. It only looks while it counts as idle. What it finds it handles like an
-//! event, and does not look meanwhile. If that takes long, or the worker has no processor, the group's monitor rests for it.
+//! # Which worker polls
+//! One worker of a group at a time has the [`Turn`]. Each worker that has polled calls
+//! [`BusyPoll::rest`] before it sleeps, with or without the turn, so the source never relies on a
+//! sleeping worker. A worker polls only while it counts as idle. It handles what it finds like an
+//! event, and does not poll during that. If that takes long, or the worker gets no processor, the
+//! group's monitor calls `rest` for it.
 //!
-//! # Others who need the processor
-//! Who polls yields between two looks. If it does not run again within [`CROWDED`], others compute on its processor; then it is better to
-//! sleep, because the kernel lets a thread that wakes go before those that compute, and one that yields behind them. So nobody polls for
-//! a [`PAUSE`], which is doubled as long as that happens again soon.
+//! # Other threads that need the processor
+//! The polling worker yields between two polls. If it does not run again within [`CROWDED`], other
+//! threads compute on its processor. Then sleeping is better: the kernel runs a thread that wakes
+//! before threads that compute, but a thread that yields after them. So no worker polls for a
+//! [`PAUSE`]. The pause doubles each time this happens again soon.
 
 use crate::stats::Counter;
 use std::fmt;
@@ -20,31 +24,34 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// Something at which idle workers look ([`Builder::busy_poll`](crate::Builder::busy_poll)).
+/// Something that idle workers poll ([`Builder::busy_poll`](crate::Builder::busy_poll)).
 pub trait BusyPoll: Send + Sync {
-    /// Whether there is something to handle. One thread at a time calls it, again and again, and it takes a microsecond at most.
+    /// Whether there is something to handle. One thread at a time calls this in a loop, so it must
+    /// take at most a microsecond.
     fn look(&self) -> bool;
 
-    /// Handles what there is. Others may do so at the same time. Tasks that it wakes run behind it on the same worker. A panic of it is
-    /// reported like that of a task, and ends nothing.
+    /// Handles what there is. Several threads may call this at the same time. Tasks that it wakes
+    /// run after it on the same worker. Its panic is reported like that of a task, and ends
+    /// nothing.
     fn handle(&self);
 
-    /// Nobody looks now: what comes from here on must wake somebody. Any thread may call it at any time, also beside [`BusyPoll::look`].
+    /// No thread polls from now on, so new work must wake a thread. Any thread may call this at any
+    /// time, also during [`BusyPoll::look`].
     fn rest(&self);
 }
 
-/// A yield that takes longer shows that others compute.
+/// A yield that takes longer shows that other threads compute.
 const CROWDED: Duration = Duration::from_millis(1);
-/// For how long nobody polls then: at first, and at most.
+/// How long no worker polls then: at first, and at most.
 const PAUSE: Duration = Duration::from_millis(10);
 const LONGEST: Duration = Duration::from_millis(250);
-/// It is doubled if the processor was crowded again before so many times as long had passed.
+/// The pause doubles if the processor was crowded again within this many pauses.
 const SOON: u32 = 4;
 
 /// What is polled, and for how long.
 #[derive(Clone)]
 pub(crate) struct Polled {
-    /// For how long after the last event.
+    /// How long a worker polls after the last event.
     pub(crate) time: Duration,
     pub(crate) source: Arc<dyn BusyPoll>,
 }
@@ -60,10 +67,10 @@ impl fmt::Debug for Polled {
 pub(crate) struct Busy {
     polled: Polled,
     is_taken: AtomicBool,
-    /// How often somebody has looked. Only who has the turn counts.
+    /// The number of polls. Only the worker with the turn counts.
     pub(crate) looks: Counter,
     start: Instant,
-    /// When the last pause has ended, or will end, and how long it is: in nanoseconds, the first since the start.
+    /// When the last pause ends, in nanoseconds since `start`, and its length in nanoseconds.
     resumes: AtomicU64,
     pause: AtomicU64,
 }
@@ -88,14 +95,14 @@ impl Busy {
         self.start.elapsed()
     }
 
-    /// The turn to poll, unless another worker has it, or others need the processors.
+    /// The turn to poll, unless another worker has it, or there is a pause.
     pub(crate) fn begin(&self) -> Option<Turn<'_>> {
         let begun = self.now();
         let is_mine = !self.pauses(begun) && !self.is_taken.swap(true, Ordering::Acquire);
         is_mine.then(|| Turn { busy: self, begun })
     }
 
-    /// Whether nobody polls now because others need the processors.
+    /// Whether there is a pause, because other threads need the processors.
     fn pauses(&self, now: Duration) -> bool {
         nanoseconds(now) < self.resumes.load(Ordering::Relaxed)
     }
@@ -104,8 +111,8 @@ impl Busy {
         &*self.polled.source
     }
 
-    /// Others computed for so long, until now: nobody polls for a while.
-    fn give_way(&self, computed: Duration, now: Duration) {
+    /// Begins a pause: other threads have computed for this long, until now.
+    fn begin_pause(&self, computed: Duration, now: Duration) {
         let (pause, resumed) = (self.pause.load(Ordering::Relaxed), self.resumes.load(Ordering::Relaxed));
         let begun = nanoseconds(now.saturating_sub(computed));
         let is_soon = begun.saturating_sub(resumed) < pause.saturating_mul(SOON.into());
@@ -115,7 +122,7 @@ impl Busy {
     }
 }
 
-/// What the worker has that polls.
+/// The turn of the worker that polls.
 #[derive(Debug)]
 pub(crate) struct Turn<'a> {
     busy: &'a Busy,
@@ -123,13 +130,13 @@ pub(crate) struct Turn<'a> {
 }
 
 impl Turn<'_> {
-    /// Looks once. Whether there is something.
+    /// Polls the source once. Returns whether there is something to handle.
     pub(crate) fn look(&self) -> bool {
         self.busy.looks.count();
         self.busy.source().look()
     }
 
-    /// Lets others have the processor. False if it is time to sleep.
+    /// Yields the processor. Returns false if the worker should sleep now.
     pub(crate) fn goes_on(&self) -> bool {
         let before = self.busy.now();
         if before.saturating_sub(self.begun) >= self.busy.polled.time {
@@ -140,7 +147,7 @@ impl Turn<'_> {
         let computed = after.saturating_sub(before);
         let is_crowded = computed > CROWDED;
         if is_crowded {
-            self.busy.give_way(computed, after);
+            self.busy.begin_pause(computed, after);
         }
         !is_crowded
     }
@@ -180,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn who_finds_nothing_stops_when_the_time_is_over() {
+    fn a_worker_that_finds_nothing_stops_when_the_time_is_over() {
         let busy = busy();
         let turn = busy.begin().unwrap();
         assert!(!turn.look() && !turn.goes_on());
@@ -188,12 +195,12 @@ mod tests {
     }
 
     #[test]
-    fn pauses_become_longer_while_others_compute_and_short_again_after_a_quiet_time() {
+    fn pauses_grow_while_others_compute_and_are_short_again_after_a_quiet_time() {
         let busy = busy();
         let mut now = Duration::from_secs(100);
         let mut crowded = |after: Duration| {
             now += after;
-            busy.give_way(CROWDED, now);
+            busy.begin_pause(CROWDED, now);
             let pause = Duration::from_nanos(busy.pause.load(Ordering::Relaxed));
             assert_eq!(busy.resumes.load(Ordering::Relaxed), nanoseconds(now + pause));
             now += pause;
@@ -211,7 +218,7 @@ mod tests {
     #[test]
     fn nobody_polls_in_a_pause() {
         let (busy, now) = (busy(), Duration::from_secs(100));
-        busy.give_way(CROWDED, now);
+        busy.begin_pause(CROWDED, now);
         assert!(busy.pauses(now) && busy.pauses(now + PAUSE / 2) && !busy.pauses(now + PAUSE));
         assert!(busy.begin().is_none(), "the pause is in the future");
     }

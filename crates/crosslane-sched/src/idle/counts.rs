@@ -1,30 +1,33 @@
-//! Who sleeps, who is looking for work, and whether somebody has to be woken.
+//! Which workers sleep or search for work, and whether one has to be woken.
 //!
-//! A worker without work says that it is idle, looks at all queues once more, and only then sleeps. It sleeps in one of
-//! two places: as a *poller* it waits for events ([`Poller`](crate::idle::Poller)), otherwise as a *sleeper*
-//! ([`Idle::sleep`]) until somebody wakes it. One poller is enough as long as handlers are short, and then events that
-//! come close together are handled by the worker with warm caches. When handlers are long the group is *eager*: all
-//! its idle workers are pollers, and the kernel wakes the next one for an event that comes during a handler.
+//! A worker without work counts itself as idle, looks at all queues once more, and only then
+//! sleeps. It sleeps in one of two ways: as a *poller* it waits for events
+//! ([`Poller`](crate::idle::Poller)); as a *sleeper* ([`Idle::sleep`]) it waits until a thread
+//! wakes it. One poller is enough while handlers are short: then one worker with warm caches
+//! handles events that come close together. When handlers are long, the group is *eager*: all its
+//! idle workers are pollers, and the kernel wakes the next one for an event that comes during a
+//! handler.
 //!
-//! Whoever adds work adds it first, then looks at the counts here:
+//! A thread that adds work adds it first, and then reads the counts:
 //!
-//! - If nobody is idle, all workers are busy, and each looks at all queues before it sleeps.
-//! - If a worker is *searching*, it will find the work, or say that it is idle and look again.
-//! - If a wake is under way, the worker that receives it counts as searching first and looks then.
-//! - Otherwise a sleeper is woken, or a poller if there is none.
+//! - If no worker is idle, all workers are busy, and each looks at all queues before it sleeps.
+//! - If a worker is *searching*, it will find the work, or count itself as idle and look again.
+//! - If a wake is under way, the worker that receives it first counts itself as searching, and then
+//!   looks.
+//! - Otherwise the thread wakes a sleeper, or a poller if there is no sleeper.
 //!
-//! Between adding work and reading the counts, and between changing the counts and looking at the queues, lies a
-//! sequentially consistent fence: of two such fences one comes first, so either the worker sees the work or the
-//! one who added it sees that the worker is idle. A worker that is about to become a sleeper looks once more
-//! after it has become one, since it may have been too late for the wake of a sleeper. A wake for pollers is kept by
-//! the kernel, also if nobody polls yet.
+//! There is a sequentially consistent fence between adding work and reading the counts, and another
+//! one between changing the counts and looking at the queues. One of two such fences comes first:
+//! either the worker sees the work, or the thread that added it sees that the worker is idle. A
+//! worker that becomes a sleeper looks once more after that, because it may have missed a wake for
+//! sleepers. The kernel keeps a wake for pollers until a worker polls.
 
 use crate::sync::{AtomicBool, AtomicU64, Condvar, Mutex, Ordering, fence, lock};
 
 /// The counts of one group of workers.
 #[derive(Debug)]
 pub(crate) struct Idle {
-    /// How many are idle (upper half) and how many are searching (lower half).
+    /// How many workers are idle (upper half) and how many are searching (lower half).
     counts: AtomicU64,
     /// A wake for pollers is under way.
     waking: AtomicBool,
@@ -37,7 +40,7 @@ pub(crate) struct Idle {
 #[derive(Debug, Default)]
 struct Sleepers {
     sleeping: usize,
-    /// How many of them shall wake.
+    /// How many of them are to wake.
     wakes: usize,
 }
 
@@ -56,8 +59,8 @@ impl Idle {
         }
     }
 
-    /// Wakes a worker for work that was added before, if one has to be woken. `wake_poller` wakes one that waits for
-    /// events, or the next one that will.
+    /// Wakes a worker for work that was added before, if one has to be woken. `wake_poller` wakes a
+    /// worker that waits for events, or the next one that does.
     pub(crate) fn wake_one(&self, wake_poller: impl FnOnce()) {
         fence(Ordering::SeqCst);
         let counts = self.counts.load(Ordering::Relaxed);
@@ -67,7 +70,7 @@ impl Idle {
         }
     }
 
-    /// False if there is no sleeper.
+    /// Returns false if there is no sleeper.
     fn wake_sleeper(&self) -> bool {
         let mut sleepers = lock(&self.sleepers);
         if sleepers.sleeping == 0 {
@@ -87,7 +90,8 @@ impl Idle {
         self.wake.notify_all();
     }
 
-    /// Sleeps until somebody wakes it, unless there is work now. Returns whether it was woken.
+    /// Sleeps until a thread wakes this worker, unless there is work now. Returns whether it was
+    /// woken.
     pub(crate) fn sleep(&self, has_work: impl FnOnce() -> bool) -> bool {
         let mut sleepers = lock(&self.sleepers);
         sleepers.sleeping += 1;
@@ -116,7 +120,7 @@ impl Idle {
         self.pollers.fetch_sub(1, Ordering::SeqCst);
     }
 
-    /// Whether nobody waits for events.
+    /// Whether no worker waits for events.
     pub(crate) fn nobody_polls(&self) -> bool {
         self.pollers.load(Ordering::SeqCst) == 0
     }
@@ -126,14 +130,14 @@ impl Idle {
         self.eager.load(Ordering::Relaxed)
     }
 
-    /// Sets whether all idle workers are pollers. Those that sleep wake to become pollers.
+    /// Sets whether all idle workers are pollers. Sleepers wake to become pollers.
     pub(crate) fn set_eager(&self, eager: bool) {
         if self.eager.swap(eager, Ordering::SeqCst) != eager && eager {
             self.wake_sleepers();
         }
     }
 
-    /// Whether somebody is idle.
+    /// Whether a worker is idle.
     pub(crate) fn any(&self) -> bool {
         self.counts.load(Ordering::Relaxed) >> 32 > 0
     }
@@ -144,12 +148,12 @@ impl Idle {
         fence(Ordering::SeqCst);
     }
 
-    /// A worker does not sleep any more.
+    /// A worker is no longer idle.
     pub(crate) fn leave(&self) {
         self.counts.fetch_sub(ONE_IDLE, Ordering::SeqCst);
     }
 
-    /// A sleeper was woken: it is not idle any more, and it searches.
+    /// A sleeper was woken: it is no longer idle, and it searches.
     pub(crate) fn woken(&self) {
         self.counts.fetch_sub(ONE_IDLE - ONE_SEARCHING, Ordering::SeqCst);
         fence(Ordering::SeqCst);
@@ -162,8 +166,9 @@ impl Idle {
         fence(Ordering::SeqCst);
     }
 
-    /// A worker that was woken stops searching: it found work, or is about to say that it is idle. True if nobody
-    /// else searches: after it found work it has to see whether there is more, and wake the next one.
+    /// A woken worker stops searching: it found work, or is about to become idle. Returns true if
+    /// no other worker searches: then a worker that found work has to check whether there is more,
+    /// and wake the next worker.
     pub(crate) fn stop_searching(&self) -> bool {
         let counts = self.counts.fetch_sub(ONE_SEARCHING, Ordering::SeqCst);
         fence(Ordering::SeqCst);
@@ -180,7 +185,7 @@ mod models {
 
     struct Group {
         idle: Idle,
-        /// What the kernel does for a poller: it keeps a wake until somebody receives it.
+        /// What the kernel does for a poller: it keeps a wake until a worker receives it.
         kernel: (Mutex<bool>, Condvar),
         work: AtomicUsize,
         done: AtomicUsize,
@@ -235,7 +240,7 @@ mod models {
             }
         }
 
-        /// A worker as in `worker.rs`, that ends after one piece of work.
+        /// A worker as in `worker/events.rs`, which ends after one piece of work.
         fn worker(&self) {
             let mut searching = false;
             loop {

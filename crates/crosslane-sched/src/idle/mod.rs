@@ -9,4 +9,4 @@ pub use busy::BusyPoll;
 pub(crate) use busy::{Busy, Polled};
 pub(crate) use counts::Idle;
 pub(crate) use monitor::Monitor;
-pub(crate) use poller::{Harvest, Poller, Token};
+pub(crate) use poller::{Poller, Ready, Token};

@@ -12,7 +12,7 @@ pub(crate) struct Monitor {
 }
 
 impl Monitor {
-    /// Something was left behind a task in the foreground.
+    /// Work was left behind a task in the foreground.
     pub(crate) fn watch(&self) {
         fence(Ordering::SeqCst);
         if !self.is_awake.load(Ordering::Relaxed) && !self.is_awake.swap(true, Ordering::SeqCst) {
@@ -20,7 +20,7 @@ impl Monitor {
         }
     }
 
-    /// A handler took long, and the group had better be eager for some time.
+    /// A handler took long, so the group stays eager for some time.
     pub(crate) fn saw_long_handler(&self) {
         self.long_handlers.store(true, Ordering::Relaxed);
         self.watch();

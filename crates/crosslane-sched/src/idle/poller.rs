@@ -1,11 +1,12 @@
-//! Where the idle workers of a group sleep: one epoll for its sockets, its timers and its wakes.
+//! The epoll on which idle workers of a group wait: for its sockets, its timers and its wakes.
 //!
-//! All idle workers wait on the same epoll. The kernel wakes one of them per event, the one that began to
-//! wait last, so that the worker with warm caches goes on while the others sleep. While that one runs a handler,
-//! the next event wakes the next worker: nobody in user space has to see to it.
+//! All of them wait on the same epoll. The kernel wakes one worker for each event, the one that
+//! began to wait last, so the worker with warm caches goes on while the others sleep. While that
+//! worker runs a handler, the kernel wakes the next worker for the next event, without help from
+//! the scheduler.
 //!
-//! Everything is registered edge-triggered, so each event reaches one worker, once. An event that comes while
-//! nobody waits is kept for the next one who does.
+//! Everything is registered edge-triggered, so each event reaches one worker, once. The kernel
+//! keeps an event that comes while no worker waits.
 
 use rustix::event::epoll::{self, CreateFlags, Event, EventData, EventFlags};
 use rustix::event::{EventfdFlags, eventfd};
@@ -20,15 +21,15 @@ use std::time::{Duration, Instant};
 
 const WAKE: u64 = u64::MAX;
 const TIMER: u64 = u64::MAX - 1;
-/// A worker takes at most so many events at a time; the kernel wakes the next worker for the rest.
+/// The most events that a worker takes at a time; the kernel wakes the next worker for the rest.
 const AT_ONCE: usize = 64;
 
-/// What a worker brought from the kernel.
+/// What the kernel reported to a worker.
 #[derive(Debug, Default)]
-pub(crate) struct Harvest {
-    /// Readiness of sockets: the dispatcher's number and the source's, and the flags.
+pub(crate) struct Ready {
+    /// The sockets that are ready, and how.
     pub(crate) events: Vec<(Token, EventFlags)>,
-    /// Somebody added work.
+    /// A thread added work.
     pub(crate) woken: bool,
     /// Timers are due.
     pub(crate) timers: bool,
@@ -54,7 +55,7 @@ pub(crate) struct Poller {
     timer: OwnedFd,
 }
 
-impl Harvest {
+impl Ready {
     /// Whether there is something to do.
     pub(crate) fn has_any(&self) -> bool {
         self.woken || self.timers || !self.events.is_empty()
@@ -74,7 +75,7 @@ impl Poller {
         Ok(poller)
     }
 
-    /// Reports what happens to the socket, in both directions, until it is removed.
+    /// Reports the readiness of the socket, in both directions, until it is removed.
     pub(crate) fn add(&self, socket: impl AsFd, token: Token) -> io::Result<()> {
         let flags = EventFlags::IN | EventFlags::OUT | EventFlags::RDHUP | EventFlags::ET;
         Ok(epoll::add(&self.epoll, socket, token.data(), flags)?)
@@ -86,13 +87,14 @@ impl Poller {
 
     /// Wakes one worker that waits, or the next one that will.
     pub(crate) fn wake(&self) {
-        // The counter is never read. It overflows after 2^64 wakes, and an edge is one whatever the count was.
+        // The counter is never read. It overflows after 2^64 wakes, and an edge is one whatever the
+        // count was.
         if let Err(error) = rustix::io::write(&self.wake, &1_u64.to_ne_bytes()) {
             debug_assert_eq!(error, Errno::AGAIN);
         }
     }
 
-    /// Lets the timer's event come at `at`; in the past: at once.
+    /// Sets the timer to `at`. A time in the past is due at once.
     pub(crate) fn set_timer(&self, at: Instant) -> io::Result<()> {
         // Zero would switch the timer off.
         let wait = at.saturating_duration_since(Instant::now()).max(Duration::from_nanos(1));
@@ -103,12 +105,12 @@ impl Poller {
         Ok(())
     }
 
-    /// Waits until something happened, or only looks.
-    pub(crate) fn harvest(&self, wait: bool, harvest: &mut Harvest) {
+    /// Asks the kernel for events. With `wait`, it waits until there is one.
+    pub(crate) fn poll(&self, wait: bool, ready: &mut Ready) {
         let look = Timespec { tv_sec: 0, tv_nsec: 0 };
         let mut events = [MaybeUninit::<Event>::uninit(); AT_ONCE];
-        harvest.woken = false;
-        harvest.timers = false;
+        ready.woken = false;
+        ready.timers = false;
         let events = match epoll::wait(&self.epoll, &mut events, (!wait).then_some(&look)) {
             Ok((events, _)) => events,
             Err(Errno::INTR) => return,
@@ -118,11 +120,11 @@ impl Poller {
         for event in &*events {
             let (data, flags) = (event.data.u64(), event.flags);
             match data {
-                WAKE => harvest.woken = true,
-                TIMER => harvest.timers = true,
+                WAKE => ready.woken = true,
+                TIMER => ready.timers = true,
                 _ => {
                     let token = Token { dispatcher: (data >> 32) as u32, source: data as u32 };
-                    harvest.events.push((token, flags));
+                    ready.events.push((token, flags));
                 }
             }
         }
@@ -140,38 +142,38 @@ mod tests {
         let (ours, theirs) = UnixStream::pair().unwrap();
         let token = Token { dispatcher: 7, source: 9 };
         poller.add(&ours, token).unwrap();
-        let mut harvest = Harvest::default();
-        poller.harvest(true, &mut harvest);
-        assert_eq!(harvest.events, [(token, EventFlags::OUT)]);
-        harvest.events.clear();
-        poller.harvest(false, &mut harvest);
-        assert_eq!(harvest.events, []);
+        let mut ready = Ready::default();
+        poller.poll(true, &mut ready);
+        assert_eq!(ready.events, [(token, EventFlags::OUT)]);
+        ready.events.clear();
+        poller.poll(false, &mut ready);
+        assert_eq!(ready.events, []);
         rustix::io::write(&theirs, b"x").unwrap();
-        poller.harvest(true, &mut harvest);
-        assert_eq!(harvest.events, [(token, EventFlags::IN | EventFlags::OUT)]);
+        poller.poll(true, &mut ready);
+        assert_eq!(ready.events, [(token, EventFlags::IN | EventFlags::OUT)]);
     }
 
     #[test]
-    fn a_wake_is_kept_until_somebody_comes() {
+    fn a_wake_is_kept_until_a_worker_polls() {
         let poller = Poller::new().unwrap();
         poller.wake();
         poller.wake();
-        let mut harvest = Harvest::default();
-        poller.harvest(true, &mut harvest);
-        assert!(harvest.woken && !harvest.timers);
-        poller.harvest(false, &mut harvest);
-        assert!(!harvest.woken);
+        let mut ready = Ready::default();
+        poller.poll(true, &mut ready);
+        assert!(ready.woken && !ready.timers);
+        poller.poll(false, &mut ready);
+        assert!(!ready.woken);
         poller.wake();
-        poller.harvest(true, &mut harvest);
-        assert!(harvest.woken);
+        poller.poll(true, &mut ready);
+        assert!(ready.woken);
     }
 
     #[test]
     fn a_timer_of_the_past_is_due_at_once() {
         let poller = Poller::new().unwrap();
         poller.set_timer(Instant::now() - Duration::from_secs(1)).unwrap();
-        let mut harvest = Harvest::default();
-        poller.harvest(true, &mut harvest);
-        assert!(harvest.timers && !harvest.woken);
+        let mut ready = Ready::default();
+        poller.poll(true, &mut ready);
+        assert!(ready.timers && !ready.woken);
     }
 }

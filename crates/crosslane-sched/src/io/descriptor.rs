@@ -14,16 +14,16 @@ use std::task::{Context, Poll, ready};
 
 /// A descriptor whose operations wait without holding a worker.
 ///
-/// Its methods take `&self`: several tasks may read and write at a time. What they write is not
-/// interleaved within one `write`, but may be between the writes of one [`Io::write_all`].
+/// Its methods take `&self`, so several tasks may read and write at a time. The bytes of one
+/// `write` stay together; the writes of one [`Io::write_all`] may have others between them.
 #[derive(Debug)]
 pub struct Io<T: AsFd> {
     pub(super) descriptor: T,
-    /// The kernel's stream itself, not something that reads from one as it likes.
+    /// It is a stream of the kernel, of which a short read shows that no more bytes are there.
     pub(super) is_stream: bool,
-    /// A listener found no descriptors left when it tried last.
+    /// The last try of a listener found no descriptors left.
     pub(super) is_exhausted: AtomicBool,
-    /// The places of those who wait by the traits of `futures-io`.
+    /// The keys of the tasks that wait by the traits of `futures-io`.
     #[cfg(feature = "futures-io")]
     pub(super) reading: Option<u64>,
     #[cfg(feature = "futures-io")]
@@ -39,8 +39,9 @@ impl<T: AsFd> Io<T> {
     ///
     /// # Errors
     /// Those of the kernel: regular files, for instance, cannot be waited for (`EPERM`).
-    /// [`io::ErrorKind::Unsupported`] if the tag has no dispatcher that takes sockets. [`io::ErrorKind::Other`] if the
-    /// scheduler has shut down, and in a process that was forked from the scheduler's.
+    /// [`io::ErrorKind::Unsupported`] if the tag has no dispatcher that takes sockets.
+    /// [`io::ErrorKind::Other`] if the scheduler has shut down, and in a process that was forked
+    /// from the scheduler's.
     ///
     /// # Panics
     /// Outside of a scheduler ([`Handle::io`](crate::Handle::io) works anywhere).
@@ -49,7 +50,7 @@ impl<T: AsFd> Io<T> {
         Io::register(descriptor, group, None)
     }
 
-    /// Registers the descriptor with this dispatcher, as [`Io::new`] does with one of its choice.
+    /// As [`Io::new`], with this dispatcher.
     ///
     /// # Errors
     /// As [`Io::new`].
@@ -97,12 +98,12 @@ impl<T: AsFd> Io<T> {
         &self.descriptor
     }
 
-    /// Runs a non-blocking operation as often as it says [`io::ErrorKind::WouldBlock`], and waits for the
-    /// descriptor in between.
+    /// Runs a non-blocking operation. While it returns [`io::ErrorKind::WouldBlock`], waits for the
+    /// descriptor and runs it again.
     ///
     /// # Errors
-    /// Those of the operation. An error of the kind [`io::ErrorKind::Other`] if the scheduler has shut down, also while
-    /// this waits, and in a process that was forked from the scheduler's.
+    /// Those of the operation. An error of the kind [`io::ErrorKind::Other`] if the scheduler has
+    /// shut down, also while this waits, and in a process that was forked from the scheduler's.
     pub async fn with<R>(
         &self,
         interest: Interest,
@@ -111,17 +112,17 @@ impl<T: AsFd> Io<T> {
         self.attempt(interest, |descriptor, _| operation(descriptor)).await
     }
 
-    /// [`Io::with`] for an operation that wants to know which word of readiness was seen before it.
+    /// [`Io::with`] for an operation that gets the word of readiness which was read before it.
     async fn attempt<R>(
         &self,
         interest: Interest,
         mut operation: impl FnMut(&T, u64) -> io::Result<R>,
     ) -> io::Result<R> {
-        let mut place = Place { io: self, interest, key: None };
-        poll_fn(|context| self.poll_attempt(interest, &mut place.key, context, &mut operation)).await
+        let mut waiting = Waiting { io: self, interest, key: None };
+        poll_fn(|context| self.poll_attempt(interest, &mut waiting.key, context, &mut operation)).await
     }
 
-    /// `key` is the place of who waits.
+    /// `key` is the task's place in the list of waiting tasks.
     pub(super) fn poll_attempt<R>(
         &self,
         interest: Interest,
@@ -130,13 +131,14 @@ impl<T: AsFd> Io<T> {
         operation: &mut impl FnMut(&T, u64) -> io::Result<R>,
     ) -> Poll<io::Result<R>> {
         loop {
-            // The end of the scheduler wakes who waits. In another process the list of those who wait may be locked for
-            // ever.
+            // The end of the scheduler wakes waiting tasks. In another process the lock of their
+            // list may be held for ever.
             self.group.check()?;
             let seen = ready!(self.poll_ready(interest, key, context));
             match operation(&self.descriptor, seen) {
-                // An error is told once, a pipe may be opened again, and an event may have been meant for a descriptor
-                // that is gone: what would wait is not closed, whatever was told before.
+                // An operation that would wait shows that the descriptor is not closed, whatever
+                // was reported before: the kernel reports an error once, a pipe may be opened
+                // again, and an event may have been for an earlier descriptor of this number.
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                     self.source.clear(interest.ready(), seen)
                 }
@@ -161,7 +163,8 @@ impl<T: AsFd> Io<T> {
         Poll::Pending
     }
 
-    /// Reads what there is, at most as much as there is room for, and returns how much it was: 0 at the end.
+    /// Reads the available bytes, at most the length of the buffer, and returns how many: 0 at the
+    /// end.
     ///
     /// # Errors
     /// Those of the descriptor, and as [`Io::with`].
@@ -177,14 +180,14 @@ impl<T: AsFd> Io<T> {
         for<'a> &'a T: Read,
     {
         let length = descriptor.read(buffer)?;
-        // A stream that gives less than there is room for has no more (epoll(7)).
+        // A stream that fills the buffer only partly has no more bytes (epoll(7)).
         if self.is_stream && length > 0 && length < buffer.len() {
             self.source.clear(READ, seen);
         }
         Ok(length)
     }
 
-    /// Writes as much as there is room for, and returns how much it was.
+    /// Writes as many bytes as the descriptor takes, and returns how many.
     ///
     /// # Errors
     /// Those of the descriptor, and as [`Io::with`].
@@ -198,7 +201,8 @@ impl<T: AsFd> Io<T> {
     /// Writes all bytes.
     ///
     /// # Errors
-    /// Those of the descriptor, and as [`Io::with`]; [`io::ErrorKind::WriteZero`] if it takes no more.
+    /// Those of the descriptor, and as [`Io::with`]; [`io::ErrorKind::WriteZero`] if it takes no
+    /// more.
     pub async fn write_all(&self, mut bytes: &[u8]) -> io::Result<()>
     where
         for<'a> &'a T: Write,
@@ -214,14 +218,14 @@ impl<T: AsFd> Io<T> {
     }
 }
 
-/// Leaves the list of those who wait when it is dropped.
-struct Place<'a, T: AsFd> {
+/// A waiting task. Dropping this takes it out of the list.
+struct Waiting<'a, T: AsFd> {
     io: &'a Io<T>,
     interest: Interest,
     key: Option<u64>,
 }
 
-impl<T: AsFd> Drop for Place<'_, T> {
+impl<T: AsFd> Drop for Waiting<'_, T> {
     fn drop(&mut self) {
         if self.io.group.process.is_this() {
             self.io.source.leave(self.interest, &mut self.key);
@@ -237,11 +241,12 @@ impl<T: AsFd> AsFd for Io<T> {
 
 impl<T: AsFd> Drop for Io<T> {
     fn drop(&mut self) {
-        // A child process would take the parent's socket out of the epoll, which is the parent's too.
+        // The epoll is shared with the parent process: a child would unregister the parent's
+        // socket.
         if !self.group.process.is_this() {
             return;
         }
-        // An error means that the kernel does not know the descriptor any more, which is what is wanted.
+        // An error means that the kernel has already forgotten the descriptor.
         let _ = self.group.poller.remove(&self.descriptor);
         self.dispatcher.remove(self.token.source, &self.group.dispatchers);
     }

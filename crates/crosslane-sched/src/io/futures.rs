@@ -27,7 +27,8 @@ where
     }
 }
 
-/// As [`Io::write`]. Closing shuts the writing half of a socket down; other descriptors are closed when they are dropped.
+/// As [`Io::write`]. Closing shuts the writing half of a socket down; other descriptors are closed
+/// when they are dropped.
 impl<T: AsFd + Unpin> AsyncWrite for Io<T>
 where
     for<'a> &'a T: Write,

@@ -1,8 +1,8 @@
 //! Whether a descriptor is ready, and which tasks wait for that.
 //!
-//! The kernel reports a change once (edge-triggered), so a [`Source`] remembers it: a socket counts as ready until an
-//! operation finds that it is not. The same word counts the events, so that an event during such an operation is not
-//! forgotten with it.
+//! The kernel reports a change once (edge-triggered), so a [`Source`] remembers it: a socket counts
+//! as ready until an operation finds that it is not. The same word counts the events, so that an
+//! event during such an operation is not forgotten with it.
 
 use crate::sync::{Mutex, MutexGuard, lock};
 use crate::task::wake;
@@ -10,19 +10,19 @@ use rustix::event::epoll::EventFlags;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::{Poll, Waker};
 
-/// What a task waits for.
+/// What a task waits for on a descriptor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Interest {
-    /// There is something to read, or the other side has closed.
+    /// The descriptor has bytes to read, or the other side has closed it.
     Read,
-    /// There is room to write, or the other side has closed.
+    /// The descriptor has space to write, or the other side has closed it.
     Write,
 }
 
 pub(super) const READ: u64 = 1;
 const WRITE: u64 = 2;
-/// The other side has closed, or there is an error: an operation that finds less than it wanted is no sign that
-/// the next one would wait.
+/// The other side has closed, or there is an error. Then an operation that transfers less than it
+/// could does not show that the next one would wait.
 const READ_CLOSED: u64 = 4;
 const WRITE_CLOSED: u64 = 8;
 /// The rest of the word counts events.
@@ -37,14 +37,14 @@ impl Interest {
     }
 }
 
-/// One future that waits.
+/// One waiting future.
 #[derive(Debug)]
 struct Waiter {
     key: u64,
     waker: Waker,
 }
 
-/// Who waits: most sockets have one reader and one writer.
+/// The waiting futures. Most sockets have one reader and one writer.
 #[derive(Debug, Default)]
 struct Waiters {
     reader: Option<Waiter>,
@@ -91,7 +91,8 @@ pub(crate) struct Source {
 }
 
 impl Source {
-    /// Counts as ready: the first operation finds out, and an operation that succeeds needs no event.
+    /// A new descriptor counts as ready: an operation that succeeds needs no event, and one that
+    /// fails corrects this.
     pub(super) fn new() -> Self {
         Source { readiness: AtomicU64::new(READ | WRITE), waiters: Mutex::default() }
     }
@@ -100,7 +101,7 @@ impl Source {
         lock(&self.waiters)
     }
 
-    /// Notes what an event tells, and wakes those who wait for it.
+    /// Stores the readiness that an event reports, and wakes the tasks that wait for it.
     pub(crate) fn deliver(&self, flags: EventFlags) {
         let ended = flags.intersects(EventFlags::HUP | EventFlags::ERR);
         let mut news = 0;
@@ -123,7 +124,7 @@ impl Source {
         let reader = if news & Interest::Read.ready() != 0 { waiters.reader.take() } else { None };
         let writer = if news & Interest::Write.ready() != 0 { waiters.writer.take() } else { None };
         let more = std::mem::take(&mut waiters.more);
-        // A waker may run code of a user, which may come back here.
+        // A waker may run code of a user, which may call this source again.
         drop(waiters);
         for waiter in [reader, writer].into_iter().flatten().chain(more) {
             wake(waiter.waker);
@@ -136,10 +137,12 @@ impl Source {
         (word & interest.ready() != 0).then_some(word)
     }
 
-    /// Puts a waker into the list of waiting tasks, unless the descriptor has become ready. `key` is its place in the list.
+    /// Puts a waker into the list of waiting tasks, unless the descriptor has become ready. `key`
+    /// is its place in the list.
     pub(super) fn wait(&self, interest: Interest, key: &mut Option<u64>, waker: Waker) -> Poll<u64> {
         let mut waiters = self.waiters();
-        // An event is noted before its waiters are woken under the lock, so it is seen here, or finds the waker.
+        // An event is noted before its waiters are woken under the lock, so it is seen here, or
+        // finds the waker.
         if let Some(word) = self.ready(interest) {
             drop(waiters);
             return Poll::Ready(word);
@@ -148,16 +151,16 @@ impl Source {
         Poll::Pending
     }
 
-    /// Leaves the list of those who wait.
+    /// Leaves the list of waiting tasks.
     pub(super) fn leave(&self, interest: Interest, key: &mut Option<u64>) {
         if let Some(key) = key.take() {
             let waiter = self.waiters().remove(interest, key);
-            // A waker may run code of a user, so it goes outside of the lock.
+            // A waker may run code of a user, so it is dropped without the lock.
             drop(waiter);
         }
     }
 
-    /// Notes that the descriptor is not ready any more for what `bits` say, unless an event came since `seen`.
+    /// Clears readiness bits, unless an event came after `seen` was read.
     pub(super) fn clear(&self, bits: u64, seen: u64) {
         let _ = self.readiness.compare_exchange(seen, seen & !bits, Ordering::AcqRel, Ordering::Relaxed);
     }
@@ -172,14 +175,14 @@ mod tests {
         source.wait(interest, key, Waker::noop().clone())
     }
 
-    /// The sources of two sockets may have the same number, one after the other.
+    /// Two sockets may have the same number, one after the other.
     #[test]
     fn a_late_event_of_another_socket_is_forgotten() {
         let source = Source::new();
         source.deliver(EventFlags::HUP | EventFlags::ERR);
         for interest in [Interest::Read, Interest::Write] {
             let Poll::Ready(seen) = poll(&source, interest, &mut None) else {
-                panic!("it counts as ready");
+                panic!("the event made it ready");
             };
             source.clear(interest.ready(), seen);
             assert!(poll(&source, interest, &mut None).is_pending());
@@ -187,14 +190,14 @@ mod tests {
     }
 
     #[test]
-    fn who_waits_no_more_is_forgotten() {
+    fn a_task_that_stops_waiting_leaves_the_list() {
         let source = Source::new();
         source.clear(READ, READ | WRITE);
         for _ in 0..100 {
             let (mut one, mut other) = (None, None);
             assert!(poll(&source, Interest::Read, &mut one).is_pending());
             assert!(poll(&source, Interest::Read, &mut other).is_pending());
-            // Polling again takes a new place, and leaves the old one.
+            // Polling again leaves the list and enters it anew.
             assert!(poll(&source, Interest::Read, &mut one).is_pending());
             source.leave(Interest::Read, &mut one);
             source.leave(Interest::Read, &mut other);

@@ -10,18 +10,21 @@ use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-/// How long a listener waits before it tries again, while the process or the system has no descriptors left.
+/// How long a listener waits before it tries again when the process or the system has no
+/// descriptors left.
 const EXHAUSTED: Duration = Duration::from_millis(100);
 
 impl Io<TcpListener> {
     /// Waits for a connection, and registers it. Nagle's delay is off.
     ///
-    /// Where no descriptors or no memory are left, the first call that finds so is an error; later ones wait and try
-    /// again ten times a second, until one succeeds. So a loop that goes on after errors keeps no processor busy.
+    /// When no descriptors or no memory are left, the first call returns an error. Later calls wait
+    /// and try again ten times a second until one succeeds. So a loop that continues after errors
+    /// keeps no processor busy.
     ///
     /// # Errors
-    /// Those of `accept`, of which some concern one connection only (`ECONNABORTED`), and some are of this process
-    /// (`EMFILE`), and as [`Io::with`] and [`Io::new`]. None of `accept`'s means that later connections would fail.
+    /// Those of `accept`, [`Io::with`] and [`Io::new`]. Some of `accept` concern one connection
+    /// (`ECONNABORTED`) or this process (`EMFILE`). None of `accept` means that later connections
+    /// will fail.
     pub async fn accept(&self) -> io::Result<(Io<TcpStream>, SocketAddr)> {
         let (stream, address) = loop {
             if self.is_exhausted.load(Ordering::Relaxed) {
@@ -42,7 +45,7 @@ impl Io<TcpListener> {
     }
 }
 
-/// Whether something is used up that others may give back, while the connection goes on waiting.
+/// Whether a resource is used up that may be free later; the connection waits until then.
 fn is_exhaustion(error: &io::Error) -> bool {
     let all = [Errno::MFILE, Errno::NFILE, Errno::NOBUFS, Errno::NOMEM];
     Errno::from_io_error(error).is_some_and(|error| all.contains(&error))
@@ -66,7 +69,7 @@ impl Io<TcpStream> {
         }
         let mut stream = Io::new(TcpStream::from(socket))?;
         stream.is_stream = true;
-        // A socket that is being connected is not writable yet, whatever a new one counts as.
+        // A new socket counts as writable, but this one is not before it is connected.
         let connected = |stream: &TcpStream| match rustix::net::getpeername(stream) {
             Ok(_) => Ok(()),
             Err(_) => match sockopt::socket_error(stream)? {

@@ -7,7 +7,7 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Says how a scheduler is made. Each option is one of the tag that was named last.
+/// The options of a scheduler. Each option sets the tag that was named last.
 #[derive(Clone, Debug)]
 #[must_use = "nothing runs before `start`"]
 pub struct Builder(Vec<Options>);
@@ -25,34 +25,36 @@ impl Builder {
         self
     }
 
-    /// How many further threads there are, which dispatch while all workers are busy with long tasks; four for each
-    /// worker unless set, and none without dispatchers.
+    /// How many further threads dispatch events while all workers are busy with long tasks; four
+    /// for each worker unless set, and none without dispatchers.
     pub fn reserve(mut self, reserve: usize) -> Self {
         self.last().reserve = Some(reserve);
         self
     }
 
-    /// How many event dispatchers share the sockets; 1 unless set. Without one, the group's tasks wait for no sockets.
+    /// How many event dispatchers share the sockets; 1 unless set. Without one, the group's tasks
+    /// cannot wait for sockets.
     pub fn dispatchers(mut self, dispatchers: usize) -> Self {
         self.last().dispatchers = dispatchers;
         self
     }
 
-    /// Whether dispatchers go first; true unless set. It can be switched off to measure what it is worth.
+    /// Whether dispatchers go first; true unless set. Switch it off to measure its effect.
     pub fn priority(mut self, priority: bool) -> Self {
         self.last().priority = priority;
         self
     }
 
-    /// How many threads there are at most for calls that block ([`spawn_blocking`](crate::spawn_blocking)); 512 unless
-    /// set.
+    /// The most threads for calls that block ([`spawn_blocking`](crate::spawn_blocking)); 512
+    /// unless set.
     pub fn blocking(mut self, threads: usize) -> Self {
         self.last().blocking = threads;
         self
     }
 
-    /// For how long after the last event the worker that waits for events polls before it sleeps, and what it polls beside its sockets;
-    /// not at all unless set. It yields meanwhile, and sleeps at once where others need the processor.
+    /// How long a worker polls after the last event before it sleeps, and the source that it polls
+    /// together with its sockets; no polling unless set. It yields between polls, and sleeps at
+    /// once if other threads need the processor.
     pub fn busy_poll(mut self, time: Duration, source: Arc<dyn BusyPoll>) -> Self {
         self.last().polled = Some(Polled { time, source });
         self
@@ -65,9 +67,9 @@ impl Builder {
     /// Starts the workers.
     ///
     /// # Errors
-    /// [`io::ErrorKind::InvalidInput`] if a tag stands twice, has a NUL in its name, no workers, no thread for calls
-    /// that block, or more than 32,768 of something; otherwise those of the kernel, which may have no descriptors or
-    /// threads left.
+    /// [`io::ErrorKind::InvalidInput`] if a tag stands twice, has a NUL in its name, no workers, no
+    /// thread for calls that block, or more than 32,768 of something; otherwise those of the
+    /// kernel, which may have no descriptors or threads left.
     pub fn start(self) -> io::Result<Scheduler> {
         let mut scheduler = Scheduler { handles: Vec::new() };
         for options in self.0 {

@@ -17,7 +17,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread;
 use std::time::Instant;
 
-/// The workers of one tag and what they share. Workers never take tasks of another group.
+/// What the workers of one tag share. Workers never take tasks of another group.
 #[derive(Debug)]
 pub(crate) struct Group {
     pub(super) tag: String,
@@ -26,25 +26,25 @@ pub(crate) struct Group {
     pub(crate) timers: Timers,
     pub(crate) idle: Idle,
     pub(crate) monitor: Monitor,
-    /// Tasks that were added from outside of the group.
+    /// Tasks that other threads than the group's workers added.
     pub(crate) injector: Injector<Job>,
     pub(crate) stealers: Vec<Stealer<Job>>,
     pub(crate) dispatchers: Dispatchers,
     /// Whether dispatchers go first.
     pub(crate) priority: bool,
-    /// How many more threads may take ordinary tasks.
+    /// How many more threads may take ordinary tasks now.
     pub(crate) permits: AtomicUsize,
     pub(crate) tasks: Tasks,
     pub(crate) blocking: Blocking,
     pub(crate) counters: Vec<Counters>,
     pub(crate) busy: Option<Busy>,
-    /// Tasks that run are dropped.
+    /// Tasks are dropped when they run next.
     pub(super) cancelling: AtomicBool,
     stopped: AtomicBool,
     pub(super) draining: AtomicBool,
     drained: Condvar,
     drain: Mutex<()>,
-    /// How many threads run.
+    /// How many threads of the group run.
     pub(super) threads: AtomicUsize,
 }
 
@@ -91,7 +91,7 @@ impl Group {
         !self.injector.is_empty() || self.stealers.iter().any(|stealer| !stealer.is_empty())
     }
 
-    /// Whether a task waits that one more worker might take.
+    /// Whether a task waits and one more worker may take it.
     pub(crate) fn has_work(&self) -> bool {
         self.permits.load(Ordering::SeqCst) > 0 && self.has_tasks()
     }
@@ -100,7 +100,8 @@ impl Group {
         !self.dispatchers.is_empty()
     }
 
-    /// An error in a process that was forked from the group's, and after the end: nothing would wake who waits.
+    /// Returns an error in a process that was forked from the group's, and after the end: nothing
+    /// would wake a waiting task.
     pub(crate) fn check(&self) -> io::Result<()> {
         if !self.process.is_this() {
             Err(io::Error::other(FORKED))
@@ -115,12 +116,13 @@ impl Group {
         assert!(self.process.is_this(), "{FORKED}");
     }
 
-    /// Ends a process that a task forked, and in which that task has let go of its worker: there would be a second
-    /// worker in its place, which takes the events of the first one.
-    pub(crate) fn leave_forked(&self) {
+    /// Ends the process if a task forked it. The child's copy of the worker would go on and take
+    /// events of the original worker.
+    pub(crate) fn abort_if_forked(&self) {
         if !self.process.is_this() {
             let text = format!("crosslane-sched: a task that forks has to end the child itself: {FORKED}\n");
-            // Without the lock of the standard library, which another thread may have held.
+            // Without the standard library's lock, which another thread may have held during the
+            // fork.
             let _ = rustix::io::write(rustix::stdio::stderr(), text.as_bytes());
             std::process::abort();
         }
@@ -140,13 +142,13 @@ impl Group {
         }
     }
 
-    /// Lets the thread that shuts the group down look again.
+    /// Lets the thread that shuts the group down check again.
     fn notify(&self) {
         drop(lock(&self.drain));
         self.drained.notify_all();
     }
 
-    /// Waits until nothing is left, at most until `end`. Returns how much is.
+    /// Waits until `left` returns 0, at most until `end`. Returns its last result.
     pub(super) fn wait_until_zero(&self, left: impl Fn() -> usize, end: Instant) -> usize {
         let mut guard = lock(&self.drain);
         loop {
@@ -160,7 +162,7 @@ impl Group {
         }
     }
 
-    /// Drops the tasks that no worker will meet any more.
+    /// Drops the queued tasks, which no worker will run any more.
     pub(crate) fn drop_queued(&self) {
         loop {
             match self.injector.steal() {
@@ -171,7 +173,7 @@ impl Group {
         }
     }
 
-    /// Nothing runs any more, and nobody waits for something that will not come.
+    /// Stops the group: nothing runs any more, and nothing waits for events or timers.
     pub(super) fn stop(&self) {
         self.stopped.store(true, Ordering::SeqCst);
         self.blocking.end();
@@ -181,7 +183,7 @@ impl Group {
 
     /// Lets all threads see that the group is stopped.
     pub(super) fn wake_all(&self) {
-        // A wake reaches one poller, and they may be several.
+        // A wake reaches one poller. Callers repeat this until all threads have ended.
         self.poller.wake();
         self.idle.wake_sleepers();
         self.monitor.unpark();
@@ -203,10 +205,10 @@ impl Group {
     }
 }
 
-/// Why a group is of no use in a child process.
+/// Why a group does not work in a child process.
 const FORKED: &str = "this process was forked from the one in which the scheduler runs";
 
-/// Counts the thread as one of the group's as long as it runs.
+/// Counts a thread as one of the group's until it is dropped.
 struct Running(Arc<Group>);
 
 impl Drop for Running {

@@ -1,4 +1,4 @@
-//! The way to the workers of one tag.
+//! Handles, by which any thread reaches the workers of one tag.
 
 use super::group::Group;
 use crate::dispatcher::Dispatcher;
@@ -15,20 +15,22 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll, Wake, Waker};
 use std::thread::{self, Thread};
 
-/// A way to the workers of one tag, from any thread.
+/// Gives any thread access to the workers of one tag.
 #[derive(Clone, Debug)]
 pub struct Handle(pub(super) Arc<Group>);
 
 impl Handle {
-    /// The handle of the tag whose task runs here, or whose `block_on` this thread is in.
+    /// The handle of the tag whose task or `block_on` runs on this thread.
     pub fn current() -> Option<Handle> {
         Current::group().map(Handle)
     }
 
-    /// Makes a call that blocks on one of this tag's threads for such calls; see [`spawn_blocking`](crate::spawn_blocking).
+    /// Makes a call that blocks on one of this tag's threads for such calls; see
+    /// [`spawn_blocking`](crate::spawn_blocking).
     ///
     /// # Panics
-    /// If no thread can be made and there is none yet, and in a process that was forked from the scheduler's.
+    /// If no thread can be made and there is none yet, and in a process that was forked from the
+    /// scheduler's.
     pub fn spawn_blocking<F, T>(&self, call: F) -> JoinHandle<T>
     where
         F: FnOnce() -> T + Send + 'static,
@@ -49,10 +51,11 @@ impl Handle {
         self.0.spawn(future)
     }
 
-    /// Runs a future on this thread; what it spawns runs on the workers of this tag.
+    /// Runs a future on this thread; tasks that it spawns run on the workers of this tag.
     ///
     /// # Panics
-    /// On a worker, which would wait for itself, and in a process that was forked from the scheduler's.
+    /// On a worker, which would wait for itself, and in a process that was forked from the
+    /// scheduler's.
     pub fn block_on<F: Future>(&self, future: F) -> F::Output {
         assert!(!Current::is_worker(), "block_on is not called in a task: await the future there");
         self.0.assert_not_forked();
@@ -65,7 +68,8 @@ impl Handle {
             if let Poll::Ready(output) = future.as_mut().poll(&mut context) {
                 return output;
             }
-            // The future may have parked the thread itself, and so have taken what unparks it.
+            // The future may have parked the thread itself, and so have used up the unpark of the
+            // wake.
             while !unpark.is_woken.swap(false, Ordering::SeqCst) {
                 thread::park();
             }
@@ -85,12 +89,12 @@ impl Handle {
         Dispatcher { group: self.0.clone(), inner: self.0.dispatchers.add() }
     }
 
-    /// What each worker did so far.
+    /// What each worker has done so far.
     pub fn stats(&self) -> Vec<WorkerStats> {
         self.0.counters.iter().map(Counters::read).collect()
     }
 
-    /// What the threads for calls that block do.
+    /// The state of the threads for calls that block.
     pub fn blocking(&self) -> BlockingStats {
         self.0.blocking.stats()
     }

@@ -15,12 +15,13 @@ pub(super) struct Options {
     pub(super) dispatchers: usize,
     pub(super) priority: bool,
     pub(super) blocking: usize,
-    /// How long a thread for calls that block waits for the next one.
+    /// How long a thread for calls that block waits for the next call.
     pub(super) keep: Duration,
     pub(super) polled: Option<Polled>,
 }
 
-/// As many threads as Linux lets a process have, unless it was told otherwise; it cannot have more dispatchers of use.
+/// The most threads that Linux lets a process have by default. More dispatchers than threads would
+/// be of no use.
 const MOST: usize = 1 << 15;
 
 impl Options {

@@ -12,7 +12,8 @@ use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
-/// Groups of workers that run tasks. Dropping it shuts it down at once; a task that drops it does not wait for that.
+/// Groups of workers that run tasks. Dropping it shuts it down at once. A task that drops it does
+/// not wait for the end.
 #[derive(Debug)]
 pub struct Scheduler {
     pub(super) handles: Vec<Handle>,
@@ -45,7 +46,7 @@ impl Scheduler {
         self.handles.iter().find(|handle| handle.0.tag == tag)
     }
 
-    /// Runs a future on this thread; what it spawns runs on the workers of the first tag.
+    /// Runs a future on this thread; tasks that it spawns run on the workers of the first tag.
     ///
     /// # Panics
     /// On a worker, which would wait for itself.
@@ -53,8 +54,8 @@ impl Scheduler {
         self.handle().block_on(future)
     }
 
-    /// Waits until all tasks have ended, for at most `limit`; then cancels the others and ends the threads. In a process
-    /// that was forked from the scheduler's there is nothing to end.
+    /// Waits until all tasks have ended, for at most `limit`. Then it cancels the others and ends
+    /// the threads. Does nothing in a process that was forked from the scheduler's.
     ///
     /// # Panics
     /// On a worker, or in a call that blocks: it would wait for itself.
@@ -63,7 +64,8 @@ impl Scheduler {
         end(&std::mem::take(&mut self.handles), limit)
     }
 
-    /// Whether this thread is held by a task that would wait for itself, or in vain for others of its worker.
+    /// Whether a task holds this thread: it would wait for itself, or for other tasks of its own
+    /// worker.
     fn holds_thread(&self) -> bool {
         Current::is_worker() || self.handles.iter().any(|Handle(group)| Current::is_held_by(group))
     }
@@ -77,7 +79,8 @@ impl Drop for Scheduler {
             let _ = end(&handles, Duration::ZERO);
         };
         if holds_thread {
-            // The thread would wait for itself. If no thread can be made the scheduler goes on: a drop does not panic.
+            // The thread would wait for itself. If no thread can be made, the scheduler goes on: a
+            // drop must not panic.
             let _ = thread::Builder::new().name("scheduler-end".into()).spawn(end);
         } else {
             end();

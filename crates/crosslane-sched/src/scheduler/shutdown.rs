@@ -6,8 +6,9 @@ use crate::task::Tasks;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-/// How long tasks have to be dropped after the time for draining is over, and how long threads have to end after that.
-const LAST_CALL: Duration = Duration::from_secs(1);
+/// How long cancelled tasks have to let go of their workers, and how long threads have to end after
+/// that.
+const GRACE: Duration = Duration::from_secs(1);
 
 /// What became of a scheduler's tasks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -15,7 +16,7 @@ const LAST_CALL: Duration = Duration::from_secs(1);
 pub struct Shutdown {
     /// How many tasks had not ended in time, and were cancelled.
     pub cancelled: usize,
-    /// How many threads were left behind, because a task did not let go of them within two seconds more.
+    /// How many threads still ran two seconds later, because a task did not return.
     pub stuck: usize,
 }
 
@@ -28,7 +29,8 @@ pub(super) fn end(groups: &[Handle], limit: Duration) -> Shutdown {
     let groups = || groups.iter().map(|Handle(group)| &**group);
     let tasks = || Tasks::count_all(groups().map(|group| &group.tasks));
     let drain = |end| {
-        // The tasks of one group may start some in another, so all have to be without tasks at one moment.
+        // Tasks of one group may start tasks in another, so all groups must be without tasks at one
+        // moment.
         loop {
             for group in groups() {
                 group.wait_until_zero(|| group.tasks.count(), end);
@@ -46,10 +48,10 @@ pub(super) fn end(groups: &[Handle], limit: Duration) -> Shutdown {
         group.cancelling.store(true, Ordering::SeqCst);
         group.tasks.wake_all();
     }
-    // Dropping a future is short; one that runs has this time to let go of its worker.
-    drain(Instant::now() + LAST_CALL);
+    // Dropping a future is short; a task that runs has this time to return.
+    drain(Instant::now() + GRACE);
     groups().for_each(Group::stop);
-    let last = Instant::now() + LAST_CALL;
+    let last = Instant::now() + GRACE;
     let stuck = loop {
         groups().for_each(Group::wake_all);
         let step = Instant::now() + Duration::from_millis(1);

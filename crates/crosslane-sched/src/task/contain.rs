@@ -1,15 +1,15 @@
-//! Panics of a user's code that no worker may see.
+//! Catches panics of a user's code, which must not reach a worker.
 
 use std::mem::ManuallyDrop;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::task::Waker;
 
-/// Wakes. A waker may be a user's, and its panic is none of a worker.
+/// Wakes a task. The waker may be a user's, so its panic must not reach the worker.
 pub(crate) fn wake(waker: Waker) {
     contain(|| waker.wake());
 }
 
-/// Runs the code of a user of which nobody awaits a result. The panic hook has told of a panic.
+/// Runs code of a user that returns nothing. The panic hook reports its panic.
 fn contain(run: impl FnOnce()) {
     if let Err(payload) = catch_unwind(AssertUnwindSafe(run)) {
         drop(Contained::new(payload));
@@ -36,7 +36,7 @@ impl<T> Drop for Contained<T> {
     fn drop(&mut self) {
         // SAFETY: this is the only drop of the value, which is not moved, as it may be pinned.
         let dropped = catch_unwind(AssertUnwindSafe(|| unsafe { ManuallyDrop::drop(&mut self.0) }));
-        // What a panic in a drop leaves behind may panic as well when it is dropped, and so on.
+        // The payload of that panic may itself panic when it is dropped, and so on.
         std::mem::forget(dropped);
     }
 }

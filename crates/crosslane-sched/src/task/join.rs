@@ -21,7 +21,7 @@ pub enum JoinError {
 
 /// What a task panicked with.
 ///
-/// Payloads are `Send` only. The lock makes this `Sync` too, as errors have to be.
+/// Payloads are only `Send`. The lock makes this `Sync` too, as errors must be.
 pub struct Panic(pub(super) std::sync::Mutex<Payload>);
 
 impl Panic {
@@ -70,17 +70,18 @@ pub struct JoinHandle<T>(pub(super) Option<FallibleTask<Output<T>>>);
 pub(super) type Output<T> = Contained<Result<T, JoinError>>;
 
 impl<T> JoinHandle<T> {
-    /// Cancels the task, unless it has ended, and waits until its future is dropped. Dropping what this returns
-    /// cancels the task too, without waiting.
+    /// Cancels the task, unless it has ended, and waits until its future is dropped. Dropping what
+    /// this returns cancels the task too, without waiting.
     ///
     /// A task is cancelled where it waits; one that runs goes on until it waits.
     ///
     /// # Errors
-    /// [`JoinError::Cancelled`], unless the task ended before; [`JoinError::Panicked`] if it panicked before.
+    /// [`JoinError::Cancelled`], unless the task ended before; [`JoinError::Panicked`] if it
+    /// panicked before.
     pub fn cancel(mut self) -> impl Future<Output = Result<T, JoinError>> {
         let task = self.0.take().expect("a handle has its task until it is dropped");
         let mut cancelled = Box::pin(task.cancel());
-        // The first poll cancels, which shall not wait for somebody who awaits this.
+        // The first poll cancels the task, also if the caller never awaits the result.
         let first = cancelled.as_mut().poll(&mut Context::from_waker(Waker::noop()));
         async move {
             joined(match first {

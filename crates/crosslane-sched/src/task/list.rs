@@ -4,7 +4,8 @@ use crate::sync::{Mutex, MutexGuard, lock};
 use slab::Slab;
 use std::task::Waker;
 
-/// The tasks of a group that have not ended, each with a waker. In shards, by the thread that started the task.
+/// The tasks of a group that have not ended, each with a waker, in shards by the thread that
+/// started the task.
 #[derive(Debug)]
 pub(crate) struct Tasks {
     shards: Vec<Shard>,
@@ -25,7 +26,8 @@ impl Tasks {
         (shard, lock(&self.shards[shard].0))
     }
 
-    /// Removes the task of this key, and returns its waker, which has to be dropped without the lock.
+    /// Removes the task of this key, and returns its waker, which has to be dropped without the
+    /// lock.
     pub(super) fn remove(&self, shard: usize, key: usize) -> Option<Waker> {
         lock(&self.shards[shard].0).try_remove(key)
     }
@@ -35,15 +37,15 @@ impl Tasks {
         Tasks::count_all([self])
     }
 
-    /// How many tasks of all these groups have not ended, at one moment: one task may start another in a shard or in
-    /// a group that was counted before, and end.
+    /// How many tasks of all these groups have not ended, counted at one moment: otherwise a task
+    /// could start another one in a shard or group that was already counted, and end.
     pub(crate) fn count_all<'a>(groups: impl IntoIterator<Item = &'a Tasks>) -> usize {
         let locked: Vec<MutexGuard<'a, _>> =
             groups.into_iter().flat_map(|tasks| &tasks.shards).map(|shard| lock(&shard.0)).collect();
         locked.iter().map(|shard| shard.len()).sum()
     }
 
-    /// Wakes all tasks of a group that is being stopped, so that they run once more and end.
+    /// Wakes all tasks of a group that stops, so that they run once more and end.
     pub(crate) fn wake_all(&self) {
         for shard in &self.shards {
             let wakers: Vec<_> = lock(&shard.0).iter().map(|(_, waker)| waker.clone()).collect();

@@ -13,7 +13,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Context, Poll};
 
-/// A future in the list of tasks, whose panics are results, and which ends when its group is being stopped.
+/// A future in the list of tasks. A panic becomes its result, and it ends when its group cancels
+/// its tasks.
 struct Listed<F> {
     future: Contained<F>,
     entry: Entry,
@@ -23,12 +24,12 @@ impl<F: Future> Future for Listed<F> {
     type Output = Output<F::Output>;
 
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        // A wake counts from before this step on. So the task sees here that its group is being stopped, or the wake
-        // that follows brings it back.
+        // A wake during this poll counts. So either the task sees here that its group is
+        // cancelling, or the wake that follows runs it once more.
         if self.entry.group.is_cancelling() {
             return Poll::Ready(Contained::new(Err(JoinError::Cancelled)));
         }
-        // SAFETY: the future is pinned as the whole is: it is never moved out.
+        // SAFETY: the future is pinned together with `self`, and never moved out.
         let future = unsafe { self.map_unchecked_mut(|listed| &mut *listed.future.0) };
         match catch_unwind(AssertUnwindSafe(|| future.poll(context))) {
             Ok(poll) => poll.map(|output| Contained::new(Ok(output))),
@@ -40,7 +41,7 @@ impl<F: Future> Future for Listed<F> {
     }
 }
 
-/// A task's place in the list. Declared behind the future, so that the future is dropped first.
+/// A task's entry in the list. Declared after the future, so that the future is dropped first.
 struct Entry {
     group: Arc<Group>,
     shard: usize,
@@ -59,7 +60,8 @@ impl Drop for Entry {
     }
 }
 
-/// Makes a task of the group, without starting it. `schedule` brings it to a thread whenever it was woken.
+/// Makes a task of the group without starting it. `schedule` brings it to a thread each time it is
+/// woken.
 ///
 /// # Panics
 /// In a process that was forked from the group's.
@@ -91,17 +93,18 @@ impl Group {
         F::Output: Send + 'static,
     {
         let (runnable, handle) = create(self, future, Group::schedule);
-        // After the end nobody would run it: it is cancelled at once.
+        // After the end no worker would run it: it is cancelled at once.
         if !self.is_stopped() {
             runnable.schedule();
         }
         handle
     }
 
-    /// Puts a task that has to run where a worker finds it.
+    /// Queues a task that has to run.
     pub(crate) fn schedule(&self, runnable: Runnable, info: ScheduleInfo) {
         if !self.process.is_this() {
-            // Nobody runs it here, and dropping it might run code that waits for somebody.
+            // No worker runs it in this process, and dropping it might run code that waits for
+            // another thread.
             return std::mem::forget(runnable);
         }
         if let Some(runnable) = Current::schedule(self, runnable, info.woken_while_running) {
@@ -118,7 +121,8 @@ impl Group {
         F: FnOnce() -> T + Send + 'static,
         T: Send + 'static,
     {
-        // It runs once: what would bring it back is a wake, and nothing has its waker while it runs.
+        // It runs once: only a wake would schedule it again, and nothing has its waker while it
+        // runs.
         let (runnable, handle) = create(self, async move { call() }, |_, runnable, _| drop(runnable));
         let start = || {
             let group = Arc::clone(self);
@@ -134,12 +138,12 @@ impl Group {
     }
 }
 
-/// Starts a task in the background: it goes into the queue of the worker that runs the current task, from which other
+/// Starts a task in the background: it goes into the queue of the current worker, from which other
 /// workers take it too.
 ///
 /// # Panics
-/// Outside of a task or of `block_on` of a scheduler ([`Handle::spawn`](crate::Handle::spawn) works anywhere), and in a
-/// process that was forked from the scheduler's.
+/// Outside of a task or of `block_on` of a scheduler ([`Handle::spawn`](crate::Handle::spawn) works
+/// anywhere), and in a process that was forked from the scheduler's.
 pub fn spawn<F>(future: F) -> JoinHandle<F::Output>
 where
     F: Future + Send + 'static,
@@ -148,9 +152,10 @@ where
     Current::group().expect("spawn is called in a task or in block_on of a scheduler").spawn(future)
 }
 
-/// Makes a call that blocks, or computes for long, on a thread for such calls, so that it holds no worker. The tag's
-/// threads for this are made when they are needed, at most as many as
-/// [`Builder::blocking`](crate::Builder::blocking) says, and end when they have had nothing to do for ten seconds.
+/// Makes a call that blocks or computes for long on a thread for such calls, so that it holds no
+/// worker. The tag makes these threads when they are needed, at most
+/// [`Builder::blocking`](crate::Builder::blocking). A thread that has been idle for ten seconds
+/// ends.
 ///
 /// The call counts as a task: shutdown waits for it. It can be cancelled until it has begun.
 ///
@@ -165,12 +170,13 @@ where
     group.spawn_blocking(call)
 }
 
-/// Starts a task in the foreground: the worker runs it at once, and the current task waits in the worker's queue until
-/// the new one lets go of the worker, or until an idle worker takes it from there.
+/// Starts a task in the foreground: the worker runs it at once. The current task waits in the
+/// worker's queue until the new one waits or ends, or until an idle worker takes the current task
+/// from the queue.
 ///
-/// Awaiting this gives the new task's handle; the new task has begun by then. Called outside of a worker (in
-/// `block_on`), it starts the task in the background; so does the 61st task in a row of which each was started in the
-/// foreground by the one before, so that others have their turns.
+/// Awaiting this returns the new task's handle; the new task has begun by then. In two cases it
+/// starts the task in the background instead: outside of a worker (in `block_on`), and as the 61st
+/// in a row of tasks of which each started the next in the foreground, so that other tasks run too.
 ///
 /// # Panics
 /// As [`spawn`].
@@ -198,7 +204,7 @@ impl<F: Future> fmt::Debug for Foreground<F> {
     }
 }
 
-// The future is moved into its own task before it is ever polled.
+// The future moves into its own task before it is polled.
 impl<F: Future> Unpin for Foreground<F> {}
 
 impl<F> Future for Foreground<F>
@@ -234,7 +240,7 @@ where
     }
 }
 
-/// Lets other tasks of the group go first, once.
+/// Lets other tasks of the group run before the current one continues.
 pub async fn yield_now() {
     let mut yielded = false;
     std::future::poll_fn(|context| {

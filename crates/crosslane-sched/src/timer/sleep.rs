@@ -16,32 +16,32 @@ fn after(duration: Duration) -> Instant {
     now.checked_add(duration).unwrap_or(now + FAR_AWAY)
 }
 
-/// Waits for some time.
+/// Waits for a duration.
 ///
 /// # Panics
-/// If it is polled outside of a task and of `block_on` of a scheduler, after the scheduler has shut down, or in a process
-/// that was forked from the scheduler's: nothing would ever wake it.
+/// If it is polled outside of a task or `block_on` of a scheduler, after the scheduler has shut
+/// down, or in a process that was forked from the scheduler's: nothing would ever wake it.
 pub fn sleep(duration: Duration) -> Sleep {
     Sleep { due: after(duration), group: None, key: None }
 }
 
-/// A future that is ready at some time; see [`sleep`].
+/// A future that is ready at a given time; see [`sleep`].
 #[derive(Debug)]
 #[must_use = "a future does nothing unless it is awaited"]
 pub struct Sleep {
     due: Instant,
-    /// Whose timer it is.
+    /// The group whose timers have it.
     group: Option<Arc<Group>>,
     key: Option<Key>,
 }
 
 impl Sleep {
-    /// Sleeps with the timers of this group, wherever it is polled.
+    /// Uses the timers of this group, wherever it is polled.
     pub(crate) fn within(group: Arc<Group>, duration: Duration) -> Self {
         Sleep { due: after(duration), group: Some(group), key: None }
     }
 
-    /// An error if nothing would ever wake it.
+    /// Returns an error if nothing would ever wake it.
     pub(crate) fn poll_due(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         if self.due <= Instant::now() {
             return Poll::Ready(Ok(()));
@@ -55,7 +55,7 @@ impl Sleep {
         } else {
             self.key = Some(group.timers.add(self.due, context.waker().clone(), &group.poller)?);
         }
-        // The end may have come between the two steps, and have seen no waker.
+        // The scheduler may have ended between the two steps, without seeing the waker.
         group.check()?;
         Poll::Pending
     }
@@ -75,13 +75,13 @@ impl Drop for Sleep {
         if let (Some(group), Some(key)) = (&self.group, self.key)
             && group.process.is_this()
         {
-            // The waker may hold the last reference to its task, so it goes outside of the lock.
+            // The waker may hold the last reference to its task, so it is dropped without the lock.
             drop(group.timers.remove(key));
         }
     }
 }
 
-/// The time of a [`timeout`] was over.
+/// The limit of a [`timeout`] has passed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Elapsed;
 
@@ -99,9 +99,9 @@ impl From<Elapsed> for io::Error {
     }
 }
 
-/// Waits for a future, but at most for so long from now on. The future is dropped when this returns.
+/// Waits for a future, for at most `limit` from now on. The future is dropped when this returns.
 ///
-/// A future that is ready in time gives its output, also if this is polled late.
+/// If the future is ready, this returns its output, even when it is polled after the limit.
 ///
 /// # Errors
 /// [`Elapsed`]; `?` turns it into an [`io::Error`] of the kind [`io::ErrorKind::TimedOut`].

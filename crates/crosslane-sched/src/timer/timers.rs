@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 /// Stands for a duration that cannot be added to the current time.
 pub(crate) const FAR_AWAY: Duration = Duration::from_secs(100 * 365 * 86400);
 
-/// When a sleeper is due, and a number that tells those of the same instant apart.
+/// When a sleeper is due, and a number that distinguishes sleepers of the same instant.
 pub(super) type Key = (Instant, u64);
 
 #[derive(Debug, Default)]
@@ -41,7 +41,8 @@ impl Timers {
         lock(&self.0).by_time.remove(&key)
     }
 
-    /// Returns the old waker, which may hold the last reference to a task, and so goes outside of the lock.
+    /// Returns the old waker. It may hold the last reference to a task, so the caller drops it
+    /// without the lock.
     pub(super) fn set_waker(&self, key: Key, waker: Waker) -> Waker {
         match lock(&self.0).by_time.get_mut(&key) {
             Some(there) => std::mem::replace(there, waker),
@@ -49,7 +50,7 @@ impl Timers {
         }
     }
 
-    /// Takes those that are due, and sets the kernel's timer to the next.
+    /// Takes the sleepers that are due, and sets the kernel's timer to the next one.
     pub(crate) fn take_due(&self, poller: &Poller) -> Vec<Waker> {
         let mut sleepers = lock(&self.0);
         let later = sleepers.by_time.split_off(&(Instant::now(), u64::MAX));
@@ -60,7 +61,7 @@ impl Timers {
         due.into_values().collect()
     }
 
-    /// Wakes all sleepers, which find that the scheduler has ended.
+    /// Wakes all sleepers; they find that the scheduler has ended.
     pub(crate) fn end(&self) {
         let all = std::mem::take(&mut lock(&self.0).by_time);
         all.into_values().for_each(wake);

@@ -1,4 +1,5 @@
-//! What the calling thread is to the schedulers: a worker, a thread for calls that block, or one that is in `block_on`.
+//! What the calling thread does for schedulers: it is a worker, a thread for blocking calls, or in
+//! `block_on`.
 
 use super::job::Start;
 use super::run::{FAIRNESS, Worker};
@@ -10,13 +11,13 @@ use std::sync::Arc;
 
 thread_local! {
     static WORKER: Cell<*const Worker> = const { Cell::new(ptr::null()) };
-    /// The group whose `block_on` this thread is in.
+    /// The group whose `block_on` runs on this thread.
     static ENTERED: RefCell<Option<Arc<Group>>> = const { RefCell::new(None) };
-    /// The group for whose calls that block this thread was made. It is only compared.
+    /// The group that made this thread for its blocking calls. The pointer is only compared.
     static BLOCKING: Cell<*const Group> = const { Cell::new(ptr::null()) };
 }
 
-/// What the calling thread is to the schedulers.
+/// What the calling thread does for schedulers.
 #[derive(Debug)]
 pub(crate) struct Current;
 
@@ -43,23 +44,25 @@ impl Current {
         !WORKER.get().is_null()
     }
 
-    /// Whether a task or a call of this group runs here: the group cannot end before this thread lets go of it.
+    /// Whether a task or a blocking call of this group runs here. Then the group cannot end before
+    /// it returns.
     pub(crate) fn is_held_by(group: &Group) -> bool {
         Current::worker_index(group).is_some() || ptr::eq(BLOCKING.get(), group)
     }
 
-    /// This thread is one for calls that block, until it ends.
+    /// Marks this thread as one for blocking calls of the group.
     pub(crate) fn set_blocking(group: &Group) {
         BLOCKING.set(group);
     }
 
-    /// What is started on this thread belongs to the group, until the answer is dropped.
+    /// Tasks that this thread starts belong to the group, until the result is dropped.
     pub(crate) fn enter(group: Arc<Group>) -> Entered {
         Entered(ENTERED.replace(Some(group)))
     }
 
-    /// Lets the task run next on this worker; gives it back if there is none, if another task comes next, or if as many
-    /// tasks as [`FAIRNESS`] says have started each other already: others would never have a turn.
+    /// Lets the task run next on this worker. Gives it back if this is no worker, if another task
+    /// is next, or if [`FAIRNESS`] tasks have already started each other, so that other tasks run
+    /// too.
     pub(crate) fn start_next(group: &Group, runnable: Runnable) -> Result<(), Runnable> {
         let mut runnable = Some(runnable);
         Current::with_worker_of(group, |worker| {
@@ -70,7 +73,7 @@ impl Current {
         runnable.map_or(Ok(()), Err)
     }
 
-    /// Takes one from the current task's budget. False if there is none left.
+    /// Takes one from the current task's budget. Returns false if none is left.
     pub(crate) fn spend() -> bool {
         let spend = |worker: &Worker| {
             let left = worker.budget.get().checked_sub(1)?;
@@ -84,7 +87,8 @@ impl Current {
         Current::with_worker(|worker| worker.start.set(start));
     }
 
-    /// Puts the task into this worker's queue, or lets it run next; gives it back if there is no worker here.
+    /// Puts the task into this worker's queue, or lets it run next. Gives it back if this is no
+    /// worker of the group.
     pub(crate) fn schedule(group: &Group, runnable: Runnable, yields: bool) -> Option<Runnable> {
         let mut runnable = Some(runnable);
         Current::with_worker_of(group, |worker| worker.schedule(&mut runnable, yields));
@@ -92,7 +96,7 @@ impl Current {
     }
 }
 
-/// What the thread was in before it entered a group. It is in it again when this is dropped.
+/// The group that the thread was in before it entered another. Dropping this restores it.
 #[derive(Debug)]
 pub(crate) struct Entered(Option<Arc<Group>>);
 
@@ -102,10 +106,10 @@ impl Drop for Entered {
     }
 }
 
-/// The thread is no worker any more when this is dropped.
-struct Left;
+/// Dropping this ends the thread's time as a worker.
+struct Leave;
 
-impl Drop for Left {
+impl Drop for Leave {
     fn drop(&mut self) {
         WORKER.set(ptr::null());
     }
@@ -115,9 +119,9 @@ impl Drop for Left {
 pub(crate) fn run(worker: Worker) {
     WORKER.set(&raw const worker);
     // Dropped before the worker is, also by a panic.
-    let left = Left;
+    let leave = Leave;
     worker.run();
     // Tasks that are dropped wake others, which find no worker here any more.
-    drop(left);
+    drop(leave);
     worker.drop_queued();
 }

@@ -3,32 +3,32 @@
 use super::job::{Job, Start};
 use super::run::Worker;
 use crate::dispatcher::Event;
-use crate::idle::{Busy, Harvest};
+use crate::idle::{Busy, Ready};
 use crate::task::wake;
 use crosslane_ring::Slice;
 use std::panic::{self, AssertUnwindSafe};
 use std::sync::atomic::Ordering;
 
-/// What a worker has found that polled.
+/// What a worker found by busy polling.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Found {
     Nothing,
     Events,
-    /// Something beside events, and maybe these.
+    /// The polled source has something to handle, and there may be events too.
     Polled,
 }
 
 impl Worker {
-    /// Handles events without waiting for them, if nobody else waits for them.
-    pub(super) fn look(&self, harvest: &mut Harvest) {
+    /// Handles events without waiting for them, if no other worker is idle.
+    pub(super) fn look(&self, ready: &mut Ready) {
         if !self.group.idle.any() {
             self.group.idle.enter();
-            self.group.poller.harvest(false, harvest);
-            self.receive(harvest);
+            self.group.poller.poll(false, ready);
+            self.receive(ready);
         }
     }
 
-    pub(super) fn sleep(&self, harvest: &mut Harvest, slice: &Slice) {
+    pub(super) fn sleep(&self, ready: &mut Ready, slice: &Slice) {
         self.ticks.set(0);
         if self.has_permit.take() {
             self.group.permits.fetch_add(1, Ordering::SeqCst);
@@ -44,18 +44,18 @@ impl Worker {
         self.counters().parks.count();
         if self.group.idle.enter_poll() {
             slice.shorten();
-            let found = self.busy_poll(harvest);
+            let found = self.busy_poll(ready);
             if found == Found::Nothing {
                 self.rest();
-                self.group.poller.harvest(true, harvest);
+                self.group.poller.poll(true, ready);
             }
             self.group.idle.leave_poll();
             if self.group.idle.is_eager() {
                 slice.restore();
             }
-            // If this takes long, somebody else has to poll.
+            // If this takes long, another worker has to poll.
             self.group.monitor.watch();
-            self.receive(harvest);
+            self.receive(ready);
             if found == Found::Polled {
                 self.handle();
             }
@@ -70,17 +70,17 @@ impl Worker {
         }
     }
 
-    /// Looks for events for a moment.
-    fn busy_poll(&self, harvest: &mut Harvest) -> Found {
+    /// Polls for a short time.
+    fn busy_poll(&self, ready: &mut Ready) -> Found {
         let Some(turn) = self.group.busy.as_ref().and_then(Busy::begin) else { return Found::Nothing };
         self.has_polled.set(true);
         loop {
             let is_there = turn.look();
-            self.group.poller.harvest(false, harvest);
+            self.group.poller.poll(false, ready);
             if is_there {
                 return Found::Polled;
             }
-            if harvest.has_any() {
+            if ready.has_any() {
                 return Found::Events;
             }
             if self.group.is_stopped() || !turn.goes_on() {
@@ -89,18 +89,18 @@ impl Worker {
         }
     }
 
-    /// Handles what was found beside events. This worker runs the tasks that are woken.
+    /// Handles what the polled source has. This worker runs the tasks that it wakes.
     fn handle(&self) {
         let Some(busy) = &self.group.busy else { return };
         self.stop_searching();
         self.start.set(Start::Behind);
         let handled = panic::catch_unwind(AssertUnwindSafe(|| busy.source().handle()));
         self.start.set(Start::Background);
-        // The hook has reported a panic.
+        // The panic hook has reported a panic.
         drop(handled);
     }
 
-    /// If this worker has polled, what it polled must wake somebody from now on.
+    /// If this worker has polled, the source must wake a thread from now on.
     fn rest(&self) {
         if let Some(busy) = self.group.busy.as_ref().filter(|_| self.has_polled.take()) {
             busy.source().rest();
@@ -117,31 +117,32 @@ impl Worker {
         self.searching.set(true);
     }
 
-    /// Handles what a poller brought. It counts as idle before, and does not after.
-    fn receive(&self, harvest: &mut Harvest) {
-        if harvest.woken {
+    /// Handles what the kernel reported. The worker counts as idle before this, and not after it.
+    fn receive(&self, ready: &mut Ready) {
+        if ready.woken {
             self.group.idle.poller_woken();
             self.was_woken();
         } else {
             self.group.idle.leave();
         }
-        if harvest.timers {
-            // The worker's queue gives the newest task first, which shall be the one that was due first.
+        if ready.timers {
+            // The worker's queue returns the newest task first; that has to be the one that was due
+            // first.
             for waker in self.group.timers.take_due(&self.group.poller).into_iter().rev() {
                 wake(waker);
             }
         }
-        if !harvest.events.is_empty() {
+        if !ready.events.is_empty() {
             self.stop_searching();
-            self.hand_out(harvest);
+            self.dispatch_events(ready);
         }
     }
 
-    /// Brings the events to their dispatchers, and runs the first of them that needs somebody.
-    fn hand_out(&self, harvest: &mut Harvest) {
+    /// Passes the events to their dispatchers, and runs the first dispatcher whose turn it gets.
+    fn dispatch_events(&self, ready: &mut Ready) {
         let dispatchers = self.dispatchers();
         let mut first = None;
-        for events in harvest.events.chunk_by(|(one, _), (other, _)| one.dispatcher == other.dispatcher) {
+        for events in ready.events.chunk_by(|(one, _), (other, _)| one.dispatcher == other.dispatcher) {
             let Some(Some(dispatcher)) = dispatchers.all.get(events[0].0.dispatcher as usize) else {
                 continue;
             };
@@ -157,7 +158,7 @@ impl Worker {
                 self.group.wake_one();
             }
         }
-        harvest.events.clear();
+        ready.events.clear();
         drop(dispatchers);
         if let Some((dispatcher, turn)) = first {
             self.give_permit_back();

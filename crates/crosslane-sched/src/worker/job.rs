@@ -13,13 +13,14 @@ pub(crate) enum Job {
     Dispatch(Arc<EventDispatcher>, Turn<Event>),
 }
 
-/// How a task starts that is woken on this thread.
+/// How a task starts that this thread wakes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Start {
-    /// It goes into the worker's queue, and an idle worker is woken for it.
+    /// The task goes into the worker's queue, and an idle worker is woken for it.
     Background,
-    /// The first one runs as soon as the dispatcher has put itself into its queue.
+    /// The first such task runs as soon as the dispatcher has put itself into its queue.
     Foreground,
-    /// It goes into the worker's queue behind a task in the foreground, and nobody is woken for it yet.
+    /// The task goes into the worker's queue behind a task in the foreground. No worker is woken
+    /// for it yet.
     Behind,
 }

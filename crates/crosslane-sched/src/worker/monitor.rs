@@ -1,29 +1,31 @@
-//! The monitor: finds what waits behind a long task.
+//! The monitor: a thread that finds work behind a long task, and wakes a worker for it.
 //!
-//! What is started in the foreground runs at once, and what it was started from waits: a dispatcher in its own
-//! queue, or a task in the worker's. Most of what runs in the foreground is short, and waking a worker each time
-//! costs more than it. So nobody is woken, and this thread looks every [`TICK`]: if a worker has run the same
-//! task since the last look and has others in its queue, or if a dispatcher is in its queue since then, an idle
-//! worker is woken.
+//! A task that is started in the foreground runs at once, and what started it waits: a dispatcher
+//! in its own queue, or a task in the worker's queue. Most such tasks are short, and waking a
+//! worker for each costs more than the task. So no worker is woken. Instead, this thread looks
+//! every [`TICK`]. It wakes an idle worker in two cases: a worker has run the same task since the
+//! last look and has others in its queue, or a dispatcher has been in its queue since then.
 //!
-//! The same holds for events: the worker that waits for them ([`crate::idle`]) handles what comes, and nobody waits
-//! for more meanwhile. If it has not come back since the last look, another worker takes its place. And if it polls something
-//! ([`crate::idle`]), that must wake somebody from then on.
+//! The same holds for events. The worker that waits for them handles what comes, and meanwhile no
+//! worker waits. If it has not come back since the last look, the monitor wakes another worker. If
+//! it is the one that polls a [`BusyPoll`](crate::BusyPoll), the monitor calls
+//! [`rest`](crate::BusyPoll::rest), so that the source wakes a thread.
 //!
-//! The monitor sleeps while nothing happens. A worker that leaves something behind looks whether the
-//! monitor is awake, and wakes it if not; the monitor says that it sleeps before it looks for the last time. Of the
-//! fences between the two steps on either side one comes first, so nothing is left behind while it sleeps.
+//! The monitor sleeps while nothing happens. A worker that leaves work behind checks whether the
+//! monitor is awake, and wakes it if not. The monitor says that it sleeps before it looks for the
+//! last time. On both sides there is a fence between the two steps. One of the two fences comes
+//! first, so no work is left behind while the monitor sleeps.
 
 use crate::scheduler::Group;
 use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
-/// The longest time for which something waits behind a long task although a worker is idle.
+/// How long work waits behind a long task at most although a worker is idle.
 pub(crate) const TICK: Duration = Duration::from_millis(1);
-/// After so many looks at which no worker had run anything, the monitor sleeps.
+/// The monitor sleeps after this many looks at which no worker had run anything.
 const QUIET: u32 = 20;
-/// After so many looks without a long handler the group is not eager any more.
+/// The group stops being eager after this many looks without a long handler.
 const SHORT: u32 = 1000;
 
 /// What the monitor saw when it looked last.
@@ -36,7 +38,8 @@ struct Look {
 }
 
 impl Look {
-    /// Looks, and wakes a worker if something waits behind a long task. Returns whether any worker ran anything.
+    /// Looks, and wakes a worker if something waits behind a long task. Returns whether any worker
+    /// ran anything.
     fn again(&mut self, group: &Group) -> bool {
         let (mut moved, mut is_stuck, mut parks) = (false, false, 0);
         for ((counters, stealer), before) in group.counters.iter().zip(&group.stealers).zip(&mut self.runs) {
@@ -46,10 +49,10 @@ impl Look {
             *before = runs;
             parks += counters.parks.get();
         }
-        let nobody_came_back = parks == self.parks && nobody_polls(group);
+        let poller_is_away = parks == self.parks && nobody_polls(group);
         self.parks = parks;
         if let Some(busy) = &group.busy {
-            // Who polls is held up, or nobody does.
+            // The worker that polls is held up, or no worker polls.
             let polls = busy.looks.get();
             if polls == self.polls {
                 busy.source().rest();
@@ -58,19 +61,19 @@ impl Look {
             self.polls = polls;
         }
         let dispatcher_is_stuck = group.dispatchers.any_stuck(&mut self.queued);
-        if is_stuck && group.has_work() || dispatcher_is_stuck || nobody_came_back {
+        if is_stuck && group.has_work() || dispatcher_is_stuck || poller_is_away {
             group.wake_one();
         }
         moved
     }
 }
 
-/// Whether a worker sleeps although nobody waits for events.
+/// Whether a worker sleeps although no worker waits for events.
 fn nobody_polls(group: &Group) -> bool {
     group.idle.nobody_polls() && group.idle.any()
 }
 
-/// Looks after the group until it is stopped.
+/// Watches the group until it is stopped.
 pub(crate) fn run(group: &Arc<Group>) {
     let monitor = &group.monitor;
     monitor.begin();

@@ -1,26 +1,27 @@
 //! A worker: one thread that runs dispatchers and tasks.
 //!
-//! # What it does next
+//! # What it runs next
 //!
-//! 1. A task that was started in the foreground runs at once.
-//! 2. A dispatcher that waits in its own queue.
-//! 3. Its own queue, the newest task first: what it needs is in the caches.
-//! 4. Tasks that were added from outside, and the oldest tasks of other workers' queues.
-//! 5. It sleeps, maybe after [busy polling](crate::idle), and handles the events for which the kernel wakes it ([`crate::idle`]).
+//! 1. A task that was started in the foreground, at once.
+//! 2. A dispatcher that waits in the dispatcher's own queue.
+//! 3. A task of the worker's own queue, the newest first: its data is in the caches.
+//! 4. A task that another thread added, or the oldest task of another worker's queue.
+//! 5. Without any of these it sleeps, sometimes after busy polling, and handles the events for
+//!    which the kernel wakes it (`events`).
 //!
-//! Every [`FAIRNESS`] tasks the order is turned around once, so that no task waits for ever behind newer ones, and the
-//! kernel is asked for events, so that busy workers see them too.
+//! After every [`FAIRNESS`] tasks the worker runs the oldest task once, so that no task waits for
+//! ever behind newer ones. It also asks the kernel for events, so that busy workers see them too.
 //!
 //! # Permits
 //!
-//! A group has more threads than permits. A thread needs a permit for step 4, so that the processors are not
-//! shared by more tasks than there are workers. Dispatchers and the tasks that they start need none: there is a
-//! thread that waits for events also when all workers are busy with long tasks.
+//! A group has more threads than permits. A thread needs a permit for step 4, so that no more tasks
+//! share the processors than there are workers. Dispatchers and the tasks that they start need no
+//! permit. So a thread waits for events even when all workers are busy with long tasks.
 
 use super::job::{Job, Start};
 use crate::dispatcher::priority::Turn;
 use crate::dispatcher::{Event, EventDispatcher, Snapshot};
-use crate::idle::Harvest;
+use crate::idle::Ready;
 use crate::scheduler::Group;
 use crate::stats::Counters;
 use async_task::Runnable;
@@ -32,17 +33,17 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 pub(super) const FAIRNESS: u32 = 61;
-/// So often a task may find its descriptors ready before it lets others go first.
+/// How often a task may find its descriptors ready before other tasks run first.
 const BUDGET: u32 = 128;
-/// One in so many handlers is measured.
+/// One of this many handlers is measured.
 const SAMPLE: u64 = 16;
-/// A handler that takes so much of the processor is long: others had better not wait for it.
+/// A handler that takes more processor time than this is long: others should not wait for it.
 const LONG: Duration = Duration::from_micros(100);
-/// So many long ones among the last 16 that were measured show that handlers take long. A single one may be short, and have
-/// been charged for an interrupt, or for what another virtual machine had of the processor.
+/// Handlers count as long if this many of the last 16 measured ones were. A single one may be short
+/// but charged for an interrupt, or for the time of another virtual machine.
 const MANY_LONG: u32 = 2;
 
-/// How much of the processor this thread has had.
+/// The processor time of this thread.
 fn cpu_time() -> Duration {
     let time = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
     Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
@@ -54,17 +55,17 @@ pub(crate) struct Worker {
     pub(super) queue: Deque<Job>,
     pub(super) next: Cell<Option<Runnable>>,
     pub(super) start: Cell<Start>,
-    /// It was woken for work and has not found any yet.
+    /// The worker was woken for work and has not found any yet.
     pub(super) searching: Cell<bool>,
     pub(super) has_permit: Cell<bool>,
     pub(super) ticks: Cell<u32>,
-    /// How many tasks have run of which each started the next one in the foreground.
+    /// The length of the chain of tasks of which each started the next in the foreground.
     pub(super) chain: Cell<u32>,
-    /// Which of the last handlers that were measured took long, one bit each.
+    /// One bit for each of the last measured handlers: whether it was long.
     pub(super) long: Cell<u16>,
-    /// What the current task has left of its [`BUDGET`].
+    /// The rest of the current task's [`BUDGET`].
     pub(super) budget: Cell<u32>,
-    /// It has polled since it last rested.
+    /// The worker has polled since it last called `rest`.
     pub(super) has_polled: Cell<bool>,
     pub(super) dispatchers: RefCell<Snapshot>,
 }
@@ -95,15 +96,15 @@ impl Worker {
     /// Works until the group is stopped.
     pub(super) fn run(&self) {
         let slice = Slice::new(self.group.has_dispatchers());
-        let mut harvest = Harvest::default();
+        let mut ready = Ready::default();
         while !self.group.is_stopped() {
             match self.find() {
                 Some(job) => self.execute(job),
-                None => self.sleep(&mut harvest, &slice),
+                None => self.sleep(&mut ready, &slice),
             }
             if self.ticks.get() >= FAIRNESS {
                 self.ticks.set(0);
-                self.look(&mut harvest);
+                self.look(&mut ready);
                 if let Some(job) = self.oldest() {
                     self.execute(job);
                 }
@@ -111,8 +112,8 @@ impl Worker {
         }
     }
 
-    /// Drops the tasks of its queue. The group shares the queue, and the tasks share the group: neither would ever be
-    /// dropped.
+    /// Drops the tasks of its queue. The group shares the queue, and the tasks share the group:
+    /// neither would ever be dropped.
     pub(super) fn drop_queued(&self) {
         while let Some(job) = self.queue.pop() {
             drop(job);
@@ -123,7 +124,8 @@ impl Worker {
         self.queued_dispatcher().or_else(|| self.queue.pop()).or_else(|| self.steal())
     }
 
-    /// The task that waits longest: outside of all queues, or in this worker's own.
+    /// The task that waits longest: one that another thread added, or the oldest of this worker's
+    /// queue.
     fn oldest(&self) -> Option<Job> {
         if !self.group.injector.is_empty()
             && self.take_permit()
@@ -134,7 +136,7 @@ impl Worker {
         self.group.stealers[self.index].steal().success()
     }
 
-    /// The dispatchers of now.
+    /// The current dispatchers.
     pub(super) fn dispatchers(&self) -> RefMut<'_, Snapshot> {
         let mut dispatchers = self.dispatchers.borrow_mut();
         self.group.dispatchers.refresh(&mut dispatchers);
@@ -197,7 +199,7 @@ impl Worker {
         }
     }
 
-    /// Hands the dispatcher's events to their tasks.
+    /// Passes the dispatcher's events to their tasks.
     pub(super) fn dispatch(&self, dispatcher: &Arc<EventDispatcher>, mut turn: Turn<Event>) {
         loop {
             let Some(event) = turn.next_event() else {
@@ -230,7 +232,7 @@ impl Worker {
         }
     }
 
-    /// Runs a task that a dispatcher started. Now and then it measures how long that takes.
+    /// Runs a task that a dispatcher started. Measures some of them.
     fn run_handler(&self, runnable: Runnable) {
         if !self.counters().dispatches.get().is_multiple_of(SAMPLE) {
             return self.run_task(runnable);
@@ -245,7 +247,7 @@ impl Worker {
         }
     }
 
-    /// Runs a task, and those that it starts in the foreground, until they wait or end.
+    /// Runs a task, and the tasks that it starts in the foreground, until they wait or end.
     fn run_task(&self, runnable: Runnable) {
         let mut next = Some(runnable);
         self.chain.set(0);
@@ -255,7 +257,7 @@ impl Worker {
             self.chain.set(self.chain.get() + 1);
             self.budget.set(BUDGET);
             runnable.run();
-            self.group.leave_forked();
+            self.group.abort_if_forked();
             self.start.set(Start::Background);
             next = self.next.take();
             if next.is_some() {
@@ -286,7 +288,8 @@ impl Worker {
                 self.push(runnable);
                 self.group.monitor.watch();
             }
-            // A task that yields goes behind all others, which this worker's own queue cannot do.
+            // A task that yields goes behind all others. This worker's own queue would run it
+            // first.
             Start::Background if yields => {}
             Start::Background => {
                 self.push(runnable);
@@ -301,7 +304,7 @@ impl Worker {
         }
     }
 
-    /// After a worker that was woken found work, somebody else has to look whether there is more.
+    /// A woken worker found work, so another worker has to check whether there is more.
     pub(super) fn stop_searching(&self) {
         if self.searching.take() && self.group.idle.stop_searching() && self.group.has_work() {
             self.group.wake_one();
@@ -342,7 +345,7 @@ mod tests {
         (group.clone(), Worker::new(group, 0, Deque::new_lifo()))
     }
 
-    /// It has looked at all queues before, with the dispatchers of then.
+    /// The worker has looked at all queues before, with the list of dispatchers at that time.
     #[test]
     fn a_worker_that_is_about_to_sleep_sees_a_new_dispatcher() {
         let (group, worker) = alone();
@@ -353,7 +356,7 @@ mod tests {
 
     #[test]
     fn one_long_handler_is_no_sign_that_they_are_long() {
-        // Its counter of events is 0, so that each handler is measured.
+        // The counter of events is 0, so each handler is measured.
         let (group, worker) = alone();
         let run = |time: Duration| {
             let spin = async move {

@@ -14,16 +14,17 @@ pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// How many virtual functions of bind data are copied: it has fewer.
+/// How many virtual functions are copied; the table has fewer.
 const VIRTUAL: usize = 12;
-/// What a table has before its functions: the place of the object in a larger one, and its type.
+/// The words before the functions of a table: the offset of the object in a larger one, and its
+/// type.
 const BEFORE: usize = 2;
 
-/// The copy of a table of virtual functions. The first two are the destructors: of the object, and of it and its memory. The third
-/// makes a copy of the object.
+/// The copy of a table of virtual functions. The first destroys the object, the second also frees
+/// its memory, and the third copies the object.
 #[repr(C)]
 struct Table {
-    /// The address of the functions that it is a copy of.
+    /// The address of the original functions.
     original: usize,
     before: [usize; BEFORE],
     functions: [usize; VIRTUAL],
@@ -32,9 +33,9 @@ struct Table {
 type Destructor = unsafe extern "C-unwind" fn(*mut usize);
 type Copy = unsafe extern "C-unwind" fn(*mut *mut usize, *const usize) -> *mut *mut usize;
 
-/// A use of an aggregate, which all copies of a bind data share.
+/// A use of an aggregate in a query. All copies of its bind data share it.
 pub(super) struct Use {
-    /// Whose query it is.
+    /// The client whose query uses the aggregate.
     pub(super) client: Client,
     /// None before its first row.
     pub(super) current: Mutex<Option<Arc<dyn Accumulates>>>,
@@ -65,7 +66,7 @@ pub(super) fn all_uses() -> Vec<Arc<Use>> {
     lock(&USES).iter().flatten().map(|(_, shared)| Arc::clone(shared)).collect()
 }
 
-/// Makes bind data one of a use.
+/// Adds bind data to a use.
 pub(super) fn join(bound: usize, shared: Arc<Use>) -> Result<(), Error> {
     watch(bound)?;
     let before = lock(&USES).get_or_insert_default().insert(bound, shared);
@@ -73,11 +74,11 @@ pub(super) fn join(bound: usize, shared: Arc<Use>) -> Result<(), Error> {
     Ok(())
 }
 
-/// Has the end of bind data ended the use of the aggregate.
+/// Replaces the table of bind data, so that its copies and its end are noticed.
 fn watch(bound: usize) -> Result<(), Error> {
     static TABLES: Mutex<Vec<&'static Table>> = Mutex::new(Vec::new());
-    // SAFETY: bind data is an object with a table of virtual functions, as `Within` has looked. Other threads may call one
-    // meanwhile, and find the original or the copy.
+    // SAFETY: bind data is an object with a table of virtual functions, as `is_ours` has checked.
+    // Other threads may call one meanwhile, and find the original or the copy.
     let place = unsafe { std::sync::atomic::AtomicUsize::from_ptr(bound as *mut usize) };
     let original = place.load(Relaxed);
     let mut tables = lock(&TABLES);
@@ -90,7 +91,7 @@ fn watch(bound: usize) -> Result<(), Error> {
             if !code.holds(first, BEFORE + VIRTUAL) {
                 return Err(unknown("the tables"));
             }
-            // SAFETY: as was just looked.
+            // SAFETY: as just checked.
             let words = unsafe { std::slice::from_raw_parts(first as *const usize, BEFORE + VIRTUAL) };
             let mut table = Table { original, before: [words[0], words[1]], functions: [0; VIRTUAL] };
             table.functions.copy_from_slice(&words[BEFORE..]);
@@ -114,7 +115,7 @@ fn watch(bound: usize) -> Result<(), Error> {
 /// # Safety
 /// The bind data must be one that is watched.
 unsafe fn original(bound: *const usize, number: usize) -> *const usize {
-    // SAFETY: as the caller says: its table is the part of ours behind `before`.
+    // SAFETY: as the caller says: its table is the part of ours after `before`.
     unsafe {
         let original = *((*bound) as *const usize).sub(BEFORE + 1);
         (original as *const usize).add(number)
@@ -127,7 +128,7 @@ unsafe fn original(bound: *const usize, number: usize) -> *const usize {
 /// As [`original`].
 unsafe fn end(bound: *mut usize, number: usize) -> Destructor {
     let _ = guard(|| {
-        // The last one of a use ends that, without the lock.
+        // The last bind data of a use ends the use, without the lock.
         let ended = lock(&USES).as_mut().and_then(|uses| uses.remove(&(bound as usize)));
         drop(ended);
         Ok(())
@@ -137,7 +138,7 @@ unsafe fn end(bound: *mut usize, number: usize) -> Destructor {
 }
 
 unsafe extern "C-unwind" fn copy(copied: *mut *mut usize, bound: *const usize) -> *mut *mut usize {
-    // SAFETY: DuckDB calls it for bind data that is watched, and gets what its own function makes: bind data.
+    // SAFETY: DuckDB calls it for bind data that is watched; its own function makes bind data.
     unsafe {
         let copied = (*original(bound, 2).cast::<Copy>())(copied, bound);
         let _ = guard(|| use_of(bound as usize).map_or(Ok(()), |shared| join(*copied as usize, shared)));

@@ -22,8 +22,9 @@ unsafe extern "C" fn init(_info: ffi::duckdb_function_info, state: ffi::duckdb_a
     unsafe { state.cast::<State>().write_unaligned(State::default()) };
 }
 
-/// Our callbacks, in the order in which DuckDB's object for our aggregates has them. They are told from those of others by their
-/// addresses, and a function may have another one wherever it is named: here it has one.
+/// Our callbacks, in the order in which DuckDB's object for our aggregates has them. Their
+/// addresses distinguish our aggregates from others. A function may have several addresses, so only
+/// those of this static are used.
 pub(super) struct Callbacks {
     pub(super) size: unsafe extern "C" fn(ffi::duckdb_function_info) -> ffi::idx_t,
     pub(super) init: unsafe extern "C" fn(ffi::duckdb_function_info, ffi::duckdb_aggregate_state),
@@ -57,7 +58,7 @@ impl Callbacks {
 }
 
 /// # Safety
-/// There must be so many states, which nobody else uses meanwhile.
+/// There must be `count` states, and nobody else may use them meanwhile.
 unsafe fn states<'a>(first: *mut ffi::duckdb_aggregate_state, count: usize) -> States<'a> {
     if count == 0 {
         // SAFETY: there are none.
@@ -67,9 +68,10 @@ unsafe fn states<'a>(first: *mut ffi::duckdb_aggregate_state, count: usize) -> S
     unsafe { States::new(std::slice::from_raw_parts(first.cast::<*mut State>(), count)) }
 }
 
-/// Runs a callback's body with the aggregate, and with its use in this query.
+/// Runs a callback's body with the aggregate and its use in this query.
 ///
-/// A callback that only adds to states may leave its error to the one that gives results ([`is_deferred`]).
+/// The error of a callback that only adds to states may wait for the callback that returns results
+/// ([`is_deferred`]).
 ///
 /// # Safety
 /// `info` must be DuckDB's, for one of our aggregates.
@@ -99,10 +101,11 @@ unsafe extern "C" fn update(
     input: ffi::duckdb_data_chunk,
     places: *mut ffi::duckdb_aggregate_state,
 ) {
-    // SAFETY: DuckDB passes a chunk of the declared types, and, as its callback was replaced, a state for each of its rows.
+    // SAFETY: DuckDB passes a chunk of the declared types, and our C++ callback a state for each of
+    // its rows.
     unsafe {
         with(info, true, |function, accumulation, seen| {
-            // A chunk without columns says that it has no rows.
+            // The size of a chunk without columns is 0.
             let arguments = Arguments::of(input, function).with_rows(seen.rows);
             accumulation.update(&states(places, seen.rows), &arguments)
         });
@@ -115,7 +118,7 @@ unsafe extern "C" fn combine(
     targets: *mut ffi::duckdb_aggregate_state,
     count: ffi::idx_t,
 ) {
-    // SAFETY: DuckDB passes so many states of each.
+    // SAFETY: DuckDB passes `count` states of each.
     unsafe {
         with(info, true, |_, accumulation, seen| {
             let (targets, sources) = (states(targets, count as usize), states(sources, count as usize));
@@ -132,7 +135,8 @@ unsafe extern "C" fn finalize(
     offset: ffi::idx_t,
 ) {
     let (rows, first) = (count as usize, offset as usize);
-    // SAFETY: DuckDB passes so many states, and a vector of the declared type with room for their results.
+    // SAFETY: DuckDB passes `count` states, and a vector of the declared type with space for their
+    // results.
     unsafe {
         with(info, false, |function, accumulation, _| {
             let returns = &function.signature.returns;
@@ -140,9 +144,10 @@ unsafe extern "C" fn finalize(
             let lanes: Vec<u64> = in_order.lanes().collect();
             if lanes.is_sorted() {
                 let results = Results::new(result, returns, first + rows);
-                return accumulation.finish(&in_order, &mut Behind(first, results));
+                return accumulation.finish(&in_order, &mut FromRow(first, results));
             }
-            // Each lane is asked once, and the results are put into their places afterwards.
+            // Each lane gets one request; afterwards the results are put into the order of the
+            // rows.
             let mut order: Vec<usize> = (0..rows).collect();
             order.sort_by_key(|row| lanes[*row]);
             let places = std::slice::from_raw_parts(sources.cast::<*mut State>(), rows);
@@ -160,16 +165,16 @@ unsafe extern "C" fn finalize(
 
 pub(super) unsafe extern "C" fn destroyed(ended: *mut ffi::duckdb_aggregate_state, count: ffi::idx_t) {
     let _ = guard(|| {
-        // SAFETY: DuckDB passes so many states.
+        // SAFETY: DuckDB passes `count` states.
         destroy(&unsafe { states(ended, count as usize) });
         Ok(())
     });
 }
 
-/// Results from a place in a vector on.
-struct Behind<'a>(usize, Results<'a>);
+/// Results from a row of a vector on.
+struct FromRow<'a>(usize, Results<'a>);
 
-impl Output for Behind<'_> {
+impl Output for FromRow<'_> {
     fn accept(&mut self, first: usize, results: &Column<'_>) -> Result<(), Error> {
         self.1.accept(self.0 + first, results)
     }

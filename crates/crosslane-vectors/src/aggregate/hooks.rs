@@ -1,4 +1,4 @@
-//! The C++ callbacks that are put in the place of DuckDB's own.
+//! The C++ callbacks that replace DuckDB's own and call them.
 
 use super::bind_data::{Use, join};
 use super::callbacks::CALLBACKS;
@@ -14,12 +14,13 @@ use std::ffi::c_void;
 use std::ptr;
 use std::sync::{Arc, OnceLock};
 
-/// Ends what [`SEEN`] says, also if DuckDB's exception passes: a function may run a query of its own.
+/// Sets [`SEEN`], and restores it when dropped, also when a C++ exception unwinds. Callbacks nest,
+/// because a function may run a query of its own.
 struct Within(Option<Seen>);
 
 impl Within {
     /// # Safety
-    /// The data must be what DuckDB passes to a callback of one of our aggregates.
+    /// The data must be that of a callback of one of our aggregates.
     unsafe fn new(data: *const usize, rows: ffi::idx_t) -> Self {
         // SAFETY: as the caller says.
         let seen = unsafe {
@@ -37,10 +38,11 @@ impl Drop for Within {
     }
 }
 
-/// DuckDB's `AggregateCombineType::ALLOW_DESTRUCTIVE`: the sources are not used again.
+/// DuckDB's `AggregateCombineType::ALLOW_DESTRUCTIVE`: the sources are not used after a combine.
 const DESTRUCTIVE: u8 = 2;
 
-/// Where in its callbacks' data DuckDB has the bind data. Behind it there are the allocator, and how to combine.
+/// The index of the bind data in the data of DuckDB's callbacks. After it come the allocator and
+/// the kind of combine.
 fn bind_data() -> usize {
     static PLACE: OnceLock<usize> = OnceLock::new();
     *PLACE.get_or_init(|| usize::from(!is_version("v1.")))
@@ -61,15 +63,16 @@ struct Own {
     bind: OwnBind,
 }
 
-/// What it takes differs, and goes through. All of it is in registers; the first is where the new bind data goes.
+/// DuckDB's versions pass different arguments, and all of them are passed on. They are in
+/// registers; the first is the address for the new bind data.
 type OwnBind = unsafe extern "C-unwind" fn(*mut *mut usize, usize, usize, usize) -> *mut *mut usize;
 
 static OWN: OnceLock<Own> = OnceLock::new();
 
-/// How many words of DuckDB's object are looked at: it has more.
+/// How many words of DuckDB's object are searched; the object is longer.
 const WORDS: usize = 40;
 
-/// Puts DuckDB's callbacks behind ours.
+/// Replaces DuckDB's callbacks by ours.
 ///
 /// # Errors
 /// If they are not found.
@@ -80,17 +83,18 @@ pub(super) unsafe fn replace(function: ffi::duckdb_aggregate_function) -> Result
     if !is_version("v1.") && !is_version("v2.") {
         return Err(unknown("the parts"));
     }
-    // SAFETY: the handle is the object, which is longer, and begins with its table of functions.
+    // SAFETY: the handle is the object. It is longer than this, and begins with its table of
+    // virtual functions.
     unsafe {
         let words = function.cast::<usize>();
         let looked = std::slice::from_raw_parts(words, WORDS);
         let code = MemoryMap::around(looked[0])?;
-        // Parts of other words may be of what was there before, and look like addresses; functions begin at multiples of 16.
+        // Padding may hold parts of old addresses. Functions begin at multiples of 16.
         let is_code = |at: usize| code.has_code(looked[at]) && looked[at].is_multiple_of(16);
         let place = (1..WORDS - 5).find(|at| (*at..*at + 5).all(is_code));
         let place = place.filter(|at| !is_code(*at - 1) && !is_code(*at + 5));
         let place = place.ok_or_else(|| unknown("the callbacks"))?;
-        // Between them there are those that the C API does not have.
+        // Between them are callbacks that the C API does not have.
         let bind = place + if is_version("v1.") { 8 } else { 10 };
         if (place + 5..WORDS).find(|at| looked[*at] != 0) != Some(bind) || !is_code(bind) {
             return Err(unknown("the callbacks"));
@@ -113,7 +117,8 @@ pub(super) unsafe fn replace(function: ffi::duckdb_aggregate_function) -> Result
     Ok(())
 }
 
-/// Takes the place of DuckDB's callback: the columns, its data, how many columns; a vector of states, and how many rows.
+/// Replaces DuckDB's callback, whose arguments are the columns, its data, the number of columns, a
+/// vector of states, and the number of rows.
 unsafe extern "C-unwind" fn own_update(
     columns: *mut c_void,
     data: *mut usize,
@@ -170,7 +175,8 @@ unsafe extern "C-unwind" fn own_bind(
     c: usize,
 ) -> *mut *mut usize {
     let Some(own) = OWN.get() else { return bound };
-    // SAFETY: DuckDB passes what its own callback takes, which makes bind data. What is wrong with that is said when it is used.
+    // SAFETY: DuckDB passes the arguments of its own callback, which makes the bind data. An error
+    // of ours is reported when the bind data is used.
     unsafe {
         let bound = (own.bind)(bound, a, b, c);
         let _ = guard(|| {
@@ -187,8 +193,9 @@ unsafe extern "C-unwind" fn own_bind(
 /// Whether this is bind data of our aggregates.
 ///
 /// # Safety
-/// It must be bind data of an aggregate of the C API: an object of two words at least, its table of functions and what the
-/// aggregate was made with. That begins with a table, too, and has the callbacks behind it.
+/// It must be bind data of an aggregate of the C API: an object whose first two words are its table
+/// of virtual functions and the address of the aggregate's info. The info begins with a table too,
+/// followed by the callbacks.
 unsafe fn is_ours(bound: *const usize) -> bool {
     // SAFETY: as the caller says.
     unsafe {
@@ -198,11 +205,12 @@ unsafe fn is_ours(bound: *const usize) -> bool {
 }
 
 thread_local! {
-    /// This thread's, between two calls.
+    /// The vector of this thread, between two calls.
     static FLAT: Cell<Option<Scratch>> = const { Cell::new(None) };
 }
 
-/// A vector of as many states as rows, lent by the thread: a function may run a query whose aggregates need another.
+/// A vector with a state for each row. The thread lends it, because a function may run a query
+/// whose aggregates need another one.
 struct Each(Option<Scratch>);
 
 impl Each {
@@ -224,7 +232,7 @@ impl Each {
 
 impl Drop for Each {
     fn drop(&mut self) {
-        // Where the thread is about to end, it is destroyed.
+        // If the thread is about to end, the vector is destroyed.
         let _ = FLAT.try_with(|kept| kept.set(self.0.take()));
     }
 }

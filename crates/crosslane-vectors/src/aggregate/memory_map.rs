@@ -4,14 +4,14 @@ use super::seen::unknown;
 use crosslane::Error;
 use std::fs;
 
-/// The memory of a program or library, and where its code is.
+/// The address ranges of a program or library, and of its code.
 pub(super) struct MemoryMap {
     all: Vec<(usize, usize)>,
     code: Vec<(usize, usize)>,
 }
 
 impl MemoryMap {
-    /// That of the file that this address is in.
+    /// The map of the file whose memory contains an address.
     pub(super) fn around(address: usize) -> Result<Self, Error> {
         let maps = fs::read_to_string("/proc/self/maps").map_err(|error| Error::Engine(error.to_string()))?;
         let parsed = maps.lines().filter_map(|line| {
@@ -19,7 +19,7 @@ impl MemoryMap {
             let (range, mode) = (parts.next()?, parts.next()?);
             let (from, to) = range.split_once('-')?;
             let range = (usize::from_str_radix(from, 16).ok()?, usize::from_str_radix(to, 16).ok()?);
-            // Behind them: the offset, the device, the file's number and its name.
+            // The next fields are the offset, the device, the file's number and its name.
             Some((range, mode.contains('x'), parts.nth(2)?, parts.next()?))
         });
         let parsed: Vec<_> = parsed.collect();
@@ -35,7 +35,7 @@ impl MemoryMap {
         self.code.iter().any(|(from, to)| (*from..*to).contains(&address))
     }
 
-    /// Whether so many words from an address on can be read.
+    /// Whether `words` words from an address on can be read.
     pub(super) fn holds(&self, address: usize, words: usize) -> bool {
         let end = address + words * size_of::<usize>();
         self.all.iter().any(|(from, to)| *from <= address && end <= *to)

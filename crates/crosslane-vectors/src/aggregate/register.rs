@@ -9,7 +9,8 @@ use crate::types::LogicalType;
 use crosslane::{Entry, Error, Function};
 use libduckdb_sys as ffi;
 
-/// Makes a function callable as an aggregate on all connections of the database, from the next statement on.
+/// Makes a function callable as an aggregate on all connections of the database, from the next
+/// statement on.
 ///
 /// # Errors
 /// [`Error::Engine`] if it is no aggregate, or DuckDB refuses it, or this DuckDB is not known.
@@ -28,7 +29,8 @@ pub unsafe fn register_aggregate(
     let parameters = logical_types(&signature.parameters)?;
     let sees_null = function.admits_null();
     let declared = Function::new(function.index, function.spec.clone())?;
-    // SAFETY: all handles live across the calls; what is registered is freed by DuckDB through `drop_box`.
+    // SAFETY: all handles live across the calls; what is registered is freed by DuckDB through
+    // `drop_box`.
     unsafe {
         let mut raw = ffi::duckdb_create_aggregate_function();
         if let Err(error) = replace(raw) {

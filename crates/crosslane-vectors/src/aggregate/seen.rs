@@ -1,23 +1,23 @@
-//! What a C++ callback of DuckDB's sees, for the callback of the C API that it calls.
+//! What our C++ callbacks see, for the callbacks of the C API that run inside of them.
 
 use crate::function::{is_version, version};
 use crosslane::Error;
 use std::cell::Cell;
 use std::sync::OnceLock;
 
-/// What a callback of DuckDB's was called with, and its own do not see.
+/// Arguments of a C++ callback that the callbacks of the C API do not get.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Seen {
     /// The address of the bind data.
     pub(super) bound: usize,
-    /// Whether the sources of a combine stay.
+    /// Whether the sources of a combine are still used after it.
     pub(super) keeps: bool,
-    /// How many rows it adds.
+    /// How many rows an update adds.
     pub(super) rows: usize,
 }
 
 thread_local! {
-    /// Of the callback that this thread is in.
+    /// The arguments of the callback that runs on this thread.
     pub(super) static SEEN: Cell<Option<Seen>> = const { Cell::new(None) };
 }
 
@@ -29,8 +29,8 @@ pub(super) fn unknown(what: &str) -> Error {
     ))
 }
 
-/// Whether an error of rows and combines waits until results are asked for. DuckDB 1.5's threads that make the tree of a window
-/// together wait for ever for one that has failed.
+/// Whether an error of an update or combine waits until results are requested. In DuckDB 1.5,
+/// threads build the tree of a window together, and wait for ever for a thread that has failed.
 pub(super) fn is_deferred() -> bool {
     static DEFERRED: OnceLock<bool> = OnceLock::new();
     *DEFERRED.get_or_init(|| is_version("v1."))

@@ -9,18 +9,19 @@ use std::sync::Arc;
 
 /// What an adapter knows of a registered aggregate.
 pub trait Aggregate: Send + Sync + 'static {
-    /// A query of a client, which lives as long as queries of its connection run, begins to use it. If the last use of the same place has `failed`, this may be
-    /// another thread of that query, which is to fail with the same.
+    /// A client's query begins to use the aggregate. The client lives as long as queries of its
+    /// connection run. If the last use at this place in the query has `failed`, this may be another
+    /// thread of that query, which then fails with the same error.
     ///
     /// # Errors
-    /// If there is nothing that could.
+    /// If there is no such function any more.
     fn begin(&self, client: Client, failed: Option<Error>) -> Result<Arc<dyn Accumulates>, Error>;
 
-    /// Whether a query that begins to use it now would use this function.
+    /// Whether a query that begins now would use this function.
     fn is_current(&self, function: &Function) -> bool;
 }
 
-/// What a registered aggregate carries.
+/// The extra info of a registered aggregate.
 pub(super) struct Registered {
     pub(super) function: Function,
     pub(super) aggregate: Box<dyn Aggregate>,
@@ -31,7 +32,7 @@ impl Registered {
     pub(super) fn accumulation(&self, bound: usize, adds: bool) -> Result<Arc<dyn Accumulates>, Error> {
         let shared = use_of(bound).ok_or_else(|| unknown("the bind data"))?;
         let mut current = lock(&shared.current);
-        // Where no state lives, the rows may be those of another run of a prepared statement.
+        // Without a state, the rows may belong to the next run of a prepared statement.
         let is_idle = |known: &mut Arc<dyn Accumulates>| Arc::strong_count(known) == 1 && known.is_idle();
         if let Some(known) = current.take_if(|known| adds && is_idle(known) && known.failure().is_none()) {
             if self.aggregate.is_current(known.function()) {
@@ -47,7 +48,8 @@ impl Registered {
             (_, Some(failure)) if is_deferred() => {
                 let failure = failure.clone();
                 if !adds {
-                    // It has been told. Other threads of the query may still come with its states.
+                    // DuckDB gets the error now. Other threads of the query may still come with its
+                    // states.
                     *current = self.aggregate.begin(shared.client, Some(failure.clone())).ok();
                 }
                 return Err(failure);
@@ -60,12 +62,13 @@ impl Registered {
     }
 }
 
-/// Gives back lanes without states of uses that may last for long, as those of prepared statements do. To be called from time to time.
+/// Gives back lanes without states, which uses of prepared statements may keep for long. Call this
+/// from time to time.
 pub fn sweep() {
     for shared in all_uses() {
         let mut current = lock(&shared.current);
-        // A callback that is at work has it, too. Without lanes there are no states, and the next rows may find another version
-        // of the function.
+        // A running callback holds a reference too. Without lanes there are no states, so the next
+        // rows may use another version of the function.
         let idle = |known: &Arc<dyn Accumulates>| Arc::strong_count(known) == 1 && known.failure().is_none();
         if current.as_ref().is_some_and(|known| idle(known) && known.sweep()) {
             *current = None;

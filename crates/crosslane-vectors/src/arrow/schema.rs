@@ -1,4 +1,4 @@
-//! What arrays hold, and how their values become those of a SQL type.
+//! The types of arrays, and how their values are converted to SQL types.
 
 use crosslane::{DataType, Field, MOST_LEVELS, MOST_MEMBERS};
 use libduckdb_sys as ffi;
@@ -6,7 +6,7 @@ use std::collections::HashMap;
 use std::ffi::{CStr, c_char};
 use std::sync::Arc;
 
-/// DuckDB's largest ARRAY; more elements are a LIST.
+/// The most elements of DuckDB's ARRAY. Longer lists of a fixed size become a LIST.
 const LONGEST_ARRAY: u32 = 100_000;
 
 /// The columns of a stream.
@@ -15,33 +15,33 @@ pub struct Schema {
     pub(super) columns: Vec<Node>,
 }
 
-/// A column or a part of one.
+/// A column, or a child of one.
 #[derive(Debug)]
 pub(super) struct Node {
     pub(super) name: String,
     pub(super) data_type: DataType,
     pub(super) encoding: Encoding,
-    /// The parts; of a dictionary, its values.
+    /// The children. A dictionary has one: its values.
     pub(super) children: Vec<Node>,
 }
 
-/// How values lie in the buffers.
+/// How values are stored in the buffers.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) enum Encoding {
     Null,
     Bits,
-    /// A byte, which is not zero for true.
+    /// A byte that is not zero for true.
     Flags,
-    /// So many bytes, as they are.
+    /// This number of bytes, copied unchanged.
     Fixed(usize),
-    /// So many bytes that are a BLOB.
+    /// A BLOB of this number of bytes.
     Blob(usize),
     Half,
-    /// Integers of so many bytes.
+    /// Integers of this number of bytes.
     Decimal(usize),
-    /// An integer of another unit than that of a BIGINT of the type.
+    /// An integer in another width or unit than that of the type.
     Units(Units),
-    /// As [`Encoding::Units`], of an INTERVAL's microseconds.
+    /// As [`Encoding::Units`], for the microseconds of an INTERVAL.
     Duration(Units),
     Months,
     DaysAndMillis,
@@ -50,8 +50,8 @@ pub(super) enum Encoding {
         large: bool,
     },
     BytesView,
-    /// Bytes as DuckDB keeps a BIT or BIGNUM.
-    Recoded(Box<Encoding>),
+    /// The bytes of a BIT or BIGNUM in DuckDB's form.
+    Encoded(Box<Encoding>),
     List {
         large: bool,
     },
@@ -60,21 +60,21 @@ pub(super) enum Encoding {
     },
     FixedList(usize),
     Struct,
-    /// For each type's number its member.
+    /// The member of each type's number.
     Union {
         dense: bool,
         members: HashMap<i8, usize>,
     },
-    /// The children are the ends of the runs, of so many bytes, and the values.
+    /// The children are the ends of the runs, as integers of this number of bytes, and the values.
     Runs(usize),
-    /// An index of the values.
+    /// Indices into the values.
     Dictionary(Index),
 }
 
-/// An integer that is multiplied, and divided if nothing is lost.
+/// An integer that is multiplied, or divided if that is exact.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Units {
-    /// Bytes of it.
+    /// Its bytes.
     pub(super) width: usize,
     pub(super) times: i64,
     pub(super) per: i64,
@@ -91,7 +91,7 @@ impl Schema {
     /// Reads the schema of a stream.
     ///
     /// # Errors
-    /// What has no counterpart, and where it is.
+    /// Which type has no counterpart, and where it is.
     ///
     /// # Safety
     /// It must be a schema of the C data interface that was not released.
@@ -149,8 +149,8 @@ impl Node {
         }
     }
 
-    /// Makes of the type that it is stored as what an extension says. Of a dictionary and of runs this is said of the
-    /// values.
+    /// Applies an extension to the type that it is stored as. For a dictionary or runs, it applies
+    /// to the values.
     fn extend(&mut self, metadata: &HashMap<String, String>) {
         let values = match self.encoding {
             Encoding::Dictionary(_) => 0,
@@ -168,7 +168,7 @@ impl Node {
     }
 }
 
-/// The type and the layout that a format stands for.
+/// The type and the encoding of a format.
 fn read(format: &str, children: &[Node]) -> Result<(DataType, Encoding), String> {
     use DataType as T;
     use Encoding as E;
@@ -195,7 +195,7 @@ fn read(format: &str, children: &[Node]) -> Result<(DataType, Encoding), String>
         "vz" => Ok((T::Blob, E::BytesView)),
         "vu" => Ok((T::Varchar, E::BytesView)),
         "tdD" => fixed(T::Date, 4),
-        // Milliseconds of whole days, as a number of them.
+        // Milliseconds that are whole days, converted to days.
         "tdm" => units(T::Date, 8, 1, 86_400_000),
         "tts" => units(T::Time, 4, 1_000_000, 1),
         "ttm" => units(T::Time, 4, 1_000, 1),
@@ -205,7 +205,7 @@ fn read(format: &str, children: &[Node]) -> Result<(DataType, Encoding), String>
         "tsm:" => fixed(T::TimestampMs, 8),
         "tsu:" => fixed(T::Timestamp, 8),
         "tsn:" => fixed(T::TimestampNs, 8),
-        // A moment is the same in every zone.
+        // A time with a zone is the same instant in every zone.
         _ if format.starts_with("tss:") => units(T::TimestampTz, 8, 1_000_000, 1),
         _ if format.starts_with("tsm:") => units(T::TimestampTz, 8, 1_000, 1),
         _ if format.starts_with("tsu:") => fixed(T::TimestampTz, 8),
@@ -311,7 +311,7 @@ fn fields(what: &str, children: &[Node]) -> Result<Arc<[Field]>, String> {
     Ok(children.iter().map(field).collect())
 }
 
-/// What an extension makes of the type that it is stored as, if it is one that is known.
+/// The type and encoding of a known extension, from those that it is stored as.
 fn extended(
     data_type: &DataType,
     encoding: &Encoding,
@@ -322,7 +322,7 @@ fn extended(
     let of = |key: &str| metadata.get(key).map_or("", |value| &value[..]);
     let opaque = of("ARROW:extension:metadata");
     let duckdb = |name: &str| opaque.contains("\"DuckDB\"") && opaque.contains(&format!("\"{name}\""));
-    let recoded = || Encoding::Recoded(Box::new(encoding.clone()));
+    let encoded = || Encoding::Encoded(Box::new(encoding.clone()));
     Some(match (of("ARROW:extension:name"), data_type, encoding) {
         ("arrow.uuid", T::Blob, E::Blob(16)) => (T::Uuid, E::Fixed(16)),
         ("arrow.json", T::Varchar, _) => (T::Json, encoding.clone()),
@@ -332,10 +332,10 @@ fn extended(
         ("arrow.opaque", T::Blob, E::Blob(16)) if duckdb("uhugeint") => (T::UHugeInt, E::Fixed(16)),
         ("arrow.opaque", T::Blob, E::Blob(8)) if duckdb("time_tz") => (T::TimeTz, E::Fixed(8)),
         ("arrow.opaque", T::Blob, E::Blob(_) | E::Bytes { .. } | E::BytesView) if duckdb("bit") => {
-            (T::Bit, recoded())
+            (T::Bit, encoded())
         }
         ("arrow.opaque", T::Blob, E::Blob(_) | E::Bytes { .. } | E::BytesView) if duckdb("bignum") => {
-            (T::BigNum, recoded())
+            (T::BigNum, encoded())
         }
         _ => return None,
     })
@@ -365,7 +365,7 @@ unsafe fn children(schema: &ffi::ArrowSchema) -> Result<Vec<&ffi::ArrowSchema>, 
 }
 
 /// # Safety
-/// It must be a text or null.
+/// It must be null or a C string.
 unsafe fn text(text: *const c_char) -> Result<String, String> {
     if text.is_null() {
         return Err("a schema without a format".into());
@@ -381,7 +381,8 @@ unsafe fn name(schema: &ffi::ArrowSchema) -> String {
     unsafe { text(schema.name) }.unwrap_or_default()
 }
 
-/// The metadata's keys and values: 32-bit numbers of how many there are, and of the bytes of each text.
+/// The keys and values of metadata. It has 32-bit numbers for the number of pairs, and for the
+/// length of each text.
 ///
 /// # Safety
 /// As [`Schema::new`].
@@ -390,7 +391,7 @@ unsafe fn metadata(schema: &ffi::ArrowSchema) -> HashMap<String, String> {
     if at.is_null() {
         return HashMap::new();
     }
-    // SAFETY: as the caller says, there are so many texts of so many bytes.
+    // SAFETY: as the caller says, the texts have the lengths before them.
     unsafe {
         let number = |at: *const u8| at.cast::<i32>().read_unaligned().max(0) as usize;
         let count = number(at);

@@ -8,14 +8,15 @@ use crosslane::call::Output;
 use crosslane::{DataType, Error, Field};
 use libduckdb_sys as ffi;
 
-/// The arguments of one use of a table function as a chunk of one row. A parameter that SQL names and that was not given is
-/// NULL. Without parameters the chunk has a column that means nothing.
+/// The arguments of one use of a table function as a chunk of one row. A named parameter that was
+/// not given is NULL. Without parameters, the chunk has one column without meaning.
 ///
 /// # Errors
 /// [`Error::Engine`] for a LIST that is none of the parameter's type, or if there is no memory.
 ///
 /// # Safety
-/// The info must be that of a `bind` callback of a function that was registered with these parameters.
+/// The info must be that of a `bind` callback of a function that was registered with these
+/// parameters.
 pub(super) unsafe fn arguments(
     info: ffi::duckdb_bind_info,
     parameters: &[Field],
@@ -40,12 +41,13 @@ pub(super) unsafe fn arguments(
             put(Value::owned(value), parameter, vector)?;
         }
     }
-    // SAFETY: the chunk has room for a row.
+    // SAFETY: the chunk has space for a row.
     unsafe { ffi::duckdb_data_chunk_set_size(chunk.0, 1) };
     Ok(chunk)
 }
 
-/// Puts an argument into the row of its column. DuckDB has cast it to the parameter's type, unless that is a LIST.
+/// Writes an argument into its column. DuckDB has cast it to the parameter's type, except for a
+/// LIST.
 ///
 /// # Safety
 /// The vector must be of the parameter's type, and new.

@@ -1,4 +1,4 @@
-//! The last line before a C boundary: panics become errors.
+//! Callbacks that DuckDB calls: their errors and panics become errors of the query.
 
 use crosslane::Error;
 use std::ffi::{CString, c_char};
@@ -59,7 +59,7 @@ mod tests {
     }
 
     #[test]
-    fn who_has_forked_is_told_what_to_do() {
+    fn a_forked_process_gets_advice() {
         assert!(error_text(&Error::Forked).to_string_lossy().contains("; open the database and load"));
     }
 }

@@ -6,22 +6,23 @@ use libduckdb_sys as ffi;
 use std::cell::OnceCell;
 use std::sync::Arc;
 
-/// A function as one call in a query calls it, on one worker.
+/// The function of one call in a query, on one worker.
 #[derive(Debug)]
 pub struct Callee {
     declared: Arc<Function>,
-    /// What it is for the arguments of this call, if it takes arguments of any type; their first chunk says which they have.
+    /// The function for the types of this call's arguments, if it takes arguments of any type. The
+    /// first chunk tells them.
     concrete: Option<OnceCell<Function>>,
 }
 
 impl Callee {
-    /// For a call of a function.
+    /// The callee of a call of a function.
     pub fn new(declared: Arc<Function>) -> Self {
         let concrete = declared.signature.takes_any().then(OnceCell::new);
         Self { declared, concrete }
     }
 
-    /// The function for the arguments of the call, of which this is a chunk.
+    /// The function for the types of a chunk of arguments.
     ///
     /// # Errors
     /// [`Error::Engine`] if an argument has a type that functions cannot have.
@@ -40,7 +41,8 @@ impl Callee {
     }
 }
 
-/// The types with which a function is called: the declared ones, and where that is ANY the argument's own.
+/// The types of a call's arguments: the declared types, and the argument's own type in the place of
+/// ANY.
 ///
 /// # Safety
 /// As [`Callee::of_chunk`].

@@ -4,12 +4,12 @@ use super::interrupt::Client;
 use crate::vector::Value;
 use libduckdb_sys as ffi;
 
-/// What a query's connection says of itself.
+/// The connection of a query, and its settings.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Context {
     /// The setting `threads`; 1 if it cannot be read.
     pub threads: usize,
-    /// Which connection it is, and what tells whether it was interrupted.
+    /// The connection, and whether it was interrupted.
     pub client: Client,
 }
 

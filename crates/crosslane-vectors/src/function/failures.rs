@@ -1,5 +1,6 @@
-//! Calls that DuckDB makes while it plans a query, because their arguments are constant. If one fails, it goes on
-//! planning, tries again, and once more when the query runs.
+//! Failures of calls that DuckDB makes while it plans a query, because their arguments are
+//! constant. DuckDB ignores such a failure, and makes the same call again: while it plans, and when
+//! the query runs.
 
 use crosslane::Error;
 use crosslane::batch::Frame;
@@ -8,26 +9,29 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// For how long a failure counts. A query that is only prepared may run much later, and then tries anew.
+/// How long a failure counts. A prepared query may run much later, and then makes the call again.
 const COUNTS: Duration = Duration::from_secs(1);
-/// How long a function must have taken for its failure to be kept, where statements have no numbers, unless the call was cancelled
-/// or cost its worker. A quick function takes 50 ms, too, while others have the processors; then its failure must not be that of a prepared
-/// query which runs again.
+/// Where statements have no numbers, a failure is kept if the function took this long, or if the
+/// call was cancelled or cost its worker. On a busy machine even a quick function takes 50 ms; its
+/// failure must not become that of the next run of a prepared query.
 const SLOW: Duration = if cfg!(test) { Duration::from_millis(50) } else { Duration::from_secs(1) };
 
-/// The calls of a deterministic function at one place in one query; no other query sees them.
+/// The last failure of a deterministic function at one place in one query. Other queries do not see
+/// it.
 ///
-/// DuckDB need not say which arguments are constant. So the last failure of a call with one row, as planning makes
-/// them, is kept with that row, and is that of any call which begins with the same row.
+/// DuckDB does not tell which arguments are constant. Planning makes calls with one row. So the
+/// last failure of a call with one row is kept together with that row, and any call that begins
+/// with the same row fails with it.
 ///
-/// A prepared query runs more than once, and each run is to call the function anew. Where statements have numbers, a
-/// failure counts for its own alone. Elsewhere a run cannot be told from planning. There, failures are kept only where that
-/// spares a wait, and only until the first call that succeeds or has more rows: constant arguments have none such.
+/// A prepared query may run several times, and each run has to call the function again. Where
+/// statements have numbers, a failure counts only for its own statement. Elsewhere a run looks like
+/// planning. There, a failure is kept only if that saves a wait, and only until the first call that
+/// succeeds or has several rows: both show that the arguments vary.
 #[derive(Debug, Default)]
 pub struct RecentFailure {
     /// Whether the arguments are known not to be constant.
     varies: AtomicBool,
-    /// Whether there is a failure, so that calls where none has failed take no lock.
+    /// Whether there is a failure. While there is none, calls take no lock.
     failed: AtomicBool,
     last: Mutex<Option<Failed>>,
 }
@@ -41,8 +45,8 @@ struct Failed {
 }
 
 impl RecentFailure {
-    /// Makes a call with these arguments, unless it has just failed. The statement is planned and run under this number, and
-    /// run again under another one.
+    /// Makes a call with these arguments, unless it has just failed. Planning and the first run of
+    /// a statement have the same number; each further run has another one.
     ///
     /// # Errors
     /// That of the call, or of the one that failed.
@@ -72,7 +76,7 @@ impl RecentFailure {
         outcome
     }
 
-    /// How a call with these arguments has just failed, if it has.
+    /// The failure that counts for a call with these arguments.
     fn failure(&self, statement: Option<u64>, arguments: &dyn Input) -> Option<Error> {
         if !self.failed.load(Relaxed) || arguments.rows() == 0 {
             return None;
@@ -84,17 +88,17 @@ impl RecentFailure {
         (row.bytes() == failed.row.bytes()).then(|| failed.error.clone())
     }
 
-    /// Lets the call be made again, if only that can tell how it ends.
+    /// Forgets the failure, so that the call is made again.
     pub fn forget(&self) {
         self.failed.store(false, Relaxed);
         *self.last.lock().unwrap_or_else(PoisonError::into_inner) = None;
     }
 }
 
-/// Whether a function that was called at `begun` and failed was waited for, or is not to be called again: somebody has cancelled
-/// it, and a call that begins after Ctrl-C is not ended by that; or it has cost its worker, which was replaced, and what had ended
-/// the call may not be there for the next try. Where its guest says so the time is without the boot of its worker, or what else
-/// came before it.
+/// Whether the failure of a call that began at `begun` is kept: the function took long, or another
+/// call would be wrong. After Ctrl-C another call would not be cancelled again. A call that cost
+/// its worker might get the next worker killed too. If the guest reports its time, only that
+/// counts, without the boot of the worker.
 fn is_costly(error: &Error, begun: Instant) -> bool {
     match error {
         Error::TimedOut { .. } | Error::LaneDied { .. } | Error::Cancelled { .. } => true,
@@ -142,35 +146,35 @@ mod tests {
 
     #[test]
     fn a_failure_is_not_tried_again_at_once_and_a_success_is() {
-        let attempts = RecentFailure::default();
+        let recent = RecentFailure::default();
         let one = Bytes(&[1]);
         let text = |outcome: Result<i32, Error>| outcome.unwrap_err().to_string();
-        assert_eq!(attempts.once(Some(1), &one, || Ok(1)).unwrap(), 1);
-        assert_eq!(text(attempts.once(Some(1), &one, failed)), "failed");
-        assert_eq!(text(attempts.once(Some(1), &one, || Ok(2))), "failed");
-        assert_eq!(text(attempts.once(Some(1), &Bytes(&[1, 1, 1]), || Ok(2))), "failed");
+        assert_eq!(recent.once(Some(1), &one, || Ok(1)).unwrap(), 1);
+        assert_eq!(text(recent.once(Some(1), &one, failed)), "failed");
+        assert_eq!(text(recent.once(Some(1), &one, || Ok(2))), "failed");
+        assert_eq!(text(recent.once(Some(1), &Bytes(&[1, 1, 1]), || Ok(2))), "failed");
         assert_eq!(RecentFailure::default().once(Some(1), &one, || Ok(2)).unwrap(), 2);
-        attempts.forget();
-        assert_eq!(attempts.once(Some(1), &one, || Ok(3)).unwrap(), 3);
+        recent.forget();
+        assert_eq!(recent.once(Some(1), &one, || Ok(3)).unwrap(), 3);
     }
 
     #[test]
     fn calls_with_other_arguments_are_made() {
-        let attempts = RecentFailure::default();
-        attempts.once(Some(1), &Bytes(&[1]), failed).unwrap_err();
-        assert_eq!(attempts.once(Some(1), &Bytes(&[2]), || Ok(2)).unwrap(), 2);
-        assert_eq!(attempts.once(Some(1), &Bytes(&[2, 1]), || Ok(2)).unwrap(), 2);
-        assert_eq!(attempts.once(Some(1), &Bytes(&[]), || Ok(2)).unwrap(), 2);
+        let recent = RecentFailure::default();
+        recent.once(Some(1), &Bytes(&[1]), failed).unwrap_err();
+        assert_eq!(recent.once(Some(1), &Bytes(&[2]), || Ok(2)).unwrap(), 2);
+        assert_eq!(recent.once(Some(1), &Bytes(&[2, 1]), || Ok(2)).unwrap(), 2);
+        assert_eq!(recent.once(Some(1), &Bytes(&[]), || Ok(2)).unwrap(), 2);
         // Planning has one row.
-        attempts.once(Some(1), &Bytes(&[2, 2]), failed).unwrap_err();
-        assert_eq!(attempts.once(Some(1), &Bytes(&[2]), || Ok(2)).unwrap(), 2);
+        recent.once(Some(1), &Bytes(&[2, 2]), failed).unwrap_err();
+        assert_eq!(recent.once(Some(1), &Bytes(&[2]), || Ok(2)).unwrap(), 2);
     }
 
     #[test]
     fn calls_of_the_next_run_are_made() {
-        let attempts = RecentFailure::default();
-        attempts.once(Some(1), &Bytes(&[1]), failed).unwrap_err();
-        assert_eq!(attempts.once(Some(2), &Bytes(&[1]), || Ok(2)).unwrap(), 2);
+        let recent = RecentFailure::default();
+        recent.once(Some(1), &Bytes(&[1]), failed).unwrap_err();
+        assert_eq!(recent.once(Some(2), &Bytes(&[1]), || Ok(2)).unwrap(), 2);
     }
 
     #[test]
@@ -191,11 +195,11 @@ mod tests {
             std::thread::sleep(SLOW);
             raised(Duration::ZERO)
         };
-        let (attempts, one) = (RecentFailure::default(), Bytes(&[1]));
+        let (recent, one) = (RecentFailure::default(), Bytes(&[1]));
         let kept = |outcome: &mut dyn FnMut() -> Result<i32, Error>| {
-            attempts.forget();
-            attempts.once(None, &one, outcome).unwrap_err();
-            attempts.failure(None, &one).is_some()
+            recent.forget();
+            recent.once(None, &one, outcome).unwrap_err();
+            recent.failure(None, &one).is_some()
         };
         assert!(!kept(&mut || raised(Duration::from_nanos(1))), "it was quick");
         assert!(!kept(&mut { after_a_boot }), "the function was quick");
@@ -219,8 +223,8 @@ mod tests {
             Err(Error::Raised { function: "f".into(), failure, place: Place::default() })
         };
         assert!(kept(&mut { ended }), "its guest says that its process ends");
-        attempts.forget();
-        attempts.once(None, &one, || Ok(1)).unwrap();
+        recent.forget();
+        recent.once(None, &one, || Ok(1)).unwrap();
         assert!(!kept(&mut || raised(SLOW)), "one has succeeded");
     }
 }

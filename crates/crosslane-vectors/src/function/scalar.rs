@@ -48,7 +48,7 @@ pub trait Scalar: Send + Sync + 'static {
         results: &mut Results<'_>,
     ) -> Result<(), Error>;
 
-    /// What DuckDB is told of how an attempt ended.
+    /// The outcome of a call that DuckDB gets.
     ///
     /// # Errors
     /// If it failed.
@@ -75,7 +75,8 @@ pub unsafe fn register_scalar<S: Scalar>(
     let returns = LogicalType::new(&signature.returns)?;
     let parameters = logical_types(signature.fixed())?;
     let rest = signature.rest().map(LogicalType::new).transpose()?;
-    // SAFETY: all handles live across the calls; what is registered is freed by DuckDB through `drop_box`.
+    // SAFETY: all handles live across the calls; what is registered is freed by DuckDB through
+    // `drop_box`.
     unsafe {
         let mut scalar = ffi::duckdb_create_scalar_function();
         ffi::duckdb_scalar_function_set_name(scalar, name.as_ptr());
@@ -105,39 +106,40 @@ pub unsafe fn register_scalar<S: Scalar>(
     }
 }
 
-/// Gives a call the memory of its attempts, which belongs to this place in this query. DuckDB would tell which arguments are
-/// constant, too, but copies them for that, and refuses the query if there is a subquery in one.
+/// Gives a call in a query the memory of its last failure. DuckDB could also tell which arguments
+/// are constant, but it copies them for that, and refuses a query with a subquery in an argument.
 unsafe extern "C" fn bind(info: ffi::duckdb_bind_info) {
-    let attempts = Box::into_raw(Box::<Arc<RecentFailure>>::default()).cast();
+    let recent = Box::into_raw(Box::<Arc<RecentFailure>>::default()).cast();
     // SAFETY: DuckDB passes its own info, and frees what it is given.
     unsafe {
-        ffi::duckdb_scalar_function_set_bind_data(info, attempts, Some(drop_box::<Arc<RecentFailure>>));
-        ffi::duckdb_scalar_function_set_bind_data_copy(info, Some(copy_attempts));
+        ffi::duckdb_scalar_function_set_bind_data(info, recent, Some(drop_box::<Arc<RecentFailure>>));
+        ffi::duckdb_scalar_function_set_bind_data_copy(info, Some(copy_recent));
     }
 }
 
-unsafe extern "C" fn copy_attempts(attempts: *mut c_void) -> *mut c_void {
+unsafe extern "C" fn copy_recent(recent: *mut c_void) -> *mut c_void {
     // SAFETY: DuckDB passes what `bind` made.
-    let attempts = unsafe { attempts.cast::<Arc<RecentFailure>>().as_ref() };
-    attempts.map_or(ptr::null_mut(), |attempts| Box::into_raw(Box::new(Arc::clone(attempts))).cast())
+    let recent = unsafe { recent.cast::<Arc<RecentFailure>>().as_ref() };
+    recent.map_or(ptr::null_mut(), |recent| Box::into_raw(Box::new(Arc::clone(recent))).cast())
 }
 
 /// An occurrence of a function in a query, on one worker.
 struct Occurrence<S: Scalar> {
     state: S::State,
     /// If the function is deterministic.
-    attempts: Option<Arc<RecentFailure>>,
+    recent: Option<Arc<RecentFailure>>,
 }
 
 unsafe extern "C" fn init<S: Scalar>(info: ffi::duckdb_init_info) {
     // SAFETY: DuckDB copies the text.
     let set_error = |text| unsafe { ffi::duckdb_scalar_function_init_set_error(info, text) };
-    // SAFETY: DuckDB passes its own info, the extra info that was registered, and what `bind` made, if it was called.
+    // SAFETY: DuckDB passes its own info, the extra info that was registered, and what `bind` made,
+    // if it was called.
     run(set_error, || unsafe {
         let scalar = &*ffi::duckdb_scalar_function_init_get_extra_info(info).cast::<S>();
-        let attempts = ffi::duckdb_scalar_function_init_get_bind_data(info).cast::<Arc<RecentFailure>>();
+        let recent = ffi::duckdb_scalar_function_init_get_bind_data(info).cast::<Arc<RecentFailure>>();
         let state = scalar.begin(Context::of_init(info))?;
-        let occurrence = Occurrence::<S> { state, attempts: attempts.as_ref().cloned() };
+        let occurrence = Occurrence::<S> { state, recent: recent.as_ref().cloned() };
         let occurrence = Box::into_raw(Box::new(occurrence)).cast();
         ffi::duckdb_scalar_function_init_set_state(info, occurrence, Some(drop_box::<Occurrence<S>>));
         Ok(())
@@ -151,22 +153,22 @@ unsafe extern "C" fn execute<S: Scalar>(
 ) {
     // SAFETY: DuckDB copies the text.
     let set_error = |text| unsafe { ffi::duckdb_scalar_function_set_error(info, text) };
-    // SAFETY: DuckDB passes its own info, what `init` made, and a chunk and a vector of the registered types that live
-    // until this returns.
+    // SAFETY: DuckDB passes its own info, what `init` made, and a chunk and a vector of the
+    // registered types that live until this returns.
     run(set_error, || unsafe {
         let occurrence = ffi::duckdb_scalar_function_get_state(info).cast::<Occurrence<S>>();
-        let Some(Occurrence { state, attempts }) = occurrence.as_ref() else {
+        let Some(Occurrence { state, recent }) = occurrence.as_ref() else {
             return Err(Error::Engine("DuckDB lost the function's state".into()));
         };
         let function = S::callee(state)?.of_chunk(input)?;
         let arguments = Arguments::of(input, function);
         let mut results = Results::new(output, &function.signature.returns, arguments.rows());
         let mut call = || S::call(state, function, &arguments, &mut results);
-        let outcome = match attempts {
-            Some(attempts) => attempts.once(S::statement(state), &arguments, call),
+        let outcome = match recent {
+            Some(recent) => recent.once(S::statement(state), &arguments, call),
             None => call(),
         };
-        S::settle(state, attempts.as_deref(), outcome)
+        S::settle(state, recent.as_deref(), outcome)
     });
 }
 

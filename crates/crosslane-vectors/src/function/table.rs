@@ -1,8 +1,10 @@
 //! Functions as DuckDB's table functions: what all adapters do alike.
 //!
-//! Binding reads the arguments and says the columns; it happens for EXPLAIN and PREPARE too, and calls nothing. When the query
-//! begins, the function's partitions are asked for, if it has some. Each worker then holds a lane as long as it scans one of them
-//! ([`Scan`]), and the next rows are made while DuckDB uses the last. A query that ends early drops its scans, which cancels them.
+//! Binding reads the arguments and declares the columns. It also happens for EXPLAIN and PREPARE,
+//! and calls no function. When the query begins, it asks the function for its partitions, if it has
+//! any. Then each worker scans one partition at a time, and holds a lane for that ([`Scan`]). The
+//! lane makes the next rows while DuckDB uses the last ones. A query that ends early drops its
+//! scans, which cancels them.
 
 use super::bind::arguments;
 use super::callback::{drop_box, run};
@@ -33,10 +35,10 @@ pub trait Table: Send + Sync + 'static {
     /// If it is no more.
     fn function(&self) -> Result<Arc<Function>, Error>;
 
-    /// One use of the function, with the arguments of its [parameters](Function::parameters).
+    /// One use of the function, with the arguments for its [parameters](Function::parameters).
     ///
     /// # Errors
-    /// If it cannot be said which columns that has.
+    /// If its columns are not known.
     fn bind(&self, function: &Function, arguments: Row, context: Context) -> Result<Bound, Error> {
         Ok(Bound { arguments, rows: function.signature.returns.clone(), context })
     }
@@ -56,10 +58,10 @@ pub trait Query<Z: Zygote>: Send + Sync + 'static {
     /// The function.
     fn function(&self) -> &Arc<Function>;
 
-    /// What it is cancelled with.
+    /// The group with which it is cancelled.
     fn group(&self) -> &CallGroup;
 
-    /// What the function is scanned with: the arguments of its use.
+    /// The arguments of the scans.
     ///
     /// # Errors
     /// If there is no memory for it.
@@ -67,7 +69,7 @@ pub trait Query<Z: Zygote>: Send + Sync + 'static {
         Ok(bound.clone())
     }
 
-    /// What DuckDB is told of how something ended.
+    /// The outcome of a step that DuckDB gets.
     ///
     /// # Errors
     /// If it failed.
@@ -79,7 +81,7 @@ pub trait Query<Z: Zygote>: Send + Sync + 'static {
 /// One use of a table function in a statement.
 #[derive(Debug)]
 pub struct Bound {
-    /// What the function is scanned with.
+    /// The arguments of the scans.
     pub arguments: Row,
     /// A STRUCT of its columns.
     pub rows: DataType,
@@ -87,8 +89,9 @@ pub struct Bound {
     pub context: Context,
 }
 
-/// Makes a table function callable on all connections of the database, from the next statement on. Where DuckDB has a table
-/// function of this name, it keeps that and says nothing: the caller must have looked.
+/// Makes a table function callable on all connections of the database, from the next statement on.
+/// If DuckDB already has a table function of this name, it keeps that without an error, so the
+/// caller must check this before.
 ///
 /// # Errors
 /// [`Error::Engine`] if it is no table function, or DuckDB refuses it.
@@ -111,7 +114,8 @@ pub unsafe fn register_table<T: Table>(
             Ok((name, LogicalType::new(&field.data_type)?))
         })
         .collect::<Result<Vec<_>, Error>>()?;
-    // SAFETY: all handles live across the calls; what is registered is freed by DuckDB through `drop_box`.
+    // SAFETY: all handles live across the calls; what is registered is freed by DuckDB through
+    // `drop_box`.
     let state = unsafe {
         let mut table = ffi::duckdb_create_table_function();
         ffi::duckdb_table_function_set_name(table, name.as_ptr());
@@ -143,7 +147,8 @@ pub unsafe fn register_table<T: Table>(
 unsafe extern "C" fn bind<T: Table>(info: ffi::duckdb_bind_info) {
     // SAFETY: DuckDB copies the text.
     let set_error = |text| unsafe { ffi::duckdb_bind_set_error(info, text) };
-    // SAFETY: DuckDB passes its own info and the extra info that was registered, and copies what it is given.
+    // SAFETY: DuckDB passes its own info and the extra info that was registered, and copies what it
+    // is given.
     run(set_error, || unsafe {
         let table = &*ffi::duckdb_bind_get_extra_info(info).cast::<T>();
         let function = table.function()?;
@@ -177,10 +182,10 @@ struct Running<T: Table> {
     begun: u64,
 }
 
-/// What the workers of a query share out among themselves.
+/// The parts of a table that the workers of a query scan.
 #[derive(Debug)]
 struct Parts {
-    /// The partitions; `None` if the table has none, and is one.
+    /// The partitions; `None` if the table has no partitions, so that it is one part.
     partitions: Option<Vec<Vec<u8>>>,
     next: AtomicUsize,
 }
@@ -194,7 +199,7 @@ impl Parts {
         self.partitions.as_ref().map_or(1, Vec::len)
     }
 
-    /// The next part that no worker has: a partition, if the table has some.
+    /// The next part that no worker has taken: a partition, if the table has any.
     fn next(&self) -> Option<Option<Vec<u8>>> {
         let at = self.next.fetch_add(1, Relaxed);
         match &self.partitions {
@@ -234,7 +239,7 @@ impl<T: Table> Running<T> {
     }
 }
 
-/// What one worker scans.
+/// The scan of one worker.
 enum Part<T: Table> {
     /// The next part, if there is one.
     Next,
@@ -285,11 +290,12 @@ unsafe fn write(
     output: ffi::duckdb_data_chunk,
 ) -> Result<(), Error> {
     for (index, column) in (0..).zip(projection.vectors(batch)) {
-        // SAFETY: the chunk's vectors are of the columns' types, as the caller says, and have so many rows.
+        // SAFETY: the chunk's vectors are of the columns' types, as the caller says, and have so
+        // many rows.
         unsafe {
-            let room = ffi::duckdb_vector_size() as usize;
+            let capacity = ffi::duckdb_vector_size() as usize;
             let vector = ffi::duckdb_data_chunk_get_vector(output, index);
-            Results::new(vector, column.data_type, room).accept(0, column)?;
+            Results::new(vector, column.data_type, capacity).accept(0, column)?;
         }
     }
     Ok(())
@@ -321,8 +327,8 @@ unsafe extern "C" fn local_init<T: Table>(info: ffi::duckdb_init_info) {
 unsafe extern "C" fn execute<T: Table>(info: ffi::duckdb_function_info, output: ffi::duckdb_data_chunk) {
     // SAFETY: DuckDB copies the text.
     let set_error = |text| unsafe { ffi::duckdb_function_set_error(info, text) };
-    // SAFETY: DuckDB passes its own info, what `init` made, this worker's part (to one thread at a time), and a chunk of
-    // the declared columns.
+    // SAFETY: DuckDB passes its own info, what `init` made, this worker's part (to one thread at a
+    // time), and a chunk of the declared columns.
     run(set_error, || unsafe {
         let running = &*ffi::duckdb_function_get_init_data(info).cast::<Running<T>>();
         let part = &mut *ffi::duckdb_function_get_local_init_data(info).cast::<Part<T>>();

@@ -11,10 +11,10 @@ use smallvec::SmallVec;
 use std::ops::Range;
 use std::sync::Arc;
 
-/// Those of a few columns without an allocation.
+/// The types of columns; a few need no allocation.
 type Types<'a> = SmallVec<[&'a DataType; FEW]>;
 
-/// Calls with up to so many arguments make no allocation.
+/// Calls with at most this many arguments make no allocation.
 const FEW: usize = 4;
 
 /// The columns of a chunk: the arguments of a callback, or the rows of a result.
@@ -28,7 +28,7 @@ pub struct Arguments<'a> {
     rows: usize,
 }
 
-/// The columns behind those that have types of their own: they become one, of LISTs.
+/// The columns of a variadic parameter. They become one column of LISTs.
 #[derive(Debug)]
 struct Rest<'a> {
     element: &'a DataType,
@@ -49,7 +49,8 @@ impl<'a> Arguments<'a> {
     /// The arguments of a function's call.
     ///
     /// # Safety
-    /// The chunk must live as long as the result, and have the columns that the function was registered with.
+    /// The chunk must live as long as the result, and have the columns that the function was
+    /// registered with.
     pub unsafe fn of(chunk: ffi::duckdb_data_chunk, function: &'a Function) -> Self {
         let signature = &function.signature;
         let types: Types<'_> = signature.fixed().iter().map(|parameter| &parameter.data_type).collect();
@@ -64,7 +65,7 @@ impl<'a> Arguments<'a> {
         Self { rest, text: function.types.as_ref(), ..unsafe { Self::new(chunk, types) } }
     }
 
-    /// The same for so many rows, which the columns have.
+    /// The same columns with this number of rows.
     #[must_use]
     pub(crate) fn with_rows(self, rows: usize) -> Self {
         Self { rows, ..self }
@@ -77,7 +78,8 @@ impl<'a> Arguments<'a> {
         data_type: &'a DataType,
         rows: &Range<usize>,
     ) -> Result<VectorRows<'a>, Error> {
-        // SAFETY: the chunk has a column of this type at this index, with these rows, and outlives self.
+        // SAFETY: the chunk has a column of this type at this index, with these rows, and outlives
+        // self.
         unsafe {
             let vector = ffi::duckdb_data_chunk_get_vector(self.chunk, index as ffi::idx_t);
             VectorRows::new(vector, data_type, Rows::Range(rows.clone()))
@@ -86,7 +88,7 @@ impl<'a> Arguments<'a> {
 }
 
 impl<'a> Rest<'a> {
-    /// The lists, if they are not too large for a batch.
+    /// The lists, or `None` if they are too large for a batch.
     fn lists(&self, columns: &Sources<'a>, rows: usize) -> Result<Option<ColumnBuilder>, Error> {
         let mut plan = Plan::default();
         columns.plan(&mut plan);
@@ -127,10 +129,10 @@ impl Input for Arguments<'_> {
     }
 }
 
-/// The arguments of a function that takes any number.
+/// The arguments of a variadic function.
 struct WithRest<'a> {
     fixed: Sources<'a>,
-    /// `None` if they are too large: then the batch is cut.
+    /// `None` if they are too large for a batch, which is then cut.
     lists: Option<ColumnBuilder>,
 }
 

@@ -7,13 +7,15 @@ use crosslane::{DataType, Error};
 use libduckdb_sys as ffi;
 use std::ops::Range;
 
-/// Copies rows of a vector to the end of another, behind so many of its own, if there is memory for what they hold.
+/// Appends rows of a vector to another that has `before` rows, if there is memory for their strings
+/// and lists.
 ///
 /// # Errors
 /// [`Error::Engine`] if there is not.
 ///
 /// # Safety
-/// Both vectors must be of the type, the first with the rows, which the selection names as well, and the second with room for them.
+/// Both vectors must be of the type. The first must have the rows, and so must the selection; the
+/// second must have space for them.
 pub(crate) unsafe fn copy(
     from: ffi::duckdb_vector,
     to: ffi::duckdb_vector,

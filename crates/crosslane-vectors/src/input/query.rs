@@ -7,7 +7,7 @@ use std::ffi::{CStr, CString, c_char};
 use std::fmt::Write;
 use std::ptr;
 
-/// What is wrong with a query, in DuckDB's words.
+/// DuckDB's error text as an error.
 ///
 /// # Safety
 /// The text must be null or DuckDB's, and live.
@@ -45,7 +45,8 @@ impl Prepared {
     /// The connection must be open.
     unsafe fn new(connection: ffi::duckdb_connection, query: &str) -> Result<Self, Error> {
         let query = c_string(query)?;
-        // SAFETY: as the caller says; what DuckDB makes is destroyed on every way out, also where it fails.
+        // SAFETY: as the caller says; what DuckDB makes is destroyed on every way out, also where
+        // it fails.
         unsafe {
             let mut extracted = ptr::null_mut();
             let count = ffi::duckdb_extract_statements(connection, query.as_ptr(), &raw mut extracted);
@@ -89,11 +90,12 @@ fn not_one(what: &str) -> Error {
     Error::Engine(format!("the query of a stream is one SELECT, not {what}"))
 }
 
-/// The query that gives the columns that a function takes, by their names and cast to their types, out of those that a
-/// user's query has. It can be prepared.
+/// Wraps a user's query in one that returns the columns of a function's input, found by name and
+/// cast to their types. The result can be prepared.
 ///
 /// # Errors
-/// [`Error::Engine`] with DuckDB's error, or if the user's is no single SELECT without parameters, or lacks a column.
+/// [`Error::Engine`] with DuckDB's error, or if the user's query is not one SELECT without
+/// parameters, or lacks a column.
 ///
 /// # Safety
 /// The connection must be open, and nobody else use it meanwhile.
@@ -144,21 +146,22 @@ fn cast(query: &str, given: &[String], wanted: &[Field]) -> Result<String, Error
         let name = quoted(&field.name, '"');
         let _ = write!(columns, "{comma}CAST({name} AS {}) AS {name}", field.data_type);
     }
-    // So the query may end with a semicolon or a comment.
+    // As a string, the query may end with a semicolon or a comment.
     Ok(format!("SELECT {columns} FROM system.main.query({})", quoted(query, '\'')))
 }
 
-/// The rows of a query, as they are made.
+/// The chunks of a streaming query.
 pub(super) struct Chunks {
     result: ffi::duckdb_result,
-    /// Whether there are no more: DuckDB 1.5 says another time that the result is closed.
+    /// Whether there are no more chunks. DuckDB 1.5 returns an error when it is asked again.
     ended: bool,
     _prepared: Prepared,
 }
 
 impl Chunks {
     /// # Safety
-    /// The connection must outlive the result, and nobody else use it meanwhile, but to interrupt it.
+    /// The connection must outlive the result, and nobody else use it meanwhile, but to interrupt
+    /// it.
     pub(super) unsafe fn new(connection: ffi::duckdb_connection, query: &str) -> Result<Self, Error> {
         // SAFETY: as the caller says; what DuckDB makes is destroyed on every way out.
         unsafe {

@@ -3,8 +3,8 @@
 use crosslane::Error;
 use std::ops::Range;
 
-/// Rows of a vector: neighbours, or several such ranges in any order (the elements of lists). There are no more ranges
-/// than rows of the vector above, however long the lists are.
+/// Rows of a vector: one range, or several ranges in any order (the elements of lists). There are
+/// at most as many ranges as rows in the parent vector, however long the lists are.
 pub(crate) enum Rows {
     Range(Range<usize>),
     Ranges(Vec<Range<usize>>),
@@ -33,12 +33,12 @@ impl Rows {
         }
     }
 
-    /// The rows of the elements of ARRAYs: so many for each row, which may be more than 32 bits count.
+    /// The rows of the elements of ARRAYs of a length. Their numbers may exceed 32 bits.
     pub(super) fn elements(&self, length: usize) -> Result<Self, Error> {
         self.map(|range| range.start * length..range.end * length)
     }
 
-    /// Each range made into another.
+    /// Maps each range.
     pub(super) fn map(&self, map: impl Fn(&Range<usize>) -> Range<usize>) -> Result<Self, Error> {
         Ok(match self {
             Rows::Range(range) => Rows::Range(map(range)),
@@ -52,7 +52,7 @@ impl Rows {
     }
 }
 
-/// Makes room, if there is memory.
+/// Reserves space, or returns an error.
 pub(super) fn reserve<T>(list: &mut Vec<T>, more: usize) -> Result<(), Error> {
     list.try_reserve(more).map_err(|_| Error::memory((list.len() + more).saturating_mul(size_of::<T>())))
 }

@@ -1,9 +1,9 @@
 //! A query whose rows are the input of a stream.
 //!
-//! It is read chunk by chunk, as its rows are made: DuckDB's own buffer holds a few, and the query waits while that is
-//! full. Chunks are put together to batches of about [`LARGE`] bytes. Before many rows are sent batches are shorter, so
-//! that the rows of a short query are for all lanes, and a query that makes its rows slowly has short ones all the
-//! time.
+//! It is read chunk by chunk. DuckDB's own buffer holds a few chunks, and the query waits while the
+//! buffer is full. Chunks are combined to batches of about [`LARGE`] bytes. The first batches are
+//! shorter, so that all lanes get rows of a short query. A query that makes its rows slowly has
+//! short batches all the time.
 
 use super::copy::copy;
 use super::query::Chunks;
@@ -20,11 +20,11 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// About how many bytes a batch has; one of twice as many is cut.
+/// The usual size of a batch in bytes. A batch of twice the size is cut.
 const LARGE: usize = 1 << 20;
 /// The most rows of a batch.
 const MOST_ROWS: usize = 65_536;
-/// So many rows a batch may have from the first on, if they are not large.
+/// The rows that each batch may have, also the first, if they are small.
 const FEW_ROWS: usize = 2048;
 /// After this time a batch is sent as it is.
 const SLOW: Duration = Duration::from_millis(10);
@@ -34,16 +34,16 @@ pub struct StreamInput {
     chunks: Chunks,
     /// A STRUCT of the query's columns.
     rows: Arc<DataType>,
-    /// The same as it travels.
+    /// The type as text, as batches carry it.
     types: Arc<str>,
     lanes: usize,
-    /// Rows that were given out.
+    /// How many rows were returned.
     sent: usize,
-    /// Bytes of a row of the last batch.
+    /// Bytes per row of the last batch.
     width: usize,
-    /// What was read and belongs to the next batch.
+    /// A chunk that belongs to the next batch.
     waiting: Option<Chunk>,
-    /// The rest of what was cut.
+    /// Further pieces of a batch that was cut.
     pieces: VecDeque<MapInput>,
 }
 
@@ -54,14 +54,15 @@ impl std::fmt::Debug for StreamInput {
 }
 
 impl StreamInput {
-    /// Runs a query of [`query_for`] for a stream over so many lanes. It returns when the first rows are there.
+    /// Runs a query of [`query_for`] for a stream over `lanes` lanes. Returns when the first rows
+    /// are there.
     ///
     /// # Errors
     /// [`Error::Engine`] with DuckDB's error.
     ///
     /// # Safety
-    /// The connection must outlive the source, and nobody else use it meanwhile, but to interrupt it. The query's columns must be
-    /// the fields of `rows`.
+    /// The connection must outlive the source, and nobody else use it meanwhile, but to interrupt
+    /// it. The query's columns must be the fields of `rows`.
     pub unsafe fn new(
         connection: ffi::duckdb_connection,
         query: &str,
@@ -89,7 +90,7 @@ impl StreamInput {
         Ok(self.pieces.pop_front())
     }
 
-    /// Reads as many chunks as are a batch.
+    /// Reads the chunks of one batch.
     fn gather(&mut self) -> Result<Option<Batch>, Error> {
         let Some(first) = self.read()? else { return Ok(None) };
         let begun = Instant::now();
@@ -120,7 +121,7 @@ impl StreamInput {
         Ok(None)
     }
 
-    /// How many rows the next batch may have, which has so many at least.
+    /// How many rows the next batch may have, at least `rows`.
     fn capacity(&self, rows: usize) -> usize {
         let fair = self.sent / (2 * self.lanes);
         let light = LARGE / self.width.max(1);
@@ -132,7 +133,7 @@ impl StreamInput {
 struct Batch {
     scratch: Scratch,
     data_type: Arc<DataType>,
-    /// The same as it travels.
+    /// The type as text, as batches carry it.
     types: Arc<str>,
     rows: usize,
     capacity: usize,
@@ -158,10 +159,11 @@ impl Batch {
         self.rows + rows <= self.capacity
     }
 
-    /// Adds a chunk for which there is room. Returns how many bytes that was.
+    /// Adds a chunk for which there is space. Returns its bytes.
     fn append(&mut self, chunk: &Chunk) -> Result<usize, Error> {
         let rows = chunk.rows();
-        // SAFETY: the chunk has a column of the type of each field, and the vector has room for the rows.
+        // SAFETY: the chunk has a column of the type of each field, and the vector has room for the
+        // rows.
         unsafe {
             for (column, data_type) in (0..).zip(self.data_type.children()) {
                 let from = ffi::duckdb_data_chunk_get_vector(chunk.0, column);
@@ -178,7 +180,7 @@ impl Batch {
     }
 }
 
-/// Puts rows of a batch into pieces that are not too large, as far as several rows are.
+/// Cuts rows of a batch into pieces, until each is small enough or has one row.
 fn cut(batch: &Arc<Batch>, rows: Range<usize>, pieces: &mut VecDeque<MapInput>) -> Result<(), Error> {
     let count = rows.len();
     let piece = Piece::new(batch, rows.clone())?;
@@ -195,18 +197,18 @@ fn cut(batch: &Arc<Batch>, rows: Range<usize>, pieces: &mut VecDeque<MapInput>) 
 
 /// Some rows of a batch.
 struct Piece {
-    /// It borrows from the batch, and so comes before it.
+    /// It borrows from the batch, so it is declared first.
     rows: VectorRows<'static>,
     batch: Arc<Batch>,
 }
 
-// SAFETY: it only reads, and what it reads it has a share of.
+// SAFETY: it only reads the batch, which it keeps alive.
 unsafe impl Send for Piece {}
 
 impl Piece {
     fn new(batch: &Arc<Batch>, rows: Range<usize>) -> Result<Self, Error> {
-        // SAFETY: the batch lives as long as the piece, in one place, and has these rows. A batch that is shared does
-        // not change.
+        // SAFETY: the batch lives as long as the piece, in one place, and has these rows. A batch
+        // that is shared does not change.
         let rows = unsafe {
             let data_type: &'static DataType = &*Arc::as_ptr(&batch.data_type);
             VectorRows::new(batch.scratch.vector, data_type, Rows::Range(rows))?

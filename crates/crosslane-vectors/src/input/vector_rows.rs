@@ -1,8 +1,8 @@
 //! The rows of a vector as a column of a batch.
 //!
-//! A [`VectorRows`] is a tree over the vectors of one column, for some of its rows. It is measured when it
-//! is made and written once, straight into the lane's ring. The values of NULL rows are never read:
-//! DuckDB leaves any bytes there.
+//! A [`VectorRows`] is a tree over the vectors of one column, for some of its rows. It is measured
+//! when it is made and written once, straight into the lane's ring. The values of NULL rows are
+//! never read: DuckDB leaves any bytes there.
 
 use super::rows::{Rows, reserve};
 use crate::types::{decimal_width, encoding};
@@ -21,9 +21,9 @@ pub(crate) struct VectorRows<'a> {
     mask: Option<&'a [u64]>,
     rows: Rows,
     nulls: usize,
-    /// Bytes of strings, elements of lists.
+    /// The bytes of all strings, or the elements of all lists.
     total: usize,
-    /// The bytes of the rows and where each ends, if they are not as DuckDB has them.
+    /// For types with an encoding of DuckDB's own: the decoded bytes, and where each row ends.
     decoded: Option<(Vec<u8>, Vec<usize>)>,
     children: Vec<VectorRows<'a>>,
 }
@@ -70,7 +70,8 @@ impl<'a> VectorRows<'a> {
         let (decoded, children) = (None, Vec::new());
         let mut source = Self { data_type, data, mask, rows, nulls: 0, total: 0, decoded, children };
         source.nulls = source.count_nulls();
-        // SAFETY: the layouts say which vectors lie below; the element rows come from DuckDB's entries.
+        // SAFETY: the layouts say which vectors lie below; the element rows come from DuckDB's
+        // entries.
         unsafe {
             match data_type.layout() {
                 Layout::Bits | Layout::Fixed(_) => {}
@@ -111,8 +112,9 @@ impl<'a> VectorRows<'a> {
         Ok(())
     }
 
-    /// How many bytes DuckDB allocates to add these rows to a vector of the type that has room for them: for strings, and for
-    /// the elements of lists, for which it takes the next power of two.
+    /// How many bytes DuckDB allocates to add these rows to a vector of the type with space for
+    /// them: for strings, and for the elements of lists, whose number it rounds up to a power of
+    /// two.
     ///
     /// # Safety
     /// The vector must be one of the type.
@@ -281,12 +283,12 @@ impl<'a> VectorRows<'a> {
         });
     }
 
-    /// The mask, if a row is NULL.
+    /// The validity mask, if a row is NULL.
     fn nulls_mask(&self) -> Option<&'a [u64]> {
         self.mask.filter(|_| self.nulls > 0)
     }
 
-    /// The strings of neighbouring rows. Those of NULL rows may be anything: not even their length means something.
+    /// The strings of a range of rows. Those of NULL rows are undefined, also their length.
     ///
     /// # Safety
     /// The data must be strings.
@@ -310,7 +312,8 @@ impl<'a> VectorRows<'a> {
             }
         } else {
             for range in self.rows.ranges() {
-                // SAFETY: as the caller says; the strings are DuckDB's, and live as long as the vector.
+                // SAFETY: as the caller says; the strings are DuckDB's, and live as long as the
+                // vector.
                 unsafe {
                     match self.nulls_mask() {
                         None => texts.add_strings(self.strings(range), |_| true),

@@ -1,4 +1,4 @@
-//! Batches of results that are longer than DuckDB's chunks, portion by portion.
+//! Batches of results that are longer than DuckDB's chunks.
 
 use super::projection::Projection;
 use super::results::Results;
@@ -10,7 +10,7 @@ use crosslane::call::Output;
 use crosslane::{DataType, Error};
 use libduckdb_sys as ffi;
 
-/// The rows of a batch that are still to be given to DuckDB.
+/// The rows of a batch that DuckDB has not taken yet.
 #[derive(Debug, Default)]
 pub struct PendingRows {
     /// For each vector of a chunk, all rows of its column, and its type.
@@ -20,13 +20,15 @@ pub struct PendingRows {
 }
 
 impl PendingRows {
-    /// Puts the first of the rows from `first` on into a chunk, and keeps the others. Returns how many.
+    /// Puts rows from `first` on into a chunk, as many as it takes, and keeps the others. Returns
+    /// how many it took.
     ///
     /// # Errors
     /// [`Error::Engine`] if there is no memory.
     ///
     /// # Safety
-    /// The chunk must be an empty one of the projection's columns, and the batch a STRUCT of all columns.
+    /// The chunk must be an empty one of the projection's columns, and the batch a STRUCT of all
+    /// columns.
     pub unsafe fn begin(
         &mut self,
         batch: &Column<'_>,
@@ -35,7 +37,8 @@ impl PendingRows {
         output: ffi::duckdb_data_chunk,
     ) -> Result<usize, Error> {
         *self = Self::default();
-        // SAFETY: the vectors are of the columns' types, as the caller says, and have room for so many rows.
+        // SAFETY: the vectors are of the columns' types, as the caller says, and have space for the
+        // rows.
         unsafe {
             let longest = ffi::duckdb_vector_size() as usize;
             let columns = projection.columns().map(|column| &batch.children[column]);
@@ -61,7 +64,7 @@ impl PendingRows {
         }
     }
 
-    /// Puts the next of the rows into a chunk. Returns how many; 0 if there are no more.
+    /// Puts the next rows into a chunk. Returns how many; 0 if there are no more.
     ///
     /// # Errors
     /// As [`PendingRows::begin`].

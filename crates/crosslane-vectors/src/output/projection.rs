@@ -1,26 +1,26 @@
-//! The columns of a table function that a query wants: no others are made into values, sent or written.
+//! The columns of a table function that a query uses. Only these are converted, sent and written.
 
 use crosslane::batch::Column;
 use crosslane::{DataType, Error};
 use libduckdb_sys as ffi;
 use std::sync::Arc;
 
-/// The columns that one scan makes.
+/// The columns of one scan.
 #[derive(Debug)]
 pub struct Projection {
     /// Their indices among all columns, ascending.
     pub(crate) wanted: Arc<[usize]>,
     /// A STRUCT of them.
     pub(crate) rows: DataType,
-    /// For each vector of a chunk, which of them it takes.
+    /// For each vector of a chunk, the index of its column among the wanted ones.
     vectors: Vec<usize>,
 }
 
 impl Projection {
-    /// What DuckDB wants of a STRUCT of all columns.
+    /// The columns that DuckDB wants out of a STRUCT of all columns.
     ///
     /// # Errors
-    /// [`Error::Engine`] for a column that there is not.
+    /// [`Error::Engine`] for a column that does not exist.
     ///
     /// # Safety
     /// The info must be that of an `init` callback.
@@ -33,7 +33,7 @@ impl Projection {
         Self::new(&asked, all)
     }
 
-    /// The columns in the order in which they are asked for.
+    /// The columns, in the order in which DuckDB asks for them.
     fn new(asked: &[usize], all: &DataType) -> Result<Self, Error> {
         let DataType::Struct(fields) = all else {
             return Err(Error::Engine(format!("{all} has no columns")));

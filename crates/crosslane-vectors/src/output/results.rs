@@ -1,8 +1,9 @@
-//! Results into DuckDB's vectors.
+//! Writes results into DuckDB's vectors.
 //!
-//! A [`Results`] knows its vector's type and rows, and a column is measured before it is written, so that no column
-//! can be written where there is no room for it. DuckDB reads what lies below a NULL when it sorts, hashes or copies
-//! rows: there must be NULLs too, down to the last child, and nothing that points anywhere.
+//! A [`Results`] knows the type and the rows of its vector, and checks a column before it writes
+//! it, so that nothing is written outside of the vector. DuckDB reads the children of a NULL when
+//! it sorts, hashes or copies rows. So they must be NULL too, down to the last child, and must not
+//! point anywhere.
 
 use crate::types::{decimal_width, encoding};
 use crate::vector::string::{DuckString, INLINE};
@@ -39,7 +40,8 @@ impl Output for Results<'_> {
                 self.rows, self.data_type
             )));
         }
-        // SAFETY: the vector is of the column's type and has its rows, and the column holds together.
+        // SAFETY: the vector is of the column's type and has its rows, and the column holds
+        // together.
         unsafe { write(self.vector, first, results) }
     }
 
@@ -54,7 +56,8 @@ impl Output for Results<'_> {
         if !fits || results.data_type != self.data_type || !is_direct(results, values.length()) {
             return Ok(false);
         }
-        // SAFETY: the vector is of the column's type and has its rows, and column and values hold together.
+        // SAFETY: the vector is of the column's type and has its rows, and column and values hold
+        // together.
         unsafe { write_unread(self.vector, first, results, values, check)? };
         Ok(true)
     }
@@ -67,7 +70,8 @@ impl Output for Results<'_> {
     }
 }
 
-/// Whether a column with so many bytes of values has what it says, and DuckDB has the values as the batch has them.
+/// Whether a column with `values` bytes is consistent, and DuckDB has its values in the same form
+/// as the batch.
 fn is_direct(column: &Column<'_>, values: usize) -> bool {
     let same = match column.data_type {
         DataType::Decimal { precision, .. } => decimal_width(*precision) == 16,
@@ -75,7 +79,7 @@ fn is_direct(column: &Column<'_>, values: usize) -> bool {
     };
     let lies = match column.data_type.layout() {
         Layout::Fixed(width) => values == column.rows * width,
-        // Fewer are held in place by a string itself.
+        // A string holds fewer bytes in itself.
         Layout::Bytes { .. } => values > INLINE && column.rows > 0 && are_offsets(column, values),
         _ => false,
     };
@@ -84,7 +88,7 @@ fn is_direct(column: &Column<'_>, values: usize) -> bool {
 
 /// Whether a column has offsets for its rows, none beyond `end`.
 fn are_offsets(column: &Column<'_>, end: usize) -> bool {
-    // Folded instead of short-circuited, so that it runs on vector registers.
+    // A fold without early exit, so that the compiler vectorizes it.
     let ascending = column.offsets.windows(2).fold(true, |ascending, pair| ascending & (pair[0] <= pair[1]));
     column.offsets.len() == column.rows + 1
         && column.offsets[0] >= 0
@@ -92,7 +96,7 @@ fn are_offsets(column: &Column<'_>, end: usize) -> bool {
         && column.offsets[column.rows] as usize <= end
 }
 
-/// Whether a column and its children have the rows and bytes that they say.
+/// Whether a column and its children have the rows and bytes that they claim.
 fn is_sound(column: &Column<'_>) -> bool {
     let rows = column.rows;
     let bits = |bytes: &[u8]| bytes.len() >= rows.div_ceil(8);
@@ -114,13 +118,13 @@ fn is_sound(column: &Column<'_>) -> bool {
         }
 }
 
-/// Makes rows NULL, and all that lies below them. What NULLs point to is nothing.
+/// Makes rows and all their children NULL. The strings and lists of NULLs become empty.
 ///
 /// # Safety
 /// The vector must be of this type, and have the rows.
 unsafe fn set_null(vector: ffi::duckdb_vector, data_type: &DataType, rows: Range<usize>) {
-    // SAFETY: strings and list entries have 16 bytes; children have a row for each of a STRUCT, and as many as elements for
-    // each of an ARRAY.
+    // SAFETY: strings and list entries have 16 bytes; children have a row for each of a STRUCT, and
+    // as many as elements for each of an ARRAY.
     unsafe {
         validity::mark_all(mask(vector, rows.end), rows.clone());
         match data_type.layout() {
@@ -155,7 +159,7 @@ unsafe fn mask<'a>(vector: ffi::duckdb_vector, rows: usize) -> &'a mut [u64] {
     }
 }
 
-/// Makes those of the rows from `first` on NULL, as [`set_null`] does, that are NULL in a bitmap.
+/// Makes the rows from `first` on that are NULL in a bitmap NULL, as [`set_null`] does.
 ///
 /// # Safety
 /// As [`set_null`]. The bitmap must have the rows.
@@ -221,7 +225,7 @@ unsafe fn write(vector: ffi::duckdb_vector, first: usize, column: &Column<'_>) -
                 }
             }
         }
-        // Last, because it goes down into what was written.
+        // Last, because it changes the children that were written.
         if let Some(validity) = column.validity {
             set_nulls(vector, column.data_type, first, validity, column.rows);
         }
@@ -229,7 +233,8 @@ unsafe fn write(vector: ffi::duckdb_vector, first: usize, column: &Column<'_>) -
     Ok(())
 }
 
-/// Copies values that a guest can still change to their place, has the copy checked, and writes a column of it.
+/// Copies values that a guest can still change into the vector, has the copy checked, and finishes
+/// the column.
 ///
 /// # Safety
 /// As [`write`]; column and values must be as [`is_direct`] says.
@@ -241,7 +246,8 @@ unsafe fn write_unread(
     check: &mut dyn FnMut(&Column<'_>) -> Result<(), Error>,
 ) -> Result<(), Error> {
     let length = values.length();
-    // SAFETY: as the caller says. The slices are of the copy, which is DuckDB's, and which nobody writes as long as they live.
+    // SAFETY: as the caller says. The slices are of the copy in DuckDB's memory, which nobody
+    // writes while they live.
     unsafe {
         match column.data_type.layout() {
             Layout::Fixed(width) => {
@@ -307,7 +313,7 @@ unsafe fn convert<T>(
     }
 }
 
-/// Copies all bytes into the vector's heap at once, and lets the strings point into them.
+/// Copies all bytes into the vector's heap at once, and points the strings to them.
 ///
 /// # Safety
 /// As [`write`], for a column of strings.
@@ -326,7 +332,8 @@ unsafe fn write_bytes(vector: ffi::duckdb_vector, first: usize, column: &Column<
     Ok(())
 }
 
-/// Has DuckDB copy bytes, too many for a string to hold in place, into the vector's heap. Returns where they are.
+/// Lets DuckDB copy bytes into the vector's heap, more than a string holds in itself. Returns their
+/// address there.
 ///
 /// # Safety
 /// The vector must have strings, and this row. The bytes must be mapped; DuckDB copies them once.
@@ -337,7 +344,8 @@ unsafe fn assign(
     length: usize,
 ) -> Result<*const u8, Error> {
     memory::check_strings(length)?;
-    // SAFETY: the row's string is assigned to get memory of the vector's own, whose address is then read back from it.
+    // SAFETY: assigning the row's string allocates memory of the vector; its address is then read
+    // from the string.
     unsafe {
         let index = row as ffi::idx_t;
         ffi::duckdb_unsafe_vector_assign_string_element_len(
@@ -367,7 +375,7 @@ unsafe fn point(vector: ffi::duckdb_vector, first: usize, column: &Column<'_>, h
 }
 
 /// # Safety
-/// As [`write`], for a column of bytes that DuckDB has in another form.
+/// As [`write`], for a column of bytes that DuckDB encodes in another form.
 unsafe fn write_encoded(vector: ffi::duckdb_vector, first: usize, column: &Column<'_>) -> Result<(), Error> {
     let (mut bytes, mut offsets) = (Vec::new(), vec![0]);
     for row in 0..column.rows {
@@ -387,7 +395,8 @@ unsafe fn write_encoded(vector: ffi::duckdb_vector, first: usize, column: &Colum
 /// # Safety
 /// As [`write`], for a LIST or MAP.
 unsafe fn write_list(vector: ffi::duckdb_vector, first: usize, column: &Column<'_>) -> Result<(), Error> {
-    // SAFETY: the child is given room before it is written, and its vector fetched after that.
+    // SAFETY: space of the child is reserved before it is written, and its vector fetched after
+    // that.
     unsafe {
         let before = ffi::duckdb_list_vector_get_size(vector) as usize;
         let elements = &column.children[0];
@@ -416,7 +425,7 @@ mod tests {
 
     #[test]
     fn the_elements_of_arrays_are_counted_beyond_32_bits() {
-        // So empty that they take no memory.
+        // STRUCTs without fields take no memory.
         let empty = DataType::Struct(Arc::new([]));
         let array = DataType::Array(Arc::new(empty.clone()), 100_000);
         let column = |data_type, rows, children| Column {

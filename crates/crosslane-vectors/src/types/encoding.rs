@@ -1,8 +1,9 @@
-//! The types whose bytes DuckDB keeps in a form of its own: BIT and BIGNUM.
+//! The types whose bytes DuckDB encodes in a form of its own: BIT and BIGNUM.
 //!
-//! A BIT is a byte that counts the bits to skip, which are ones, and the bits, the first one highest. A BIGNUM is three
-//! bytes with the count of those behind, and the magnitude, the highest byte first; of a positive one the highest bit of the
-//! first byte is set, and of a negative one all bits are flipped. Both have no other form of the same value.
+//! A BIT is a byte with the number of padding bits, which are ones, and then the bits, the first
+//! one highest. A BIGNUM has three bytes with the length of the magnitude, and then the magnitude,
+//! its highest byte first. In a positive BIGNUM the highest bit of the first byte is set; in a
+//! negative one all bits are flipped. Each value has only one such form.
 
 use crosslane::{DataType, integer};
 
@@ -11,7 +12,7 @@ pub(crate) fn is_encoded(data_type: &DataType) -> bool {
     matches!(data_type, DataType::Bit | DataType::BigNum)
 }
 
-/// Appends a value of DuckDB's as it travels. What DuckDB would not have made becomes anything.
+/// Appends a value of DuckDB's in the form of batches. An invalid value gives an undefined result.
 pub(crate) fn decode(data_type: &DataType, bytes: &[u8], out: &mut Vec<u8>) {
     match data_type {
         DataType::Bit => {
@@ -21,8 +22,8 @@ pub(crate) fn decode(data_type: &DataType, bytes: &[u8], out: &mut Vec<u8>) {
         }
         _ => {
             let [first, _, _, magnitude @ ..] = bytes else { return };
-            // The complement of a negative one's bytes is its magnitude, and that of a magnitude is one less than its
-            // negative: as a two's complement, the bytes as they are are one too small.
+            // The flipped bytes of a negative number are the complement of its magnitude. As a
+            // two's complement, that is one less than the number, so one is added.
             let negative = first & 0x80 == 0;
             let mut carry = negative;
             out.extend(magnitude.iter().rev().map(|byte| {
@@ -35,7 +36,7 @@ pub(crate) fn decode(data_type: &DataType, bytes: &[u8], out: &mut Vec<u8>) {
     }
 }
 
-/// The bytes that a value becomes, either way, at most.
+/// The most bytes of a value after decoding or encoding it.
 pub(crate) fn longest(data_type: &DataType, length: usize) -> usize {
     match data_type {
         DataType::Bit => length * 8,
@@ -43,13 +44,13 @@ pub(crate) fn longest(data_type: &DataType, length: usize) -> usize {
     }
 }
 
-/// Appends a value that travelled as DuckDB keeps it.
+/// Appends a value of a batch in DuckDB's form.
 pub(crate) fn encode(data_type: &DataType, bytes: &[u8], out: &mut Vec<u8>) {
     match data_type {
         DataType::Bit => {
             let skip = bytes.len().wrapping_neg() % 8;
             out.push(skip as u8);
-            // Ones for those to skip, and a digit's lowest bit is its value.
+            // The padding is ones, and the lowest bit of a digit is its value.
             let mut byte = (1u16 << skip) as u8 - 1;
             for (at, digit) in (skip..).zip(bytes) {
                 byte = byte << 1 | digit & 1;

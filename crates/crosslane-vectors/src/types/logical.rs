@@ -1,4 +1,4 @@
-//! SQL types as DuckDB's logical types.
+//! Converts SQL types to DuckDB's logical types, and back.
 
 use crate::vector::owned_text;
 use crosslane::{DataType, Error, Field, MOST_LEVELS, MOST_MEMBERS};
@@ -70,7 +70,7 @@ impl LogicalType {
     }
 
     fn parametric(data_type: &DataType) -> Result<Self, Error> {
-        // Of a MAP the parts, and not the entries, which DuckDB makes of them.
+        // For a MAP, DuckDB takes key and value, and makes the entries itself.
         let parts = match data_type {
             DataType::Map(entry) => entry,
             data_type => data_type,
@@ -92,7 +92,7 @@ impl LogicalType {
                 }
                 DataType::Map(_) => ffi::duckdb_create_map_type(children[0].0, children[1].0),
                 DataType::Struct(fields) | DataType::Union(fields) => {
-                    // The tag of a UNION is DuckDB's own.
+                    // DuckDB adds the tag of a UNION itself.
                     let first = usize::from(matches!(data_type, DataType::Union(_)));
                     let names = c_strings(fields[first..].iter().map(|field| field.name.as_str()))?;
                     let mut names: Vec<*const c_char> = names.iter().map(|name| name.as_ptr()).collect();
@@ -143,7 +143,8 @@ pub unsafe fn data_type(logical: ffi::duckdb_logical_type) -> Result<DataType, E
 /// As [`data_type`].
 unsafe fn data_type_within(logical: ffi::duckdb_logical_type, levels: usize) -> Result<DataType, Error> {
     use DataType as T;
-    // SAFETY: the caller vouches for the handle; the handles and texts that DuckDB makes are freed here.
+    // SAFETY: the caller vouches for the handle; the handles and texts that DuckDB makes are freed
+    // here.
     unsafe {
         let child = |logical| {
             let owned = LogicalType(logical);
@@ -156,7 +157,7 @@ unsafe fn data_type_within(logical: ffi::duckdb_logical_type, levels: usize) -> 
             ffi::DUCKDB_TYPE_DUCKDB_TYPE_BOOLEAN => T::Boolean,
             ffi::DUCKDB_TYPE_DUCKDB_TYPE_TINYINT => T::TinyInt,
             ffi::DUCKDB_TYPE_DUCKDB_TYPE_SMALLINT => T::SmallInt,
-            // DuckDB gives a NULL without a type the type INTEGER; so do we.
+            // DuckDB makes an INTEGER of a NULL without a type; so do we.
             ffi::DUCKDB_TYPE_DUCKDB_TYPE_INTEGER | ffi::DUCKDB_TYPE_DUCKDB_TYPE_SQLNULL => T::Integer,
             ffi::DUCKDB_TYPE_DUCKDB_TYPE_BIGINT => T::BigInt,
             ffi::DUCKDB_TYPE_DUCKDB_TYPE_UTINYINT => T::UTinyInt,
@@ -254,7 +255,7 @@ fn c_strings<'a>(texts: impl Iterator<Item = &'a str>) -> Result<Vec<CString>, E
         .collect()
 }
 
-/// Bytes of a DECIMAL in DuckDB's vectors.
+/// The bytes of a DECIMAL in DuckDB's vectors.
 pub(crate) fn decimal_width(precision: u8) -> usize {
     match precision {
         0..=4 => 2,

@@ -6,13 +6,14 @@ use crosslane::{DataType, Error, TypeNames};
 use libduckdb_sys as ffi;
 use std::ffi::{CStr, CString};
 
-/// The database, schema and name of each type, and whether it is in the database of statements that name none.
+/// The database, schema and name of each type, and whether it is in the current database.
 const ALL: &CStr = c"\
     SELECT DISTINCT database_name, schema_name, type_name, database_name = current_database() \
     FROM duckdb_types() WHERE NOT internal ORDER BY ALL";
 
-/// The types of the databases that a connection sees, by all names that SQL has for them: `mood` if the schema is `main`,
-/// `shop.mood`, and `database.shop.mood`, or `database.mood`. A type that functions cannot have is left out.
+/// The types of the databases that a connection sees, by all names that SQL has for them: `mood` in
+/// the schema `main`, `shop.mood`, and `database.shop.mood` or `database.mood`. Types that
+/// functions cannot have are left out.
 ///
 /// # Errors
 /// [`Error::Engine`] if DuckDB does not list them.
@@ -43,7 +44,7 @@ pub unsafe fn type_names(connection: ffi::duckdb_connection) -> Result<TypeNames
     Ok(names.into_iter().flatten().collect())
 }
 
-/// What each of these stands for; none where functions cannot have it.
+/// The meaning of each name; `None` for a type that functions cannot have.
 ///
 /// # Safety
 /// As [`type_names`].
@@ -65,7 +66,7 @@ unsafe fn types(connection: ffi::duckdb_connection, all: &[[String; 4]]) -> Vec<
     match found {
         Some(found) => found,
         None if all.len() == 1 => vec![None],
-        // One that cannot be used keeps the others from it.
+        // One type that cannot be used makes the whole query fail.
         None => {
             // SAFETY: as the caller says.
             let each = all.iter().map(|one| unsafe { types(connection, std::slice::from_ref(one)) });

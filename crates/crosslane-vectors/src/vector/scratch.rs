@@ -1,8 +1,8 @@
-//! A vector of our own.
+//! Vectors that the extension makes itself.
 
 use libduckdb_sys as ffi;
 
-/// A vector, and a selection of as many of its rows.
+/// A vector, and a selection of all its rows in order.
 #[derive(Debug)]
 pub(crate) struct Scratch {
     pub(crate) vector: ffi::duckdb_vector,
@@ -27,7 +27,7 @@ impl Scratch {
         }
     }
 
-    /// For states, which are addresses.
+    /// A vector of states, which are addresses.
     pub(crate) fn of_states(capacity: ffi::idx_t) -> Self {
         // SAFETY: the type's handle lives across the call. A pointer is as wide as the type.
         unsafe {

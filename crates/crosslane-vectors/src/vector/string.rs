@@ -1,8 +1,8 @@
-//! DuckDB's strings, as they lie in its vectors, and their way into a batch.
+//! DuckDB's strings in vectors, and how they are copied into a batch.
 
 use std::ops::Range;
 
-/// The most bytes that a string holds in place.
+/// The most bytes that a string holds in itself.
 pub(crate) const INLINE: usize = 12;
 
 /// DuckDB's string: its length, then up to 12 bytes, or the first four of more and their address.
@@ -11,15 +11,16 @@ pub(crate) const INLINE: usize = 12;
 pub(crate) struct DuckString([u8; 16]);
 
 impl DuckString {
-    /// The string of these bytes of `all`: up to 12 in place, more as their first ones and their address.
+    /// The string of these bytes of `all`. It holds up to 12 bytes in itself; of more it holds the
+    /// first four and the address.
     ///
     /// # Panics
-    /// If `all` has not got them.
+    /// If the range is not within `all`.
     #[inline]
     pub(crate) fn new(all: &[u8], bytes: Range<usize>, address: *const u8) -> Self {
         assert!(bytes.end <= all.len());
         let length = bytes.len();
-        // Two words, put together in registers: a word that was just written in parts is slow to read.
+        // Two words, composed in registers: reading a word that was just written in parts is slow.
         let (low, high) = match all[bytes.start..].first_chunk::<INLINE>() {
             Some([a, b, c, d, rest @ ..]) => {
                 let (first, rest) = (u32::from_le_bytes([*a, *b, *c, *d]), u64::from_le_bytes(*rest));
@@ -43,7 +44,7 @@ impl DuckString {
         u128::from_le_bytes(self.0) as u32 as usize
     }
 
-    /// Where the bytes of a string are that does not hold them in place.
+    /// The address of the bytes of a string that does not hold them in itself.
     #[inline]
     pub(crate) fn address(&self) -> *const u8 {
         (u128::from_le_bytes(self.0) >> 64) as u64 as *const u8
@@ -60,7 +61,7 @@ impl DuckString {
     }
 }
 
-/// Strings on their way into a batch: where each begins, and one's bytes behind the other's.
+/// Writes strings into a batch: the offset of each, and all bytes one after another.
 pub(crate) struct Texts<'a> {
     offsets: &'a mut [[u8; 4]],
     out: &'a mut [u8],
@@ -78,7 +79,7 @@ impl<'a> Texts<'a> {
         next
     }
 
-    /// Adds a text. After the last, an empty one says where that ends.
+    /// Adds a text. An empty text after the last one stores the end.
     ///
     /// # Panics
     /// If there is no room for it.
@@ -88,7 +89,8 @@ impl<'a> Texts<'a> {
         self.end += bytes.len();
     }
 
-    /// Adds strings. One that `is_valid` denies may be anything, and is added as an empty one.
+    /// Adds strings. A string for which `is_valid` is false may be undefined, and is added as an
+    /// empty one.
     ///
     /// # Safety
     /// The others must be DuckDB's own, and alive.
@@ -103,10 +105,12 @@ impl<'a> Texts<'a> {
             let length = if is_valid(at) { string.length() } else { 0 };
             let out = &mut self.out[end..];
             if length > INLINE {
-                // SAFETY: a string of more than 12 bytes lies at its address, and is alive, as the caller says.
+                // SAFETY: a string of more than 12 bytes lies at its address, and is alive, as the
+                // caller says.
                 copy_long(out, unsafe { std::slice::from_raw_parts(string.address(), length) });
             } else if let Some(place) = out.first_chunk_mut::<16>() {
-                // All that may be in place, and zeros: what is behind the string is written over by the next.
+                // All that may be in place, and zeros: what is behind the string is written over by
+                // the next.
                 *place = (u128::from_le_bytes(string.0) >> 32).to_le_bytes();
             } else {
                 out[..length].copy_from_slice(&string.0[4..4 + length]);
@@ -117,8 +121,8 @@ impl<'a> Texts<'a> {
     }
 }
 
-/// Copies more than 12 bytes to the start of `out`. Most strings are short: two loads and two stores, which overlap in the
-/// middle, take less time than a call.
+/// Copies more than 12 bytes to the start of `out`. Most strings are short: two loads and two
+/// stores, which overlap in the middle, take less time than a call.
 #[inline(always)]
 fn copy_long(out: &mut [u8], bytes: &[u8]) {
     let out = &mut out[..bytes.len()];
@@ -207,7 +211,8 @@ mod tests {
     #[test]
     fn strings_are_read_to_their_end_and_no_further() {
         const PAGE: usize = 4096;
-        // SAFETY: a mapping at a place that the kernel chooses, of which the second page admits no access.
+        // SAFETY: a mapping at a place that the kernel chooses, of which the second page admits no
+        // access.
         let page = unsafe {
             let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
             let base =

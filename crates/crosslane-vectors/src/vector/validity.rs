@@ -1,5 +1,6 @@
-//! Which rows are not NULL: DuckDB's masks, of 64-bit words, and the bitmaps of batches, of bytes. Both have a bit for each
-//! row, from the lowest on, which is 1 if the row is not NULL. So 64 rows are copied and counted at a time.
+//! Which rows are not NULL. DuckDB has masks of 64-bit words, and batches have bitmaps of bytes.
+//! Both have a bit for each row, from the lowest bit on, which is 1 if the row is not NULL. So 64
+//! rows are copied and counted at a time.
 
 use std::ops::Range;
 
@@ -14,7 +15,7 @@ fn lowest(count: usize) -> u64 {
     if count >= 64 { u64::MAX } else { (1 << count) - 1 }
 }
 
-/// The bits of a range, up to 64 at a time with how many they are. What lies behind them in their word is 0.
+/// The bits of a range, up to 64 at a time, and how many they are. Higher bits of the word are 0.
 fn pieces(mask: &[u64], range: Range<usize>) -> impl Iterator<Item = (u64, usize)> {
     range.clone().step_by(64).map(move |at| {
         let (index, shift, count) = (at / 64, at % 64, 64.min(range.end - at));
@@ -31,7 +32,7 @@ pub(crate) fn nulls(mask: &[u64], range: Range<usize>) -> usize {
     pieces(mask, range).map(|(word, count)| count - word.count_ones() as usize).sum()
 }
 
-/// Writes a bitmap of ranges of a mask, one behind the other, which it has just enough bytes for.
+/// Writes ranges of a mask, one after another, into a bitmap with just enough bytes.
 pub(crate) fn copy<'a>(mask: &[u64], ranges: impl Iterator<Item = &'a Range<usize>>, bitmap: &mut [u8]) {
     let (mut word, mut filled, mut to) = (0, 0, 0);
     for (bits, count) in ranges.flat_map(|range| pieces(mask, range.clone())) {
@@ -41,7 +42,7 @@ pub(crate) fn copy<'a>(mask: &[u64], ranges: impl Iterator<Item = &'a Range<usiz
             bitmap[to..to + 8].copy_from_slice(&word.to_le_bytes());
             to += 8;
             filled -= 64;
-            // Those that found no place. All 64 did if none were left over from before.
+            // The bits that did not fit. None are left if the word was empty before.
             word = if filled == 0 { 0 } else { bits >> (count - filled) };
         }
     }
@@ -49,7 +50,8 @@ pub(crate) fn copy<'a>(mask: &[u64], ranges: impl Iterator<Item = &'a Range<usiz
     bitmap[to..to + rest].copy_from_slice(&word.to_le_bytes()[..rest]);
 }
 
-/// The NULLs among the first rows of a bitmap: for each 64 rows the first of them, and a word in which NULLs are 1.
+/// The NULLs among the first rows of a bitmap: for each 64 rows the index of the first, and a word
+/// in which NULLs are 1.
 fn missing(bitmap: &[u8], rows: usize) -> impl Iterator<Item = (usize, u64)> {
     bitmap[..rows.div_ceil(8)].chunks(8).enumerate().map(move |(index, bytes)| {
         let mut word = [0; 8];

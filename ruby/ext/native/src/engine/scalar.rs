@@ -15,7 +15,7 @@ use crosslane::{ColumnBuilder, DataType, Entry, Error, Failure, Function, Librar
 use crosslane_guest::{CallError, Progress};
 use crosslane_gvl::{self as gvl, Stand, Unwind, stand};
 use crosslane_process::Zygote;
-use crosslane_vectors::{Arguments, RecentFailure, Callee, Context, Results, Scalar, register_scalar};
+use crosslane_vectors::{Arguments, Callee, Context, RecentFailure, Results, Scalar, register_scalar};
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -85,7 +85,11 @@ impl Scalar for Registered {
         call(&state.host, function, caller, arguments, results)
     }
 
-    fn settle(state: &State, recent: Option<&RecentFailure>, outcome: Result<(), Error>) -> Result<(), Error> {
+    fn settle(
+        state: &State,
+        recent: Option<&RecentFailure>,
+        outcome: Result<(), Error>,
+    ) -> Result<(), Error> {
         // A failure from the planning of the query leaves the query that runs, too.
         let outcome = state.session.settle(outcome);
         if let (Some(recent), true) = (recent, state.session.has_jumped()) {

@@ -1,209 +1,43 @@
-//! The values of arrays.
+//! The values of an array.
 
-use super::schema::{Encoding, Index, Node, Schema, Units};
+use super::buffer::{bit, half, interval, scaled, slice, value};
+use super::refusal::Refusal;
+use super::schema::{Encoding, Index, Units};
 use crate::types::encoding;
 use crosslane::builder::Overflow;
 use crosslane::{ColumnBuilder, DataType};
-use libduckdb_sys as ffi;
 use std::ops::Range;
 
-/// The rows that a stream gave at once.
+/// An array and its children.
 #[derive(Debug)]
-pub struct Batch<'a> {
-    all: Values<'a>,
+pub(super) struct Values<'a> {
+    pub(super) node: Shape<'a>,
+    pub(super) length: usize,
+    /// The index of its first row in its buffers and children.
+    pub(super) offset: usize,
+    /// Null if no row is NULL.
+    pub(super) validity: *const u8,
+    /// The buffers after the validity.
+    pub(super) buffers: &'a [*const u8],
+    pub(super) children: Vec<Values<'a>>,
 }
 
-/// Why a value cannot be taken.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Refusal {
-    /// The rows are too many, or there is no memory.
-    Overflow(Overflow),
-    /// What is wrong with the array, or with a value.
-    Wrong(String),
-}
-
-impl From<Overflow> for Refusal {
-    fn from(overflow: Overflow) -> Self {
-        Refusal::Overflow(overflow)
-    }
-}
-
-impl From<String> for Refusal {
-    fn from(what: String) -> Self {
-        Refusal::Wrong(what)
-    }
-}
-
-impl std::fmt::Display for Refusal {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self {
-            Refusal::Overflow(overflow) => overflow.fmt(f),
-            Refusal::Wrong(what) => f.write_str(what),
-        }
-    }
-}
-
-/// An array, with what belongs to it.
-#[derive(Debug)]
-struct Values<'a> {
-    node: Shape<'a>,
-    length: usize,
-    /// Where its rows begin in its buffers, and in its children.
-    offset: usize,
-    /// Null if no row is.
-    validity: *const u8,
-    /// Those behind the validity.
-    buffers: &'a [*const u8],
-    children: Vec<Values<'a>>,
-}
-
-/// What an array is.
+/// The type and encoding of an array.
 #[derive(Debug, Clone, Copy)]
-struct Shape<'a> {
-    data_type: Option<&'a DataType>,
-    encoding: &'a Encoding,
-}
-
-/// The array of a whole batch is a STRUCT of its columns.
-const BATCH: Encoding = Encoding::Struct;
-
-impl<'a> Batch<'a> {
-    /// The rows of an array.
-    ///
-    /// # Errors
-    /// How the array differs from the schema, or cannot be one.
-    ///
-    /// # Safety
-    /// It must be an array of the C data interface that was not released, of a stream with this schema, and stay as it is.
-    pub unsafe fn new(schema: &'a Schema, array: &'a ffi::ArrowArray) -> Result<Self, String> {
-        // SAFETY: as the caller says.
-        let all = unsafe {
-            let shape = Shape { data_type: None, encoding: &BATCH };
-            let arrays = children(array)?;
-            if arrays.len() != schema.columns.len() {
-                let (given, due) = (arrays.len(), schema.columns.len());
-                return Err(format!("an array of {given} columns, where the stream's schema has {due}"));
-            }
-            let columns = schema.columns.iter().zip(arrays).map(|(column, array)| {
-                Values::new(column, array).map_err(|why| format!("column {}: {why}", column.name))
-            });
-            Values::with(shape, array, columns.collect::<Result<_, _>>()?)?
-        };
-        Ok(Self { all })
-    }
-
-    /// How many there are.
-    pub fn rows(&self) -> usize {
-        self.all.length
-    }
-
-    /// Adds some rows of a column.
-    ///
-    /// # Errors
-    /// [`Refusal`]; then the column holds a part of them.
-    pub fn append(&self, column: usize, rows: Range<usize>, out: &mut ColumnBuilder) -> Result<(), Refusal> {
-        out.reserve(rows.len())?;
-        let values = &self.all.children[column];
-        let first = self.all.offset;
-        if self.all.validity.is_null() {
-            return values.append_all(first + rows.start..first + rows.end, out);
-        }
-        for row in rows {
-            if self.all.is_valid(row) { values.append(first + row, out)? } else { out.null() }
-        }
-        Ok(())
-    }
+pub(super) struct Shape<'a> {
+    pub(super) data_type: Option<&'a DataType>,
+    pub(super) encoding: &'a Encoding,
 }
 
 impl<'a> Values<'a> {
-    /// # Safety
-    /// As [`Batch::new`].
-    unsafe fn new(node: &'a Node, array: &'a ffi::ArrowArray) -> Result<Self, String> {
-        // SAFETY: as the caller says.
-        unsafe {
-            let arrays = match &node.encoding {
-                Encoding::Dictionary(_) => {
-                    let values = array.dictionary.as_ref().ok_or("an array without its dictionary")?;
-                    vec![values]
-                }
-                _ => children(array)?,
-            };
-            if arrays.len() != node.children.len() {
-                let (given, due) = (arrays.len(), node.children.len());
-                return Err(format!("an array of {given} children, where its schema has {due}"));
-            }
-            let parts = node.children.iter().zip(arrays).map(|(node, array)| Values::new(node, array));
-            let shape = Shape { data_type: Some(&node.data_type), encoding: &node.encoding };
-            Values::with(shape, array, parts.collect::<Result<_, _>>()?)
-        }
-    }
-
-    /// # Safety
-    /// As [`Batch::new`].
-    unsafe fn with(
-        node: Shape<'a>,
-        array: &'a ffi::ArrowArray,
-        children: Vec<Values<'a>>,
-    ) -> Result<Self, String> {
-        let sizes = (usize::try_from(array.length), usize::try_from(array.offset));
-        let (Ok(length), Ok(offset)) = sizes else {
-            return Err(format!("an array of {} rows from {} on", array.length, array.offset));
-        };
-        let Some(end) = length.checked_add(offset) else {
-            return Err(format!("an array of {length} rows from {offset} on"));
-        };
-        let (with_validity, least) = buffers(node.encoding);
-        let due = usize::from(with_validity) + least;
-        let exact = !matches!(innermost(node.encoding), Encoding::BytesView | Encoding::Null);
-        let count = usize::try_from(array.n_buffers).unwrap_or_default();
-        if count < due || (exact && count > due) || (due > 0 && array.buffers.is_null()) {
-            return Err(format!("an array of {} buffers, where {due} are due", array.n_buffers));
-        }
-        let all: &[*const u8] = if count == 0 || array.buffers.is_null() {
-            &[]
-        } else {
-            // SAFETY: as the caller says, there are so many.
-            unsafe { std::slice::from_raw_parts(array.buffers.cast(), count) }
-        };
-        let (first, behind) = all.split_at(usize::from(with_validity));
-        let validity = match first {
-            [validity] if array.null_count != 0 => *validity,
-            _ => std::ptr::null(),
-        };
-        if array.null_count > 0 && with_validity && validity.is_null() && length > 0 {
-            return Err(format!("an array with {} NULLs and no validity", array.null_count));
-        }
-        // Where all texts are empty there need be no bytes.
-        let needed = match innermost(node.encoding) {
-            Encoding::Bytes { .. } | Encoding::BytesView => 1,
-            Encoding::Blob(0) | Encoding::Null => 0,
-            _ => least,
-        };
-        if end > 0 && behind[..needed].iter().any(|buffer| buffer.is_null()) {
-            return Err("an array without one of its buffers".into());
-        }
-        let rows = match node.encoding {
-            Encoding::Struct | Encoding::Union { dense: false, .. } => Some(end),
-            Encoding::FixedList(size) => {
-                Some(end.checked_mul(*size).ok_or_else(|| format!("{end} lists of {size} elements"))?)
-            }
-            _ => None,
-        };
-        if let (Some(rows), Some(short)) =
-            (rows, children.iter().find(|child| rows.is_some_and(|rows| child.length < rows)))
-        {
-            return Err(format!("a child of {} rows, where {rows} belong", short.length));
-        }
-        Ok(Self { node, length, offset, validity, buffers: behind, children })
-    }
-
-    /// Whether the array itself does not say that a row is NULL.
-    fn is_valid(&self, row: usize) -> bool {
+    /// Whether the array's own validity says that a row is not NULL.
+    pub(super) fn is_valid(&self, row: usize) -> bool {
         // SAFETY: the bitmap has a bit for each row, behind the offset.
         self.validity.is_null() || unsafe { bit(self.validity, self.offset + row) }
     }
 
-    /// Whether a row is NULL, which encoded values and those of unions are by what they stand for.
+    /// Whether a row is NULL. A row of a dictionary, of run lengths or of a union is NULL if its
+    /// value is.
     fn is_null(&self, row: usize) -> Result<bool, Refusal> {
         self.check(row)?;
         if !self.is_valid(row) {
@@ -228,8 +62,8 @@ impl<'a> Values<'a> {
         Err(Refusal::Wrong(format!("an array of {} rows, which is asked for row {row}", self.length)))
     }
 
-    /// Adds rows to a column that has room for what is fixed of them.
-    fn append_all(&self, rows: Range<usize>, out: &mut ColumnBuilder) -> Result<(), Refusal> {
+    /// Adds rows to a column that has space for their fixed part.
+    pub(super) fn append_all(&self, rows: Range<usize>, out: &mut ColumnBuilder) -> Result<(), Refusal> {
         if let Some(last) = rows.clone().last() {
             self.check(last)?;
         }
@@ -266,7 +100,7 @@ impl<'a> Values<'a> {
     }
 
     /// Adds a row.
-    fn append(&self, row: usize, out: &mut ColumnBuilder) -> Result<(), Refusal> {
+    pub(super) fn append(&self, row: usize, out: &mut ColumnBuilder) -> Result<(), Refusal> {
         use Encoding as E;
         self.check(row)?;
         if !self.is_valid(row) {
@@ -307,7 +141,7 @@ impl<'a> Values<'a> {
                 E::Blob(_) | E::Bytes { .. } | E::BytesView => {
                     out.bytes(self.bytes(self.node.encoding, at)?)?
                 }
-                E::Recoded(encoding) => {
+                E::Encoded(encoding) => {
                     let bytes = self.bytes(encoding, at)?;
                     let data_type = self.node.data_type.unwrap_or(&DataType::Bit);
                     let mut value = Vec::new();
@@ -399,7 +233,7 @@ impl<'a> Values<'a> {
     /// # Safety
     /// The array must have the row at this place, and this encoding.
     unsafe fn bytes(&self, encoding: &Encoding, at: usize) -> Result<&'a [u8], Refusal> {
-        // SAFETY: as the caller says; there are so many bytes where an array says so.
+        // SAFETY: as the caller says; the buffer has as many bytes as the array says.
         unsafe {
             match encoding {
                 Encoding::Blob(width) => {
@@ -421,7 +255,8 @@ impl<'a> Values<'a> {
     /// # Safety
     /// As [`Values::bytes`].
     unsafe fn view(&self, at: usize) -> Result<&'a [u8], Refusal> {
-        // SAFETY: as the caller says; the last buffer has the lengths of those between it and the first.
+        // SAFETY: as the caller says; the last buffer has the lengths of the buffers between the
+        // first and itself.
         unsafe {
             let place = self.buffers[0].add(at * 16);
             let [length, _, buffer, offset] = value::<[i32; 4]>(place, 0);
@@ -475,13 +310,14 @@ impl<'a> Values<'a> {
         Ok(start as usize..end as usize)
     }
 
-    /// The member that a row of a union has, and its row.
+    /// The member of a row of a union, and the row in that member.
     fn member(&self, row: usize) -> Result<(usize, usize), Refusal> {
         let Encoding::Union { dense, members } = self.node.encoding else {
             return Err(Refusal::Wrong("no union".into()));
         };
         let at = self.offset + row;
-        // SAFETY: the array has the row, and its buffers a type, and if it is dense a place, for each.
+        // SAFETY: the array has the row; its buffers have a type for each row, and a dense union a
+        // row of the member.
         let (id, place) = unsafe {
             (value::<i8>(self.buffers[0], at), if *dense { value::<i32>(self.buffers[1], at) } else { 0 })
         };
@@ -492,14 +328,14 @@ impl<'a> Values<'a> {
         Ok((*member, row.map_err(|_| format!("a union's row {place}"))?))
     }
 
-    /// The value of the run that a row belongs to.
+    /// The index of the run of a row.
     fn run(&self, row: usize, width: usize) -> Result<usize, Refusal> {
         let ends = &self.children[0];
         let at = (self.offset + row) as i64;
         let (mut low, mut high) = (0, ends.length);
         while low < high {
             let middle = low + (high - low) / 2;
-            // SAFETY: there are so many ends.
+            // SAFETY: the index is below the number of ends.
             let end = unsafe { Self::integer(ends.buffers[0], ends.offset + middle, width) };
             if end > at { high = middle } else { low = middle + 1 }
         }
@@ -509,7 +345,7 @@ impl<'a> Values<'a> {
         Ok(low)
     }
 
-    /// The value of a dictionary that a row stands for.
+    /// The index in the dictionary of a row's value.
     fn index(&self, row: usize, index: Index) -> Result<usize, Refusal> {
         // SAFETY: the array has the row, and an index of this width for it.
         let given = unsafe { Self::integer(self.buffers[0], self.offset + row, index.width) };
@@ -523,94 +359,5 @@ impl<'a> Values<'a> {
             Ok(index) if index < length => Ok(index),
             _ => Err(Refusal::Wrong(format!("index {given} of a dictionary of {length} values"))),
         }
-    }
-}
-
-/// Whether there is a validity, and how many buffers follow at least.
-fn buffers(encoding: &Encoding) -> (bool, usize) {
-    use Encoding as E;
-    match encoding {
-        E::Null | E::Runs(_) => (false, 0),
-        E::Union { dense, .. } => (false, 1 + usize::from(*dense)),
-        E::Struct | E::FixedList(_) => (true, 0),
-        E::Bytes { .. } | E::ListView { .. } | E::BytesView => (true, 2),
-        E::Recoded(encoding) => buffers(encoding),
-        _ => (true, 1),
-    }
-}
-
-/// How the bytes lie of what is recoded.
-fn innermost(encoding: &Encoding) -> &Encoding {
-    if let Encoding::Recoded(encoding) = encoding { encoding } else { encoding }
-}
-
-/// # Safety
-/// As [`Batch::new`].
-unsafe fn children(array: &ffi::ArrowArray) -> Result<Vec<&ffi::ArrowArray>, String> {
-    let missing = || "an array without the children that it counts".to_string();
-    let count = usize::try_from(array.n_children).map_err(|_| missing())?;
-    if count > 0 && array.children.is_null() {
-        return Err(missing());
-    }
-    // SAFETY: as the caller says.
-    (0..count).map(|at| unsafe { (*array.children.add(at)).as_ref() }.ok_or_else(missing)).collect()
-}
-
-/// # Safety
-/// The buffer must have such a value there.
-unsafe fn value<T: bytemuck::Pod>(buffer: *const u8, at: usize) -> T {
-    // SAFETY: as the caller says. Buffers need not be aligned.
-    unsafe { buffer.cast::<T>().add(at).read_unaligned() }
-}
-
-/// # Safety
-/// The bitmap must have the bit.
-unsafe fn bit(bitmap: *const u8, at: usize) -> bool {
-    // SAFETY: as the caller says.
-    unsafe { *bitmap.add(at / 8) >> (at % 8) & 1 == 1 }
-}
-
-/// # Safety
-/// The buffer must have the bytes.
-unsafe fn slice<'a>(buffer: *const u8, start: usize, length: usize) -> Result<&'a [u8], Refusal> {
-    if length == 0 {
-        return Ok(&[]);
-    }
-    if buffer.is_null() {
-        return Err(Refusal::Wrong("an array without one of its buffers".into()));
-    }
-    // SAFETY: as the caller says.
-    Ok(unsafe { std::slice::from_raw_parts(buffer.add(start), length) })
-}
-
-/// A number in another unit.
-fn scaled(number: i64, times: i64, per: i64) -> Result<i64, String> {
-    if number % per != 0 {
-        return Err(format!(
-            "{number}, which is no multiple of {per}: the unit is finer than SQL's; cast it"
-        ));
-    }
-    (number / per)
-        .checked_mul(times)
-        .ok_or_else(|| format!("{number} times {times}, which does not fit 64 bits"))
-}
-
-fn interval(months: i32, days: i32, micros: i64) -> [u8; 16] {
-    let mut bytes = [0; 16];
-    bytes[..4].copy_from_slice(&months.to_le_bytes());
-    bytes[4..8].copy_from_slice(&days.to_le_bytes());
-    bytes[8..].copy_from_slice(&micros.to_le_bytes());
-    bytes
-}
-
-/// A number of 16 bits: a sign, 5 bits of an exponent, 10 of a fraction.
-fn half(bits: u16) -> f32 {
-    let sign = if bits >> 15 == 1 { -1.0 } else { 1.0 };
-    let (exponent, fraction) = (i32::from(bits >> 10 & 0x1F), f32::from(bits & 0x3FF));
-    sign * match exponent {
-        0 => fraction * 2f32.powi(-24),
-        31 if fraction == 0.0 => f32::INFINITY,
-        31 => f32::NAN,
-        _ => (1024.0 + fraction) * 2f32.powi(exponent - 25),
     }
 }
