@@ -3,11 +3,12 @@
 use super::answers::{describe, each_function, lanes, loaded, loaded_row, pool, statistics};
 use super::table_function::{Argument, Cell, Command, Parameter};
 use crate::database::{Connection, Database, Permissions, Pickled};
+use crate::signals::Asker;
 use crosslane::{DataType, Error, Function, Signature};
 use std::ffi::CStr;
 use std::os::fd::BorrowedFd;
 use std::os::unix::net::UnixStream;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 
 const TEXT: DataType = DataType::Varchar;
@@ -28,9 +29,7 @@ static COMMANDS: [Command; 17] = [
         flags: PERMISSIONS,
         columns: LOADED,
         run: |database, arguments, asker| {
-            let library =
-                database.load_file(Path::new(text(arguments, 0)?), permissions(arguments), asker)?;
-            Ok(loaded(&library))
+            load_files(database, &[text(arguments, 0)?.into()], arguments, asker)
         },
     },
     Command {
@@ -41,8 +40,7 @@ static COMMANDS: [Command; 17] = [
         run: |database, arguments, asker| {
             let Some(Argument::Texts(paths)) = arguments.first() else { return Err(wrong_argument()) };
             let paths: Vec<_> = paths.iter().map(PathBuf::from).collect();
-            let libraries = database.load_files(&paths, permissions(arguments), asker)?;
-            Ok(libraries.iter().flat_map(|library| loaded(library)).collect())
+            load_files(database, &paths, arguments, asker)
         },
     },
     Command {
@@ -262,6 +260,16 @@ static COMMANDS: [Command; 17] = [
 
 pub(crate) fn register(database: &Arc<Database>, connection: &Connection) -> Result<(), Error> {
     COMMANDS.iter().try_for_each(|command| command.register(database, connection))
+}
+
+fn load_files(
+    database: &Arc<Database>,
+    paths: &[PathBuf],
+    arguments: &[Argument],
+    asker: Asker,
+) -> Result<Vec<Vec<Cell>>, Error> {
+    let libraries = database.load_files(paths, permissions(arguments), asker)?;
+    Ok(libraries.iter().flat_map(|library| loaded(library)).collect())
 }
 
 fn text(arguments: &[Argument], index: usize) -> Result<&str, Error> {

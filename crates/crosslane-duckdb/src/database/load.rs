@@ -6,9 +6,9 @@ use super::pickled::Pickled;
 use super::publish::{Permissions, Ready};
 use super::state::{Database, cores, lock, pool_options};
 use crate::signals::Asker;
-use crosslane::pool::Pool;
+use crosslane::pool::{Pool, Stop};
 use crosslane::stats::now;
-use crosslane::{Error, Function, TypeNames};
+use crosslane::{Error, Function, Settings, TypeNames};
 use crosslane_process::{Origin, Source, Zygote, ZygoteOptions, guests};
 use crosslane_remote::{AnyZygote, LaneOptions, Remote, RemoteZygote};
 use std::env;
@@ -24,21 +24,6 @@ const TOKEN: &str = "CROSSLANE_TOKEN";
 const REGISTERED: &str = "registered functions";
 
 impl Database {
-    pub(crate) fn load_file(
-        self: &Arc<Self>,
-        path: &Path,
-        permissions: Permissions,
-        asker: Asker,
-    ) -> Result<Arc<AnyLibrary>, Error> {
-        // Checked first, so that an error does not even tell whether the file exists.
-        self.may_load()?;
-        let source = file(path)?;
-        let origin = guests::origin(&source, &self.settings())?;
-        let ready = self.prepare(origin, source, self.known_types(), |begun| asker.should_end(begun))?;
-        let _one_at_a_time = lock(&self.loading);
-        self.publish(ready, permissions)
-    }
-
     /// Loads files in parallel, and registers their functions in the order of the files: of two
     /// functions with the same name, the last one counts. If a file cannot be loaded, none is; the
     /// error is that of the first such file.
@@ -48,6 +33,7 @@ impl Database {
         permissions: Permissions,
         asker: Asker,
     ) -> Result<Vec<Arc<AnyLibrary>>, Error> {
+        // Checked first, so that an error does not even tell whether a file exists.
         self.may_load()?;
         let (settings, types) = (self.settings(), self.known_types());
         let (next, failed) = (AtomicUsize::new(0), AtomicUsize::new(usize::MAX));
@@ -150,21 +136,16 @@ impl Database {
         self.may_load()?;
         let token = token.or_else(|| env::var(TOKEN).ok()).filter(|token| !token.is_empty());
         let remote = Remote::new(address, token).map_err(|error| Error::Setting(error.to_string()))?;
+        let name = remote.to_string();
         let settings = self.settings();
         let options = LaneOptions { largest: settings.largest_batch, stuck: settings.stuck() };
-        let name = remote.to_string();
-        let begun = now();
-        let (pool, functions) = Pool::start_unless(
-            pool_options(&settings),
-            Some(Arc::clone(&self.warmth)),
-            || asker.should_end(begun),
-            move |stop| {
-                let (zygote, functions) = RemoteZygote::attach(remote, options, stop)?;
-                Ok((AnyZygote::Remote(Box::new(zygote)), functions))
-            },
-        )?;
+        let attach = move |stop| {
+            let (zygote, functions) = RemoteZygote::attach(remote, options, stop)?;
+            Ok((AnyZygote::Remote(Box::new(zygote)), functions))
+        };
+        let ready = self.start(name, &settings, |begun| asker.should_end(begun), attach)?;
         let _one_at_a_time = lock(&self.loading);
-        self.publish(Ready { name, functions, kept: 0, pool }, permissions)
+        self.publish(ready, permissions)
     }
 
     /// Starts a zygote, which loads the functions of a source, until `should_end` is true for a
@@ -192,16 +173,23 @@ impl Database {
             // connections.
             on_interrupt: Arc::new(move |at| groups.cancel_all_before(at)),
         };
-        let begun = now();
-        let (pool, functions) = Pool::start_unless(
-            pool_options(&settings),
-            Some(Arc::clone(&self.warmth)),
-            || should_end(begun),
-            move |stop| {
-                let (zygote, loaded) = Zygote::start(options, stop)?;
-                Ok((AnyZygote::Process(Box::new(zygote)), loaded.functions))
-            },
-        )?;
+        self.start(name, &settings, should_end, move |stop| {
+            let (zygote, loaded) = Zygote::start(options, stop)?;
+            Ok((AnyZygote::Process(Box::new(zygote)), loaded.functions))
+        })
+    }
+
+    /// Starts the pool of a library, until `should_end` is true for a wait that begins now.
+    fn start(
+        &self,
+        name: String,
+        settings: &Settings,
+        should_end: impl Fn(u64) -> bool,
+        start: impl FnOnce(Stop) -> Result<(AnyZygote, Vec<Arc<Function>>), Error> + Send + 'static,
+    ) -> Result<Ready, Error> {
+        let (begun, warmth) = (now(), Some(Arc::clone(&self.warmth)));
+        let (pool, functions) =
+            Pool::start_unless(pool_options(settings), warmth, || should_end(begun), start)?;
         Ok(Ready { name, functions, kept: 0, pool })
     }
 }
