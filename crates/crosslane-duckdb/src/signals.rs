@@ -18,7 +18,7 @@ use std::sync::atomic::{AtomicI32, AtomicPtr, AtomicU64, AtomicUsize, Ordering::
 use std::sync::{Arc, Mutex, PoisonError};
 use std::{mem, ptr};
 
-/// Who waits for an answer: the connection of a statement, or a program that loads the extension.
+/// The waiting side: the connection of a statement, or a program that loads the extension.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Asker {
     client: Option<Client>,

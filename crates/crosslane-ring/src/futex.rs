@@ -3,7 +3,7 @@
 #[cfg(not(loom))]
 use std::time::Duration;
 
-/// A wait for at most so many words and descriptors makes no allocation.
+/// A wait for at most this many words and descriptors makes no allocation.
 pub(crate) const FEW: usize = 16;
 
 /// The longest sleep where the kernel cannot watch everything that a thread waits for.

@@ -61,7 +61,7 @@ pub struct WorkerStats {
     pub dispatches: u64,
     /// How often it slept.
     pub parks: u64,
-    /// How often it was woken because somebody added work.
+    /// How often it was woken because a thread added work.
     pub wakes: u64,
 }
 

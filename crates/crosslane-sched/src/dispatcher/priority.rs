@@ -4,7 +4,7 @@
 //! worker takes it from the queue before any ordinary task. Nothing else is ever in the queue, so
 //! it needs space for one entry, and its states are those of the dispatcher:
 //!
-//! | state | meaning | who may leave it |
+//! | state | meaning | which thread may leave it |
 //! |---|---|---|
 //! | `IDLE` | it has nothing to do | a thread that brings an event ([`PriorityQueue::post`]) |
 //! | `RUNNING` | one worker holds its [`Turn`] | that worker ([`Turn::queue`], [`Turn::idle`]) |

@@ -12,7 +12,7 @@ use std::time::Duration;
 
 const LONG: Duration = Duration::from_secs(30);
 
-/// The process may open no descriptor until this is dropped, whatever numbers are free.
+/// The process cannot open a descriptor until this is dropped.
 struct Exhausted(Rlimit);
 
 impl Exhausted {
@@ -44,7 +44,7 @@ fn a_listener_without_descriptors_says_so_once_and_tries_again() {
         }
     });
     let parks = || scheduler.handle().stats()[0].parks;
-    // A success ends what was said before, so the second lack is told as well.
+    // After a success, the next lack of descriptors is an error again.
     for _ in 0..2 {
         let client = socket(AddressFamily::INET, SocketType::STREAM, None).unwrap();
         let exhausted = Exhausted::new();

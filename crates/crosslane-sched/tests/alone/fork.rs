@@ -1,4 +1,4 @@
-//! What a child process may do with its parent's scheduler: nothing, and it is told so.
+//! A child process cannot use its parent's scheduler, and gets errors.
 
 use crate::alone;
 use crosslane_sched::{Io, Scheduler, sleep, timeout};

@@ -1,4 +1,4 @@
-//! Polling before a sleep, as programs use it.
+//! Busy polling, as programs use it.
 
 use crosslane_sched::{BusyPoll, Scheduler, Shutdown};
 use std::future::poll_fn;
@@ -8,15 +8,15 @@ use std::task::{Poll, Waker};
 use std::thread;
 use std::time::Duration;
 
-/// Wakes a task when a look has found it full.
+/// Wakes a task when a poll finds it full.
 #[derive(Default)]
 struct Letterbox {
     is_full: AtomicBool,
     reader: Mutex<Option<Waker>>,
-    /// Whether handling it panics.
+    /// Whether `handle` panics.
     panics: AtomicBool,
     looks: AtomicUsize,
-    /// Whether the last call said that nobody looks.
+    /// Whether the last call was `rest`.
     rests: AtomicBool,
 }
 
@@ -39,7 +39,7 @@ impl BusyPoll for Letterbox {
 }
 
 impl Letterbox {
-    /// Waits for that.
+    /// Waits until it is full.
     async fn read(&self) {
         let mut is_registered = false;
         poll_fn(|context| {
@@ -60,7 +60,7 @@ fn polling(time: Duration) -> (Scheduler, Arc<Letterbox>) {
     (builder.start().unwrap(), letterbox)
 }
 
-/// Waits until it is so.
+/// Waits until a condition is true.
 #[track_caller]
 fn eventually(what: &str, mut is_so: impl FnMut() -> bool) {
     let mut look = || {
@@ -70,13 +70,13 @@ fn eventually(what: &str, mut is_so: impl FnMut() -> bool) {
     assert!((0..30_000).any(|_| look()), "{what}");
 }
 
-/// Has the worker come by: on a busy machine it may not poll for a while.
+/// Wakes the worker: on a busy machine it may pause its polling.
 fn call_worker(scheduler: &Scheduler) {
     scheduler.block_on(scheduler.handle().spawn(async {})).unwrap();
 }
 
 #[test]
-fn a_task_that_a_look_wakes_runs_on_the_worker_that_looks() {
+fn a_task_that_a_poll_wakes_runs_on_the_polling_worker() {
     let (scheduler, letterbox) = polling(Duration::from_millis(5));
     let (reader, here) = (letterbox.clone(), Arc::<Mutex<Option<thread::ThreadId>>>::default());
     let told = here.clone();
@@ -117,7 +117,7 @@ fn a_panic_ends_nothing() {
 }
 
 #[test]
-fn nobody_looks_while_all_sleep() {
+fn no_worker_polls_while_all_sleep() {
     let (scheduler, letterbox) = polling(Duration::from_micros(200));
     eventually("somebody looks", || {
         call_worker(&scheduler);
@@ -138,7 +138,7 @@ fn a_long_task_does_not_keep_others_from_being_woken() {
         (letterbox.clone(), Arc::<AtomicBool>::default(), Arc::<AtomicBool>::default());
     let (held, free) = (is_held.clone(), is_free.clone());
     drop(scheduler.handle().spawn(async move {
-        // The worker has looked, and finds out nothing more as long as this task has it.
+        // The worker does not poll while this task runs on it.
         reader.read().await;
         held.store(true, SeqCst);
         while !free.load(SeqCst) {

@@ -1,4 +1,4 @@
-//! Dispatchers: they go first, they are resumed by whoever is free, and none is ever lost.
+//! Dispatchers go first, any idle worker resumes them, and none is ever lost.
 
 use crosslane_sched::{Io, Scheduler, foreground, sleep, spawn};
 use std::collections::HashSet;
@@ -23,7 +23,7 @@ async fn echo(stream: Io<UnixStream>) {
     }
 }
 
-/// A pair of sockets, of which the second one waits at most a minute.
+/// A pair of sockets. Reads of the second one wait for at most a minute.
 fn pair() -> (UnixStream, UnixStream) {
     let (ours, theirs) = UnixStream::pair().unwrap();
     theirs.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
@@ -91,7 +91,7 @@ fn order(priority: bool) -> Vec<&'static str> {
         writer.write_all(b"x").unwrap();
     }
     drop(hold);
-    // The sender is gone, so `recv` fails and the task panics: that lets go of the worker as well.
+    // The sender is gone, so `recv` fails and the task panics, which frees the worker too.
     for reader in readers {
         scheduler.block_on(reader).unwrap();
     }
@@ -100,17 +100,16 @@ fn order(priority: bool) -> Vec<&'static str> {
 }
 
 #[test]
-fn a_dispatcher_goes_before_what_its_handlers_start() {
+fn a_dispatcher_goes_before_tasks_that_its_handlers_start() {
     assert_eq!(order(true)[..2], ["first", "second"]);
 }
 
 #[test]
-fn without_priority_it_waits_behind_them() {
+fn without_priority_a_dispatcher_waits_behind_them() {
     assert_eq!(order(false)[..2], ["first", "task"]);
 }
 
-/// A handler does not let go of its worker. Another worker takes the dispatcher out of its queue and serves the other
-/// sockets.
+/// A handler keeps its worker. Another worker takes the dispatcher out of its queue and serves the other sockets.
 #[test]
 fn a_dispatcher_is_resumed_by_another_worker() {
     for priority in [true, false] {
@@ -153,7 +152,7 @@ fn sockets_are_served_while_all_workers_are_busy() {
     scheduler.block_on(busy).unwrap();
 }
 
-/// A socket that waits holds no worker: with one thread in all, other tasks run.
+/// A waiting socket holds no worker: with only one thread, other tasks run.
 #[test]
 fn an_idle_dispatcher_holds_no_worker() {
     let scheduler = Scheduler::builder().workers(1).reserve(0).start().unwrap();
@@ -167,7 +166,7 @@ fn an_idle_dispatcher_holds_no_worker() {
     assert_eq!(scheduler.block_on(waiting).unwrap(), 1);
 }
 
-/// What a handler starts in the foreground runs at once too, and the handler's socket is read by whoever is free.
+/// A task that a handler starts in the foreground runs at once, and an idle worker reads the handler's socket.
 #[test]
 fn a_handler_that_starts_long_tasks_in_the_foreground_goes_on_reading() {
     let scheduler = Scheduler::builder().workers(2).start().unwrap();
@@ -286,8 +285,8 @@ fn no_socket_hangs_under_preemption() {
     for client in clients {
         client.join().unwrap();
     }
-    // Each byte is a start in the foreground by the socket's task. For the first byte of each socket its dispatcher
-    // started that task so, and was preempted; a later byte may be read without an event.
+    // For each byte, the socket's task starts one in the foreground. For the first byte of each socket the dispatcher
+    // started the socket's task, and was preempted; a later byte may be read without an event.
     let starts: u64 = scheduler.handle().stats().iter().map(|worker| worker.foreground).sum();
     let sent: usize = (0..6).map(bytes).sum();
     assert!(starts >= (sent + 6) as u64, "{starts} of {sent}");
@@ -333,7 +332,7 @@ fn a_connection_that_is_refused_is_an_error() {
 }
 
 #[test]
-fn what_cannot_be_waited_for_is_an_error() {
+fn a_regular_file_is_an_error() {
     let scheduler = Scheduler::builder().workers(1).start().unwrap();
     let file = std::fs::File::open("/proc/self/exe").unwrap();
     let error = scheduler.block_on(async { Io::new(file).map(drop) }).unwrap_err();

@@ -1,4 +1,4 @@
-//! What programs do wrong, and what the kernel tells late: the workers outlive it, and nobody waits for ever.
+//! Mistakes of programs, and late events of the kernel: workers survive them, and no task waits for ever.
 
 use crosslane_sched::{
     Handle, Interest, Io, JoinError, JoinHandle, Scheduler, Sleep, foreground, sleep, spawn,
@@ -22,7 +22,7 @@ fn one_worker() -> Scheduler {
     Scheduler::builder().workers(1).reserve(0).start().unwrap()
 }
 
-/// The result of a future that shall not take for ever.
+/// The result of a future, which must not hang.
 fn soon<T: Send + 'static>(handle: &Handle, future: impl Future<Output = T> + Send + 'static) -> T {
     let (send, receive) = mpsc::channel();
     let handle = handle.clone();
@@ -36,7 +36,7 @@ fn still_works(handle: &Handle) {
     }
 }
 
-/// The error of a datagram is told once; later the socket waits like any other.
+/// The kernel reports the error of a datagram once; later the socket waits like any other.
 #[test]
 fn a_socket_with_an_error_keeps_no_worker_busy() {
     let scheduler = one_worker();
@@ -63,7 +63,7 @@ fn a_socket_with_an_error_keeps_no_worker_busy() {
     assert!(!task.is_finished());
 }
 
-/// Gives one byte at a time, whatever there is.
+/// Returns one byte at a time, however many there are.
 struct OneByOne(UnixStream);
 
 impl AsFd for OneByOne {
@@ -79,7 +79,7 @@ impl Read for &OneByOne {
 }
 
 #[test]
-fn a_reader_that_gives_less_than_there_is_goes_on() {
+fn short_reads_of_a_reader_do_not_stop_it() {
     let scheduler = one_worker();
     let (ours, mut theirs) = UnixStream::pair().unwrap();
     theirs.write_all(b"abc").unwrap();
@@ -106,7 +106,7 @@ impl Drop for Bomb {
 
 /// Neither the process nor a worker ends when dropping panics: a future, a result, or a panic's payload.
 #[test]
-fn what_panics_when_it_is_dropped_harms_nobody() {
+fn panics_in_drops_end_neither_process_nor_worker() {
     let scheduler = one_worker();
     let handle = scheduler.handle();
     let bomb = Bomb;
@@ -190,7 +190,7 @@ fn block_on_in_block_on_loses_no_wake() {
     });
 }
 
-/// A thread that was left behind drops what waits in its queue when its task lets go of it at last.
+/// A stuck thread drops the tasks in its queue when its task returns at last.
 #[test]
 fn tasks_behind_one_that_was_left_behind_are_cancelled() {
     let scheduler = one_worker();
@@ -226,7 +226,7 @@ fn a_scheduler_that_one_of_its_tasks_drops_ends() {
     soon(other.handle(), task).unwrap();
 }
 
-/// A handler starts two tasks that wake each other for ever, on a thread that has no permit for other tasks.
+/// On a thread without a permit for other tasks, a handler starts two tasks that wake each other for ever.
 #[test]
 fn tasks_of_a_handler_keep_no_task_from_outside_from_running() {
     let scheduler = one_worker();
@@ -416,7 +416,7 @@ fn is_shut_down<T: std::fmt::Debug>(result: io::Result<T>) {
     assert_eq!(error.to_string(), "the scheduler has shut down");
 }
 
-/// All of its operations are errors, also where there is something to read.
+/// All of its operations are errors, even if it has bytes to read.
 #[test]
 fn a_socket_is_of_no_use_after_the_end_of_its_scheduler() {
     let (scheduler, other) = (one_worker(), one_worker());
@@ -443,7 +443,7 @@ fn a_socket_is_of_no_use_after_the_end_of_its_scheduler() {
     is_shut_down(receive.recv_timeout(LONG).unwrap());
 }
 
-/// What waits outside of the scheduler's tasks is told; the tasks themselves are cancelled.
+/// A wait outside of the scheduler's tasks gets an error; the tasks themselves are cancelled.
 #[test]
 fn a_socket_that_waits_while_its_scheduler_ends_fails() {
     let (scheduler, other) = (one_worker(), one_worker());

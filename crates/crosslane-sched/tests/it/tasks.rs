@@ -12,7 +12,7 @@ use std::time::Duration;
 
 const LONG: Duration = Duration::from_secs(60);
 
-/// What happens, in its order.
+/// The order of events.
 #[derive(Clone, Default)]
 struct Log(Arc<Mutex<Vec<&'static str>>>);
 
@@ -79,7 +79,7 @@ fn a_task_in_the_foreground_runs_before_its_starter_goes_on() {
     assert!(scheduler.handle().stats()[0].foreground >= 1);
 }
 
-/// The starter waits behind a task that does not let go of its worker, so another worker takes it.
+/// The starter waits behind a task that keeps its worker, so another worker takes the starter.
 #[test]
 fn another_worker_goes_on_with_the_starter_of_a_long_task() {
     let scheduler = Scheduler::builder().workers(2).reserve(0).start().unwrap();
@@ -176,7 +176,7 @@ fn a_panic_stays_in_its_task() {
     assert_eq!(scheduler.block_on(handle.spawn(async { 1 })).unwrap(), 1);
 }
 
-/// Says when it is dropped.
+/// Reports when it is dropped.
 struct Dropped(Arc<AtomicUsize>);
 
 impl Drop for Dropped {
@@ -230,7 +230,7 @@ fn sleepers_wake_in_the_order_of_their_times() {
 }
 
 #[test]
-fn a_sleep_that_is_dropped_wakes_nobody() {
+fn a_dropped_sleep_wakes_no_task() {
     let scheduler = one_worker();
     let task = scheduler.handle().spawn(async {
         let mut forever = Box::pin(sleep(Duration::MAX));
@@ -271,7 +271,7 @@ fn tags_share_no_tasks() {
 }
 
 #[test]
-fn options_that_cannot_be_are_errors() {
+fn invalid_options_are_errors() {
     let error = Scheduler::builder().workers(0).start().unwrap_err();
     assert_eq!(error.to_string(), "the tag \"default\" needs at least one worker");
     let error = Scheduler::builder().workers(1).tag("default").start().unwrap_err();
@@ -314,7 +314,7 @@ fn shutting_down_lets_tasks_end() {
 }
 
 #[test]
-fn shutting_down_cancels_what_does_not_end() {
+fn shutting_down_cancels_tasks_that_do_not_end() {
     let scheduler = Scheduler::builder().workers(2).start().unwrap();
     let drops = Arc::new(AtomicUsize::new(0));
     let tasks: Vec<_> = (0..10)
@@ -331,7 +331,7 @@ fn shutting_down_cancels_what_does_not_end() {
     assert_eq!((end.cancelled, end.stuck), (10, 0));
     assert_eq!(drops.load(Ordering::SeqCst), 10);
     assert!(tasks.iter().all(|task| task.is_finished()));
-    // What comes later is cancelled at once, and waited for by nobody.
+    // A later task is cancelled at once.
     let late = handle.spawn(async {});
     let scheduler = one_worker();
     assert!(matches!(scheduler.block_on(late), Err(JoinError::Cancelled)));
@@ -378,7 +378,7 @@ fn the_error_of_a_task_is_an_error_like_others() {
 }
 
 #[test]
-fn a_timeout_ends_what_takes_too_long() {
+fn a_timeout_ends_a_slow_future() {
     let scheduler = one_worker();
     let drops = Arc::new(AtomicUsize::new(0));
     let dropped = Dropped(drops.clone());
@@ -389,7 +389,7 @@ fn a_timeout_ends_what_takes_too_long() {
     let elapsed = scheduler.block_on(timeout(Duration::from_millis(1), late));
     assert_eq!((elapsed, drops.load(Ordering::SeqCst)), (Err(Elapsed), 1));
     assert_eq!(scheduler.block_on(timeout(LONG, async { 4 })), Ok(4));
-    // What is ready is not late, whatever the time.
+    // A future that is ready is not late, whatever the limit.
     assert_eq!(scheduler.block_on(timeout(Duration::ZERO, async { 4 })), Ok(4));
     assert_eq!(scheduler.block_on(timeout(Duration::MAX, async { 4 })), Ok(4));
     let error = std::io::Error::from(Elapsed);
@@ -416,7 +416,7 @@ fn calls_that_block_hold_no_worker() {
     let error =
         scheduler.block_on(async { spawn_blocking(|| std::panic::resume_unwind(Box::new("bad"))).await });
     assert_eq!(error.map(|(): ()| ()).unwrap_err().to_string(), "the task panicked: bad");
-    // What is started on such a thread runs on the tag's workers.
+    // A task that such a thread starts runs on the tag's workers.
     let name = || thread::current().name().map(str::to_owned);
     let names = scheduler.block_on(async move {
         let here = Handle::current().unwrap();

@@ -1,7 +1,7 @@
 //! The bind data of aggregates in queries, and the use of an aggregate that each belongs to.
 
 use super::memory_map::MemoryMap;
-use super::seen::unknown;
+use super::version::unknown;
 use crate::function::Client;
 use crate::function::callback::guard;
 use crosslane::Error;

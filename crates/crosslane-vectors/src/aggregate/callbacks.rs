@@ -1,7 +1,8 @@
 //! The callbacks of our aggregates, which DuckDB's C API calls.
 
-use super::seen::{SEEN, Seen, is_deferred, unknown};
+use super::current_call::{CURRENT_CALL, CurrentCall};
 use super::uses::Registered;
+use super::version::{is_deferred, unknown};
 use crate::function::callback::{error_text, guard};
 use crate::input::Arguments;
 use crate::output::Results;
@@ -58,7 +59,7 @@ impl Callbacks {
 }
 
 /// # Safety
-/// There must be `count` states, and nobody else may use them meanwhile.
+/// There must be `count` states, and no other thread may use them meanwhile.
 unsafe fn states<'a>(first: *mut ffi::duckdb_aggregate_state, count: usize) -> States<'a> {
     if count == 0 {
         // SAFETY: there are none.
@@ -78,14 +79,14 @@ unsafe fn states<'a>(first: *mut ffi::duckdb_aggregate_state, count: usize) -> S
 unsafe fn with(
     info: ffi::duckdb_function_info,
     adds: bool,
-    body: impl FnOnce(&Function, &dyn Accumulates, Seen) -> Result<(), Error>,
+    body: impl FnOnce(&Function, &dyn Accumulates, CurrentCall) -> Result<(), Error>,
 ) {
     // SAFETY: as the caller says; DuckDB copies the text.
     unsafe {
         let registered = &*ffi::duckdb_aggregate_function_get_extra_info(info).cast::<Registered>();
         let outcome = guard(|| {
-            let seen = SEEN.get().ok_or_else(|| unknown("its callbacks' data"))?;
-            body(&registered.function, &*registered.accumulation(seen.bound, adds)?, seen)
+            let call = CURRENT_CALL.get().ok_or_else(|| unknown("its callbacks' data"))?;
+            body(&registered.function, &*registered.accumulation(call.bound, adds)?, call)
         });
         if let Err(error) = outcome {
             if adds && is_deferred() {
@@ -104,10 +105,10 @@ unsafe extern "C" fn update(
     // SAFETY: DuckDB passes a chunk of the declared types, and our C++ callback a state for each of
     // its rows.
     unsafe {
-        with(info, true, |function, accumulation, seen| {
+        with(info, true, |function, accumulation, call| {
             // The size of a chunk without columns is 0.
-            let arguments = Arguments::of(input, function).with_rows(seen.rows);
-            accumulation.update(&states(places, seen.rows), &arguments)
+            let arguments = Arguments::of(input, function).with_rows(call.rows);
+            accumulation.update(&states(places, call.rows), &arguments)
         });
     }
 }
@@ -120,9 +121,9 @@ unsafe extern "C" fn combine(
 ) {
     // SAFETY: DuckDB passes `count` states of each.
     unsafe {
-        with(info, true, |_, accumulation, seen| {
+        with(info, true, |_, accumulation, call| {
             let (targets, sources) = (states(targets, count as usize), states(sources, count as usize));
-            accumulation.combine(&targets, &sources, seen.keeps)
+            accumulation.combine(&targets, &sources, call.keeps)
         });
     }
 }

@@ -2,8 +2,9 @@
 
 use super::bind_data::{Use, join};
 use super::callbacks::CALLBACKS;
+use super::current_call::{CURRENT_CALL, CurrentCall};
 use super::memory_map::MemoryMap;
-use super::seen::{SEEN, Seen, unknown};
+use super::version::unknown;
 use crate::function::callback::guard;
 use crate::function::{Client, is_version};
 use crate::vector::Scratch;
@@ -14,27 +15,31 @@ use std::ffi::c_void;
 use std::ptr;
 use std::sync::{Arc, OnceLock};
 
-/// Sets [`SEEN`], and restores it when dropped, also when a C++ exception unwinds. Callbacks nest,
-/// because a function may run a query of its own.
-struct Within(Option<Seen>);
+/// Sets [`CURRENT_CALL`], and restores it when dropped, also when a C++ exception unwinds.
+/// Callbacks nest, because a function may run a query of its own.
+struct Within(Option<CurrentCall>);
 
 impl Within {
     /// # Safety
     /// The data must be that of a callback of one of our aggregates.
     unsafe fn new(data: *const usize, rows: ffi::idx_t) -> Self {
         // SAFETY: as the caller says.
-        let seen = unsafe {
+        let call = unsafe {
             let bound = data.add(bind_data());
             let keeps = *bound.add(2).cast::<u8>() != DESTRUCTIVE;
-            is_ours(*bound as *const usize).then_some(Seen { bound: *bound, keeps, rows: rows as usize })
+            is_ours(*bound as *const usize).then_some(CurrentCall {
+                bound: *bound,
+                keeps,
+                rows: rows as usize,
+            })
         };
-        Self(SEEN.replace(seen))
+        Self(CURRENT_CALL.replace(call))
     }
 }
 
 impl Drop for Within {
     fn drop(&mut self) {
-        SEEN.set(self.0);
+        CURRENT_CALL.set(self.0);
     }
 }
 
@@ -215,12 +220,12 @@ struct Each(Option<Scratch>);
 
 impl Each {
     /// # Safety
-    /// The vector must be one of states, for so many rows.
+    /// The vector must be one of states, and have the rows.
     unsafe fn new(states: ffi::duckdb_vector, rows: ffi::idx_t) -> Self {
         let kept = FLAT.take().filter(|flat| flat.capacity >= rows);
         // SAFETY: it takes nothing.
         let flat = kept.unwrap_or_else(|| Scratch::of_states(rows.max(unsafe { ffi::duckdb_vector_size() })));
-        // SAFETY: all handles live, and have so many rows.
+        // SAFETY: all handles live, and have the rows.
         unsafe { ffi::duckdb_vector_copy_sel(states, flat.vector, flat.all, rows, 0, 0) };
         Self(Some(flat))
     }

@@ -1,6 +1,6 @@
 //! Where the memory and the code of a program or library are.
 
-use super::seen::unknown;
+use super::version::unknown;
 use crosslane::Error;
 use std::fs;
 

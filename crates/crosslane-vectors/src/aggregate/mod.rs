@@ -3,7 +3,7 @@
 //! DuckDB's C API gives an aggregate's callbacks the states and the columns, and nothing else. Two
 //! things are missing. It does not tell the query of a callback. And it passes a vector of states
 //! as if it had one for each row; but ORDER BY in the call, and windows over a whole partition, use
-//! a vector with one state for all rows. What lies behind that state is undefined. So the C++
+//! a vector with one state for all rows. The memory after that state is undefined. So the C++
 //! callbacks of DuckDB's C API are replaced by others that see more (`hooks`). They are pointers in
 //! the object that DuckDB makes for a new aggregate, one after the other, and are searched there. A
 //! DuckDB with another layout than the known ones gets no aggregates.
@@ -17,11 +17,12 @@
 
 mod bind_data;
 mod callbacks;
+mod current_call;
 mod hooks;
 mod memory_map;
 mod register;
-mod seen;
 mod uses;
+mod version;
 
 pub use register::register_aggregate;
 pub use uses::{Aggregate, sweep};

@@ -1,7 +1,7 @@
 //! The states that a use of an aggregate has.
 
 use super::bind_data::{all_uses, lock, use_of};
-use super::seen::{is_deferred, unknown};
+use super::version::{is_deferred, unknown};
 use crate::function::Client;
 use crosslane::states::Accumulates;
 use crosslane::{Error, Function};

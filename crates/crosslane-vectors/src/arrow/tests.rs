@@ -61,7 +61,7 @@ impl Made {
         self
     }
 
-    /// Without its first rows, and those behind so many.
+    /// Without its first rows, and without rows after a number.
     fn cut(mut self, offset: i64, length: i64) -> Self {
         (self.offset, self.length) = (offset, length);
         self
@@ -399,7 +399,7 @@ fn extensions() {
     reads(texts(&["[1]"]).extension("arrow.json", ""), "JSON", &["'[1]'"]);
     let bit = made("z", 1, vec![None, bytes(&[0i32, 2]), Some(vec![3, 0b1111_0110])]);
     reads(bit.extension("arrow.opaque", &opaque("bit")), "BIT", &["'10110'"]);
-    // Of a dictionary and of runs, the extension is said of the values.
+    // For a dictionary and for runs, the extension applies to the values.
     let runs =
         |values: Made| made("+r", 2, vec![]).of(vec![made("i", 1, vec![None, bytes(&[2i32])]), values]);
     let dictionary = |values: Made| made("c", 2, vec![None, bytes(&[0i8, 0])]).dictionary(values);
@@ -429,7 +429,7 @@ fn extensions() {
 }
 
 #[test]
-fn what_has_no_counterpart_is_named() {
+fn types_without_counterpart_are_named() {
     refuses(made("+s", 1, vec![None]), "column 1 (x): a STRUCT without fields has no counterpart");
     let fields = |one: &str, other: &str| {
         made("+s", 1, vec![None]).of(vec![longs(&[1]).named(one), longs(&[1]).named(other)])

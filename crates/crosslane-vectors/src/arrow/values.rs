@@ -32,7 +32,7 @@ pub(super) struct Shape<'a> {
 impl<'a> Values<'a> {
     /// Whether the array's own validity says that a row is not NULL.
     pub(super) fn is_valid(&self, row: usize) -> bool {
-        // SAFETY: the bitmap has a bit for each row, behind the offset.
+        // SAFETY: the bitmap has a bit for each row, from the offset on.
         self.validity.is_null() || unsafe { bit(self.validity, self.offset + row) }
     }
 
@@ -83,7 +83,7 @@ impl<'a> Values<'a> {
     }
 
     /// # Safety
-    /// The array must be of values of so many bytes, and have the rows.
+    /// The array must be of values of `N` bytes, and have the rows.
     unsafe fn copy<const N: usize>(&self, rows: &Range<usize>, out: &mut ColumnBuilder) -> bool
     where
         [u8; N]: bytemuck::Pod,
@@ -188,7 +188,7 @@ impl<'a> Values<'a> {
         unsafe { value(self.buffers[0], at) }
     }
 
-    /// An integer of so many bytes.
+    /// An integer of `width` bytes.
     ///
     /// # Safety
     /// The buffer must have one there.

@@ -178,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn where_runs_are_not_known_slow_failures_of_what_may_be_constant_are_kept() {
+    fn without_statement_numbers_slow_failures_of_constant_arguments_are_kept() {
         let raised = |worked: Duration| -> Result<i32, Error> {
             let failure = Box::new(Failure { worked, ..Failure::default() });
             Err(Error::Raised { function: "f".into(), failure, place: Place::default() })

@@ -20,7 +20,7 @@ static OFFSET: OnceLock<Option<usize>> = OnceLock::new();
 /// interrupted.
 ///
 /// # Safety
-/// The connection must be open, and nobody else use it meanwhile.
+/// The connection must be open, and no other thread may use it meanwhile.
 pub unsafe fn find_interrupts(connection: ffi::duckdb_connection) {
     OFFSET.get_or_init(|| {
         // SAFETY: as the caller says. The bytes are those of an object that is longer, and lives as

@@ -98,7 +98,7 @@ fn not_one(what: &str) -> Error {
 /// parameters, or lacks a column.
 ///
 /// # Safety
-/// The connection must be open, and nobody else use it meanwhile.
+/// The connection must be open, and no other thread may use it meanwhile.
 pub unsafe fn query_for(
     connection: ffi::duckdb_connection,
     query: &str,
@@ -160,8 +160,8 @@ pub(super) struct Chunks {
 
 impl Chunks {
     /// # Safety
-    /// The connection must outlive the result, and nobody else use it meanwhile, but to interrupt
-    /// it.
+    /// The connection must outlive the result, and no other thread may use it meanwhile, except to
+    /// interrupt it.
     pub(super) unsafe fn new(connection: ffi::duckdb_connection, query: &str) -> Result<Self, Error> {
         // SAFETY: as the caller says; what DuckDB makes is destroyed on every way out.
         unsafe {

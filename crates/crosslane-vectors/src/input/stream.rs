@@ -61,8 +61,8 @@ impl StreamInput {
     /// [`Error::Engine`] with DuckDB's error.
     ///
     /// # Safety
-    /// The connection must outlive the source, and nobody else use it meanwhile, but to interrupt
-    /// it. The query's columns must be the fields of `rows`.
+    /// The connection must outlive the source, and no other thread may use it meanwhile, except to
+    /// interrupt it. The query's columns must be the fields of `rows`.
     pub unsafe fn new(
         connection: ffi::duckdb_connection,
         query: &str,
@@ -162,8 +162,8 @@ impl Batch {
     /// Adds a chunk for which there is space. Returns its bytes.
     fn append(&mut self, chunk: &Chunk) -> Result<usize, Error> {
         let rows = chunk.rows();
-        // SAFETY: the chunk has a column of the type of each field, and the vector has room for the
-        // rows.
+        // SAFETY: the chunk has a column of the type of each field, and the vector has space for
+        // the rows.
         unsafe {
             for (column, data_type) in (0..).zip(self.data_type.children()) {
                 let from = ffi::duckdb_data_chunk_get_vector(chunk.0, column);

@@ -70,7 +70,7 @@ impl<'a> VectorRows<'a> {
         let (decoded, children) = (None, Vec::new());
         let mut source = Self { data_type, data, mask, rows, nulls: 0, total: 0, decoded, children };
         source.nulls = source.count_nulls();
-        // SAFETY: the layouts say which vectors lie below; the element rows come from DuckDB's
+        // SAFETY: the layouts tell the child vectors; the element rows come from DuckDB's
         // entries.
         unsafe {
             match data_type.layout() {
@@ -120,7 +120,7 @@ impl<'a> VectorRows<'a> {
     /// The vector must be one of the type.
     pub(crate) unsafe fn bytes_added_to(&self, vector: ffi::duckdb_vector) -> usize {
         let sum = |bytes: usize, (at, child): (usize, &Self)| {
-            // SAFETY: as the caller says; the layouts say which vectors lie below.
+            // SAFETY: as the caller says; the layouts tell the child vectors.
             let below = unsafe {
                 match self.data_type.layout() {
                     Layout::List => ffi::duckdb_list_vector_get_child(vector),
@@ -266,7 +266,7 @@ impl<'a> VectorRows<'a> {
         let mut rest = out;
         for range in self.rows.ranges().iter().filter(|range| !range.is_empty()) {
             let (to, behind) = rest.split_at_mut(range.len() * width);
-            // SAFETY: the rows exist, and lie behind each other.
+            // SAFETY: the rows exist, and are contiguous.
             to.copy_from_slice(unsafe {
                 std::slice::from_raw_parts(self.data.add(range.start * width), to.len())
             });
@@ -296,7 +296,7 @@ impl<'a> VectorRows<'a> {
         if range.is_empty() {
             return &[];
         }
-        // SAFETY: the rows exist, lie behind each other, and are strings, as the caller says.
+        // SAFETY: the rows exist, are contiguous, and are strings, as the caller says.
         unsafe { std::slice::from_raw_parts(self.data.cast::<DuckString>().add(range.start), range.len()) }
     }
 

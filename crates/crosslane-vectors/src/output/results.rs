@@ -24,7 +24,7 @@ pub struct Results<'a> {
 
 impl<'a> Results<'a> {
     /// # Safety
-    /// The vector must outlive the result, be of the type, and have room for so many rows.
+    /// The vector must outlive the result, be of the type, and have space for the rows.
     pub unsafe fn new(vector: ffi::duckdb_vector, data_type: &'a DataType, rows: usize) -> Self {
         Self { vector, data_type, rows }
     }
@@ -358,7 +358,7 @@ unsafe fn assign(
     }
 }
 
-/// Writes the strings of a column whose bytes lie at `heap`.
+/// Writes the strings of a column whose bytes begin at `heap`.
 ///
 /// # Safety
 /// As [`write_bytes`]; `heap` must live as long as the vector.

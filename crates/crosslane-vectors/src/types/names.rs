@@ -19,7 +19,7 @@ const ALL: &CStr = c"\
 /// [`Error::Engine`] if DuckDB does not list them.
 ///
 /// # Safety
-/// The connection must be open, and nobody else use it meanwhile.
+/// The connection must be open, and no other thread may use it meanwhile.
 pub unsafe fn type_names(connection: ffi::duckdb_connection) -> Result<TypeNames, Error> {
     // SAFETY: as the caller says.
     let all = unsafe { query(connection, ALL, rows)? };
@@ -86,7 +86,7 @@ fn rows(result: &mut ffi::duckdb_result) -> Vec<[String; 4]> {
 
 /// The type of a result's column, which there is.
 fn column_type(result: &mut ffi::duckdb_result, column: ffi::idx_t) -> Result<DataType, Error> {
-    // SAFETY: the result lives, and has the column; its type is freed by who owns it.
+    // SAFETY: the result lives, and has the column; its owner frees its type.
     unsafe {
         let logical = LogicalType::owned(ffi::duckdb_column_logical_type(result, column));
         data_type(logical.raw())

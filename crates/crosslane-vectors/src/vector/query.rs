@@ -5,7 +5,7 @@ use crosslane::Error;
 use libduckdb_sys as ffi;
 use std::ffi::CStr;
 
-/// What DuckDB says about a query that failed.
+/// DuckDB's error for a query that failed.
 #[derive(Debug)]
 pub struct QueryError {
     kind: ffi::duckdb_error_type,
@@ -36,7 +36,7 @@ impl From<QueryError> for Error {
 /// DuckDB's.
 ///
 /// # Safety
-/// The connection must be open, and nobody else use it meanwhile.
+/// The connection must be open, and no other thread may use it meanwhile.
 pub unsafe fn query<T>(
     connection: ffi::duckdb_connection,
     query: &CStr,

@@ -26,7 +26,7 @@ impl DuckString {
                 let (first, rest) = (u32::from_le_bytes([*a, *b, *c, *d]), u64::from_le_bytes(*rest));
                 match length {
                     0..4 => (first & ((1 << (8 * length)) - 1), 0),
-                    // What lies behind the string is cut off.
+                    // The bytes after the string are cut off.
                     4..=INLINE => (first, rest & ((1u128 << (8 * (length - 4))) - 1) as u64),
                     _ => (first, address as u64),
                 }
@@ -56,7 +56,7 @@ impl DuckString {
     pub(crate) unsafe fn bytes(&self) -> &[u8] {
         let length = self.length();
         let start = if length <= INLINE { self.0[4..].as_ptr() } else { self.address() };
-        // SAFETY: a string of up to 12 bytes lies behind its length, a longer one at its address.
+        // SAFETY: a string of up to 12 bytes follows its length; a longer one is at its address.
         unsafe { std::slice::from_raw_parts(start, length) }
     }
 }
@@ -82,7 +82,7 @@ impl<'a> Texts<'a> {
     /// Adds a text. An empty text after the last one stores the end.
     ///
     /// # Panics
-    /// If there is no room for it.
+    /// If there is no space for it.
     pub(crate) fn add(&mut self, bytes: &[u8]) {
         self.next_offsets(1)[0] = (self.end as i32).to_le_bytes();
         self.out[self.end..self.end + bytes.len()].copy_from_slice(bytes);
@@ -96,7 +96,7 @@ impl<'a> Texts<'a> {
     /// The others must be DuckDB's own, and alive.
     ///
     /// # Panics
-    /// If there is no room for them.
+    /// If there is no space for them.
     #[inline(always)]
     pub(crate) unsafe fn add_strings(&mut self, strings: &[DuckString], is_valid: impl Fn(usize) -> bool) {
         let mut end = self.end;
@@ -105,12 +105,12 @@ impl<'a> Texts<'a> {
             let length = if is_valid(at) { string.length() } else { 0 };
             let out = &mut self.out[end..];
             if length > INLINE {
-                // SAFETY: a string of more than 12 bytes lies at its address, and is alive, as the
+                // SAFETY: a string of more than 12 bytes is at its address, and is alive, as the
                 // caller says.
                 copy_long(out, unsafe { std::slice::from_raw_parts(string.address(), length) });
             } else if let Some(place) = out.first_chunk_mut::<16>() {
-                // All that may be in place, and zeros: what is behind the string is written over by
-                // the next.
+                // The most bytes that a string holds in itself, and zeros. The next string overwrites the
+                // bytes after this one.
                 *place = (u128::from_le_bytes(string.0) >> 32).to_le_bytes();
             } else {
                 out[..length].copy_from_slice(&string.0[4..4 + length]);
@@ -225,7 +225,7 @@ mod tests {
         for length in LENGTHS {
             let start = PAGE - length;
             let string = DuckString::new(page, start..PAGE, page[start..].as_ptr());
-            // Whether there is room for more behind it, or not.
+            // With and without space for more after it.
             for strings in [vec![string], vec![string, string]] {
                 let bytes = page[start..].repeat(strings.len());
                 assert_eq!(written(&strings, 0..0, bytes.len()).1, bytes, "{length} bytes");
@@ -237,7 +237,7 @@ mod tests {
 
     #[test]
     #[should_panic(expected = "range")]
-    fn strings_without_room_are_refused() {
+    fn strings_without_space_are_refused() {
         let all = [1; 40];
         written(&[DuckString::new(&all, 0..40, all.as_ptr())], 0..0, 39);
     }

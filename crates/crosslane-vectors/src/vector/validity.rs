@@ -143,7 +143,7 @@ mod tests {
             let mut visited = Vec::new();
             each_null(&bitmap, rows, |row| visited.push(row));
             assert_eq!(visited, expected);
-            // There is no word behind the last row.
+            // The mask has no word after the last row.
             let mut made = vec![u64::MAX; range.end.div_ceil(64)];
             mark(&mut made, first, &bitmap[..rows.div_ceil(8)], rows);
             let found: Vec<usize> = (0..made.len() * 64).filter(|row| !bit(&made, *row)).collect();

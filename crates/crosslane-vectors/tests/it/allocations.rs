@@ -1,4 +1,4 @@
-//! Calls make no allocation per batch: on a machine with many workers the allocator is what they share.
+//! Calls make no allocation per batch: many workers share the allocator.
 
 use crate::duckdb::Chunk;
 use crosslane::call::{CallGroup, Caller, Input, call};
@@ -15,7 +15,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 const ROWS: usize = 2048;
-/// After so many batches all memory that is used again is there.
+/// After this many batches, all memory for reuse is allocated.
 const FIRST: usize = 20;
 const BATCHES: usize = 100;
 
@@ -23,10 +23,10 @@ thread_local! {
     static ALLOCATIONS: Cell<usize> = const { Cell::new(0) };
 }
 
-/// The system's allocator, which counts for each thread.
+/// The system's allocator, with a count for each thread.
 struct Counting;
 
-// SAFETY: it passes each call on to the system's, and counting allocates nothing.
+// SAFETY: it passes each call to the system's allocator, and counting allocates nothing.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, memory: Memory) -> *mut u8 {
         ALLOCATIONS.set(ALLOCATIONS.get() + 1);
@@ -47,7 +47,7 @@ unsafe impl GlobalAlloc for Counting {
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
 
-/// Makes lanes to threads that answer with their argument.
+/// Makes lanes to threads that return their argument.
 struct Threads(DataType);
 
 impl Zygote for Threads {
@@ -80,10 +80,10 @@ fn echo(mut guest: GuestLane, data_type: &DataType) {
     }
 }
 
-/// A chunk of texts, or of zeros of so many bytes, in which each `nth` row is NULL.
+/// A chunk of texts, or of zeros of `width` bytes, in which each `nth` row is NULL.
 fn filled(data_type: &str, width: usize, nth: usize) -> Chunk {
     let chunk = Chunk::new(data_type);
-    // SAFETY: the vector has so many rows of so many bytes, of strings if it is of text; DuckDB copies the bytes.
+    // SAFETY: the vector has the rows, and each has `width` bytes or is a string; DuckDB copies the bytes.
     unsafe {
         let vector = chunk.vector();
         ffi::duckdb_data_chunk_set_size(chunk.raw, ROWS as ffi::idx_t);

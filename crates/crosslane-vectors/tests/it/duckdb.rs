@@ -7,7 +7,7 @@ use std::cell::Cell;
 use std::ffi::{CStr, c_char, c_void};
 use std::sync::LazyLock;
 
-/// Where `make setup` puts it.
+/// The path to which `make setup` installs it.
 const LIBRARY: &CStr = match CStr::from_bytes_with_nul(
     concat!(env!("CARGO_MANIFEST_DIR"), "/../../.duckdb/libduckdb.so\0").as_bytes(),
 ) {
@@ -16,7 +16,7 @@ const LIBRARY: &CStr = match CStr::from_bytes_with_nul(
 };
 
 thread_local! {
-    /// The table on its way through libduckdb_sys.
+    /// The table of functions for `libduckdb_sys`.
     static TABLE: Cell<*const ffi::duckdb_ext_api_v1> = const { Cell::new(std::ptr::null()) };
 }
 
@@ -24,7 +24,7 @@ unsafe extern "C" fn get_api(_info: ffi::duckdb_extension_info, _version: *const
     TABLE.get().cast()
 }
 
-/// Opens libduckdb, and hands the functions that vectors need to libduckdb_sys.
+/// Opens libduckdb, and passes the functions that vectors need to `libduckdb_sys`.
 #[allow(clippy::missing_transmute_annotations, reason = "each field's type is another")]
 static DUCKDB: LazyLock<()> = LazyLock::new(|| {
     // SAFETY: the texts are C strings; the table consists of optional functions, of which all-zero is none; a function's
@@ -78,9 +78,9 @@ impl Chunk {
         unsafe { ffi::duckdb_data_chunk_get_vector(self.raw, 0) }
     }
 
-    /// Its vector as a place for so many results.
+    /// Its vector for `rows` results.
     pub(crate) fn results(&self, rows: usize) -> Results<'_> {
-        // SAFETY: the vector is of the type, and has room for 2048 rows, of which no test asks for more.
+        // SAFETY: the vector is of the type, and has space for 2048 rows; no test asks for more.
         unsafe { Results::new(self.vector(), &self.data_type, rows) }
     }
 }

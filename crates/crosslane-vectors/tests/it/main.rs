@@ -1,6 +1,6 @@
 //! All integration tests of the conversions, in one program, which is linked once.
 //!
-//! Its allocator counts for `allocations`, for each thread by itself, so tests that run beside that one disturb nothing.
+//! Its allocator counts allocations for each thread, so tests that run at the same time do not disturb `allocations`.
 
 mod allocations;
 mod duckdb;

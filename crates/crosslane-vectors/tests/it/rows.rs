@@ -1,4 +1,4 @@
-//! Rows that a vector does not have are refused, both ways, and so are columns that do not have their own.
+//! Rows outside of a vector are refused, in both directions, and so are inconsistent columns.
 
 use crate::duckdb::Chunk;
 use crosslane::batch::{self, Column};
@@ -10,7 +10,7 @@ use std::cell::Cell;
 
 /// The numbers of a chunk of BIGINTs.
 fn numbers_of(chunk: &Chunk) -> &[Cell<i64>] {
-    // SAFETY: a vector of BIGINTs has 2048.
+    // SAFETY: the vector has 2048 BIGINTs.
     unsafe { std::slice::from_raw_parts(ffi::duckdb_vector_get_data(chunk.vector()).cast(), 2048) }
 }
 
@@ -27,7 +27,7 @@ fn refusal(outcome: Result<(), Error>) -> String {
 }
 
 #[test]
-fn results_are_as_many_as_the_vector_has_rows() {
+fn results_fit_the_rows_of_the_vector() {
     let chunk = Chunk::new("BIGINT");
     numbers_of(&chunk).iter().for_each(|number| number.set(-1));
     let mut results = chunk.results(4);
@@ -64,11 +64,11 @@ fn results_of_another_type_are_refused() {
     assert_eq!(message, "1 rows of DOUBLE from row 0 on do not fit 4 rows of BIGINT");
 }
 
-/// What a column lacks, or has too much of.
+/// Columns with too few or too many bytes, offsets or children.
 type Spoil = fn(&mut Column<'_>);
 
 #[test]
-fn columns_that_lack_rows_of_their_own_are_refused() {
+fn inconsistent_columns_are_refused() {
     let spoilt: [(&str, &[(&str, Spoil)]); 6] = [
         (
             "BIGINT",
@@ -150,15 +150,15 @@ fn add(column: &mut ColumnBuilder, data_type: &DataType) {
     }
 }
 
-/// Leaves a column of BIGINTs that many rows.
+/// Shortens a column of BIGINTs to `rows` rows.
 fn shorten(column: &mut Column<'_>, rows: usize) {
     column.rows = rows;
     column.data = &column.data[..rows * 8];
 }
 
-/// A guest that changes its results after they were checked, which is the worst moment.
+/// A guest changes its results right after they were checked.
 #[test]
-fn results_that_change_later_are_what_was_checked() {
+fn results_that_change_later_keep_their_checked_values() {
     let told = "What was checked: twelve bytes and more".as_bytes();
     let offsets: Vec<i32> = vec![0, 4, 30, told.len() as i32];
     let chunk = Chunk::new("VARCHAR");
@@ -169,7 +169,7 @@ fn results_that_change_later_are_what_was_checked() {
     // SAFETY: the vector has strings.
     let strings = unsafe { ffi::duckdb_vector_get_data(chunk.vector()).cast::<ffi::duckdb_string_t>() };
     let text_of = |row: usize| {
-        // SAFETY: the row was written; its string lies in place or in the vector's heap.
+        // SAFETY: the row was written; its string holds its bytes or points into the vector's heap.
         unsafe {
             let string = strings.add(row);
             let length = (*string).value.inlined.length as usize;
@@ -189,7 +189,7 @@ fn results_that_change_later_are_what_was_checked() {
     assert!(taken(&chunk, 5, &nothing(&DataType::BigInt, 3), &mut numbers.clone(), &numbers));
     assert_eq!(numbers_of(&chunk)[5..8], [1, 2, 3].map(Cell::new));
 
-    // What does not hold together, has no place, or has another form in DuckDB, is not touched.
+    // An inconsistent column, one outside of the vector, and one that DuckDB encodes differently are not written.
     let short = Column { offsets: &offsets[..3], ..column.clone() };
     let far = Column { offsets: &[0, 4, 30, 1 << 20], ..column.clone() };
     let chunk = Chunk::new("VARCHAR");
@@ -203,12 +203,12 @@ fn results_that_change_later_are_what_was_checked() {
     assert!(!taken(&Chunk::new("UUID"), 0, &nothing(&DataType::Uuid, 3), &mut [0; 48], &[0; 48]));
 }
 
-/// A column without anything but its rows.
+/// A column that has rows but no data.
 fn nothing(data_type: &DataType, rows: usize) -> Column<'_> {
     Column { data_type, rows, validity: None, offsets: &[], data: &[], children: Vec::new() }
 }
 
-/// Whether a chunk accepts a column from a place whose bytes change as soon as they were checked.
+/// Whether a chunk accepts a column whose bytes change as soon as they were checked.
 fn taken(chunk: &Chunk, first: usize, column: &Column<'_>, guests: &mut [u8], told: &[u8]) -> bool {
     let (start, length) = (guests.as_mut_ptr(), guests.len());
     // SAFETY: the bytes live across the call.
@@ -239,7 +239,7 @@ fn arguments_have_the_rows_of_their_chunk() {
     assert!(read(&arguments, 4, 4).is_empty());
 }
 
-/// A chunk as arguments of so many rows.
+/// A chunk as arguments with `rows` rows.
 fn arguments(chunk: &Chunk, rows: usize) -> Arguments<'_> {
     // SAFETY: the chunk lives, and its column is of the type.
     unsafe {
@@ -248,14 +248,14 @@ fn arguments(chunk: &Chunk, rows: usize) -> Arguments<'_> {
     }
 }
 
-/// Rows as they go to a guest.
+/// The rows as a guest gets them.
 fn read(arguments: &Arguments<'_>, first: usize, end: usize) -> Vec<i64> {
     let frame = arguments.frame(first..end).unwrap();
     let columns = batch::columns(frame.bytes(), [&DataType::BigInt].into_iter()).unwrap();
     columns[0].values().unwrap().to_vec()
 }
 
-/// Texts of 0 to 69 bytes, every third of which is NULL, with an address that is none below it.
+/// Texts of 0 to 69 bytes. Every third is NULL, with an invalid address in its string.
 #[test]
 fn texts_go_to_a_guest_in_any_slice_whatever_their_nulls_hold() {
     let text = |row: usize| (row % 3 != 1).then(|| format!("{row:069}")[69 - row % 70..].to_owned());
@@ -284,7 +284,7 @@ fn texts_go_to_a_guest_in_any_slice_whatever_their_nulls_hold() {
         let expected: Vec<_> = (first..end).map(text).collect();
         let expected: Vec<_> = expected.iter().map(|text| text.as_deref().map(str::as_bytes)).collect();
         assert_eq!(found.collect::<Vec<_>>(), expected, "rows {first}..{end}");
-        // A NULL takes no room.
+        // A NULL takes no space.
         assert_eq!(column.data.len(), expected.iter().flatten().map(|text| text.len()).sum::<usize>());
     }
 }

@@ -1,26 +1,10 @@
-//! What our C++ callbacks see, for the callbacks of the C API that run inside of them.
+//! What differs between versions of DuckDB.
 
 use crate::function::{is_version, version};
 use crosslane::Error;
-use std::cell::Cell;
 use std::sync::OnceLock;
 
-/// Arguments of a C++ callback that the callbacks of the C API do not get.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Seen {
-    /// The address of the bind data.
-    pub(super) bound: usize,
-    /// Whether the sources of a combine are still used after it.
-    pub(super) keeps: bool,
-    /// How many rows an update adds.
-    pub(super) rows: usize,
-}
-
-thread_local! {
-    /// The arguments of the callback that runs on this thread.
-    pub(super) static SEEN: Cell<Option<Seen>> = const { Cell::new(None) };
-}
-
+/// The error for a DuckDB whose objects have another layout than the known ones.
 pub(super) fn unknown(what: &str) -> Error {
     let version = version().to_string_lossy();
     Error::Engine(format!(
