@@ -1,0 +1,5 @@
+//! Calls over lanes that are made up.
+
+mod fake;
+mod losses;
+mod slices;
