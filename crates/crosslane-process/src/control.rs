@@ -1,6 +1,6 @@
 //! The zygote's control socket: JSON messages behind their length, some with descriptors.
 
-use crate::Source;
+use crate::source::Source;
 use crosslane::{Failure, FunctionSpec, TypeNames, shortened};
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::io::{Errno, IoSlice, IoSliceMut};

@@ -19,6 +19,12 @@ use std::io;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
+/// The tag of a ring frame that holds the message itself.
+pub(crate) const INLINE: u32 = 0;
+/// The tag of a ring frame that holds only the message's length; the message lies in a memfd whose
+/// descriptor is the next on the socket.
+pub(crate) const EXTERNAL: u32 = 1;
+
 /// The file keeps its size: a mapping of it cannot fault.
 const SIZED: SealFlags = SealFlags::SHRINK.union(SealFlags::GROW);
 /// Memory is taken from the system in steps of so many bytes: a signal makes it start a step again.

@@ -5,7 +5,7 @@
 //! greeting (`SCM_CREDENTIALS`, translated into the engine's pid namespace), and the engine takes a descriptor of that
 //! process if it descends from the zygote that it started. Signals go through the descriptor.
 
-use crate::is_ready;
+use crate::poll::is_ready;
 use rustix::event::{PollFd, PollFlags};
 use rustix::io::Errno;
 use rustix::net::{SendFlags, sockopt};

@@ -1,10 +1,10 @@
 //! Lanes without a process: for the tests of both ends, and for a guest that writes what a fuzzer says.
 
+use crate::external::{self, EXTERNAL};
 use crate::guest::{Call, GuestLane, Mishaps, Next};
 use crate::identity::{self, Process};
 use crate::lane::{Home, LaneOptions, ProcessLane};
 use crate::warden::LaneRecord;
-use crate::{EXTERNAL, external};
 use crosslane::batch::{self, BATCH, Column, Encode, Header, LAST, Plan, bit};
 use crosslane::lane::{Lane, LaneError, Stuck};
 use crosslane::pool::{Pool, PoolOptions, Zygote};

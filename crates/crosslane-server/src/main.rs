@@ -7,10 +7,10 @@ use crosslane_process::{Source, Zygote, ZygoteOptions, flush_log, guests, print_
 #[cfg(feature = "flight")]
 use crosslane_server::flight::{self, Flight};
 use crosslane_server::http::Access;
-use crosslane_server::load::{self, Event, Plan};
+use crosslane_server::load_test::{self, Event, Plan};
 use crosslane_server::log::{self, Format};
-use crosslane_server::server::Served;
-use crosslane_server::{Address, Doors, Http, Options, Server};
+use crosslane_server::server::ServedLibrary;
+use crosslane_server::{Address, Http, HttpRuntime, Options, Server};
 use serde::Deserialize;
 use std::collections::BTreeMap;
 use std::io::Write;
@@ -107,7 +107,7 @@ fn bench() -> ExitCode {
         signals.wait();
         STOP.store(true, Relaxed);
     });
-    let measured = load::measure(&plan, &STOP, &mut |told| {
+    let measured = load_test::measure(&plan, &STOP, &mut |told| {
         let line = match told {
             Event::Progress { step, part } => serde_json::json!({ "progress": [step, part] }),
             Event::Step(report) => serde_json::json!({ "step": report }),
@@ -137,10 +137,10 @@ fn serve(told: Told, signals: &Signals) -> Result<bool, Error> {
     let addresses = told.listen.iter().map(|address| address.parse::<Address>());
     let listen =
         addresses.collect::<Result<Vec<_>, _>>().map_err(|error| Error::Setting(error.to_string()))?;
-    let doors = told.http.is_some().then(Doors::start).transpose();
-    let doors = doors.map_err(|error| Error::Engine(format!("no thread for HTTP: {error}")))?;
-    let http = match (&doors, told.http) {
-        (Some(doors), Some(http)) => Some(open(doors, http)?),
+    let runtime = told.http.is_some().then(HttpRuntime::start).transpose();
+    let runtime = runtime.map_err(|error| Error::Engine(format!("no thread for HTTP: {error}")))?;
+    let http = match (&runtime, told.http) {
+        (Some(runtime), Some(http)) => Some(open(runtime, http)?),
         _ => None,
     };
     let libraries = told.files.iter().map(|file| {
@@ -203,14 +203,14 @@ fn waiting(largest: usize) -> usize {
     (1 << 30).max(largest.saturating_mul(4))
 }
 
-/// Opens the door for people and monitoring.
-fn open(doors: &Doors, told: HttpTold) -> Result<Http, Error> {
+/// Opens the HTTP listener for people and monitoring.
+fn open(runtime: &HttpRuntime, told: HttpTold) -> Result<Http, Error> {
     let access = match (told.token, told.public) {
         (Some(token), _) => Access::Token(token),
         (None, true) => Access::Public,
         (None, false) => Access::Local,
     };
-    let http = Http::open(doors, &told.address, access)?;
+    let http = Http::open(runtime, &told.address, access)?;
     info!(url = format!("http://{}/", http.address()), "shown");
     Ok(http)
 }
@@ -221,7 +221,7 @@ const SLOW: Duration = Duration::from_secs(5);
 /// there are 20,000 a second.
 const SPIN: Duration = Duration::from_micros(50);
 
-fn load(file: &Path, settings: &crosslane::Settings, workers: usize) -> Result<Served, Error> {
+fn load(file: &Path, settings: &crosslane::Settings, workers: usize) -> Result<ServedLibrary, Error> {
     let path = file.canonicalize().map_err(|error| Error::Engine(format!("{}: {error}", file.display())))?;
     let source = Source::File { path };
     let name = source.name();
@@ -241,7 +241,7 @@ fn load(file: &Path, settings: &crosslane::Settings, workers: usize) -> Result<S
     let pool = PoolOptions { warm, idle_timeout: settings.idle_timeout };
     let (pool, loaded) = Pool::start(pool, move |stop| Zygote::start(options, stop))?;
     let library = Library { name, version: 1, functions: loaded.functions, pool };
-    Ok(Served { library, text: loaded.text })
+    Ok(ServedLibrary { library, text: loaded.text })
 }
 
 /// SIGTERM and SIGINT, for the main thread to wait for.

@@ -1,7 +1,7 @@
 //! Batches of a client as calls and scans. They block, and run on threads for that.
 
 use super::columns::{self, Given};
-use super::face::Face;
+use super::function::FlightFunction;
 use crate::client::RemoteZygote;
 use arrow_array::{Array, ArrayRef, BooleanArray, Int32Array, RecordBatch, new_empty_array, new_null_array};
 use arrow_buffer::BooleanBufferBuilder;
@@ -43,7 +43,7 @@ fn unmade(error: ArrowError) -> Error {
 /// A function, and what its calls go through.
 pub(super) struct Calls {
     pub(super) library: Arc<Library<RemoteZygote>>,
-    pub(super) face: Arc<Face>,
+    pub(super) function: Arc<FlightFunction>,
     /// Those of an exchange, which end with it.
     pub(super) group: Arc<CallGroup>,
 }
@@ -56,16 +56,17 @@ impl Calls {
         mut give: impl FnMut(RecordBatch) -> bool,
     ) -> Result<(), Trouble> {
         let arguments =
-            Arguments { columns: batch.columns(), due: &self.face.inputs, rows: batch.num_rows() };
+            Arguments { columns: batch.columns(), due: &self.function.inputs, rows: batch.num_rows() };
         self.check(&arguments)?;
-        match self.face.function.spec.kind {
+        match self.function.function.spec.kind {
             Kind::Table => self.scan(&arguments, &mut give),
             _ => {
-                let mut results = Results { due: self.face.value(), parts: Vec::new(), nulls: Vec::new() };
+                let mut results =
+                    Results { due: self.function.value(), parts: Vec::new(), nulls: Vec::new() };
                 let caller = Caller::new(&self.group, 1);
-                call(&self.library, &self.face.function, caller, &arguments, &mut results)?;
+                call(&self.library, &self.function.function, caller, &arguments, &mut results)?;
                 let column = results.finish(arguments.rows)?;
-                give(RecordBatch::try_new(Arc::clone(&self.face.results), vec![column])?);
+                give(RecordBatch::try_new(Arc::clone(&self.function.results), vec![column])?);
                 Ok(())
             }
         }
@@ -74,7 +75,7 @@ impl Calls {
     /// Looks at the values: workers trust what they are sent.
     fn check(&self, arguments: &Arguments<'_>) -> Result<(), Trouble> {
         let frame = arguments.frame(0..arguments.rows).map_err(|error| Trouble::Wrong(error.to_string()))?;
-        let parameters = &self.face.function.signature.parameters;
+        let parameters = &self.function.function.signature.parameters;
         let types = parameters.iter().map(|parameter| &parameter.data_type);
         let columns = batch::columns(frame.bytes(), types).map_err(Error::from)?;
         for (column, parameter) in columns.iter().zip(parameters) {
@@ -94,7 +95,7 @@ impl Calls {
         arguments: &Arguments<'_>,
         give: &mut dyn FnMut(RecordBatch) -> bool,
     ) -> Result<(), Trouble> {
-        let function = &self.face.function;
+        let function = &self.function.function;
         let types: Vec<_> =
             function.signature.parameters.iter().map(|field| field.data_type.clone()).collect();
         let wanted: Arc<[usize]> = (0..function.signature.returns.children().len()).collect();
@@ -104,7 +105,7 @@ impl Calls {
             if self.is_skipped(&row)? {
                 continue;
             }
-            let (library, function) = (&self.library, &self.face.function);
+            let (library, function) = (&self.library, &self.function.function);
             let caller = Caller::new(&self.group, 1);
             for partition in Scan::partitions(library, function, caller, row.clone(), LARGEST_PARTITIONS)? {
                 let asked = Asked { partition, wanted: Arc::clone(&wanted), arguments: row.clone() };
@@ -124,7 +125,7 @@ impl Calls {
 
     /// Whether a NULL is where the function admits none, so that it is not called.
     fn is_skipped(&self, row: &Row) -> Result<bool, Error> {
-        let spec = &self.face.function.spec;
+        let spec = &self.function.function.spec;
         let columns = row.columns()?;
         let mut parameters = columns.iter().enumerate();
         let is = |flags: &[bool], at: usize| flags.get(at).copied().unwrap_or_default();
@@ -134,13 +135,13 @@ impl Calls {
 
     /// A batch of the table that a row has made.
     fn table(&self, at: usize, rows: &Column<'_>) -> Result<RecordBatch, Trouble> {
-        let due = self.face.value();
+        let due = self.function.value();
         let value = match rows.data_type {
             DataType::Struct(columns) if columns.len() == 1 => columns::array(&rows.children[0], due)?,
             _ => columns::array(rows, due)?,
         };
         let index = Int32Array::from_value(at as i32, rows.rows);
-        Ok(RecordBatch::try_new(Arc::clone(&self.face.results), vec![Arc::new(index), value])?)
+        Ok(RecordBatch::try_new(Arc::clone(&self.function.results), vec![Arc::new(index), value])?)
     }
 }
 

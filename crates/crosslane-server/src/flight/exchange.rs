@@ -4,9 +4,10 @@
 //! there, so that HTTP/2 holds back who sends. An exchange that the client leaves is dropped, which ends its calls.
 
 use super::calls::{Calls, Trouble};
-use super::face::Face;
+use super::context::Context;
+use super::function::FlightFunction;
 use super::status::{of_error, shortened};
-use super::{Door, types};
+use super::types;
 use crate::server::ENDING;
 use arrow_array::cast::AsArray;
 use arrow_array::{Array, RecordBatch};
@@ -41,7 +42,7 @@ type Answer = Result<Option<RecordBatch>, Status>;
 
 /// An exchange under way.
 pub(super) struct Exchange {
-    door: Arc<Door>,
+    context: Arc<Context>,
     calls: Arc<Calls>,
     input: FlightDataDecoder,
     /// Whether the client has said of which types its columns are.
@@ -64,7 +65,7 @@ impl Drop for Exchange {
 impl Exchange {
     /// Waits until the client says which function it calls.
     pub(super) async fn open(
-        door: Arc<Door>,
+        context: Arc<Context>,
         place: OwnedSemaphorePermit,
         mut input: Streaming<FlightData>,
     ) -> Result<Self, Status> {
@@ -75,16 +76,16 @@ impl Exchange {
         let descriptor = first.flight_descriptor.as_ref();
         let descriptor =
             descriptor.ok_or_else(|| Status::invalid_argument("the first message names no function"))?;
-        let face = Arc::clone(door.face(descriptor)?);
+        let function = Arc::clone(context.function(descriptor)?);
         // A message that only names the function may have nothing to be decoded.
         let messages = stream::once(future::ready(Ok(first))).chain(input);
         let messages = messages.try_filter(|message| future::ready(!message.data_header.is_empty()));
         let stop = Arc::new(AtomicBool::new(false));
         let asks = Arc::clone(&stop);
         let group = Arc::new(CallGroup::with_stop(move || asks.load(Relaxed)));
-        let calls = Calls { library: Arc::clone(&door.library), face, group };
+        let calls = Calls { library: Arc::clone(&context.library), function, group };
         Ok(Self {
-            door,
+            context,
             calls: Arc::new(calls),
             input: FlightDataDecoder::new(messages.map_err(FlightError::from)),
             described: false,
@@ -95,23 +96,23 @@ impl Exchange {
         })
     }
 
-    fn face(&self) -> &Face {
-        &self.calls.face
+    fn function(&self) -> &FlightFunction {
+        &self.calls.function
     }
 
     /// The columns of the results.
     pub(super) fn schema(&self) -> SchemaRef {
-        Arc::clone(&self.face().results)
+        Arc::clone(&self.function().results)
     }
 
     /// The next results; `None` if there are no more.
     pub(super) async fn next(&mut self) -> Result<Option<RecordBatch>, Status> {
-        let ahead = if self.face().function.spec.kind == Kind::Table { 1 } else { AHEAD };
-        let mut ending = self.door.ending.subscribe();
+        let ahead = if self.function().function.spec.kind == Kind::Table { 1 } else { AHEAD };
+        let mut ending = self.context.ending.subscribe();
         loop {
             if *ending.borrow_and_update() && self.running.is_empty() && !self.ended {
                 // The client may have sent all already.
-                return match timeout(LAST_MOMENT, message(&mut self.input, self.door.largest)).await {
+                return match timeout(LAST_MOMENT, message(&mut self.input, self.context.largest)).await {
                     Ok(Ok(None)) => Ok(None),
                     _ => Err(Status::unavailable(ENDING)),
                 };
@@ -131,7 +132,7 @@ impl Exchange {
                     Some(Err(status)) => return Err(status),
                     None => return Err(Status::internal("a call ended without an answer; the server's log says why")),
                 },
-                message = message(&mut self.input, self.door.largest), if reads => match message? {
+                message = message(&mut self.input, self.context.largest), if reads => match message? {
                     Some(message) => self.take(message)?,
                     None => self.ended = true,
                 },
@@ -145,10 +146,10 @@ impl Exchange {
         match message.payload {
             DecodedPayload::None => Ok(()),
             DecodedPayload::Schema(schema) => {
-                let due = &self.face().inputs;
+                let due = &self.function().inputs;
                 if !types::arguments_fit(schema.fields(), due) {
                     let (name, due, given) =
-                        (self.face().function.name(), types::shown(due), types::shown(schema.fields()));
+                        (self.function().function.name(), types::shown(due), types::shown(schema.fields()));
                     return Err(wrong(&format!("{name} takes {due}, and the columns are {given}")));
                 }
                 self.described = true;
@@ -165,7 +166,7 @@ impl Exchange {
 
     /// Refuses a batch that is small as it travels, and would not be so elsewhere.
     fn measure(&self, batch: &RecordBatch) -> Result<(), Status> {
-        let most = self.door.largest;
+        let most = self.context.largest;
         let viewed = batch.columns().iter().map(|column| match column.data_type() {
             Arrow::Utf8View => lengths(column.as_string_view().views()),
             Arrow::BinaryView => lengths(column.as_binary_view().views()),
@@ -182,7 +183,7 @@ impl Exchange {
     /// Has a batch worked on.
     fn start(&mut self, batch: RecordBatch) {
         let (answers, receiver) = mpsc::channel(1);
-        let (calls, slots) = (Arc::clone(&self.calls), Arc::clone(&self.door.slots));
+        let (calls, slots) = (Arc::clone(&self.calls), Arc::clone(&self.context.slots));
         tokio::spawn(async move {
             let Ok(slot) = slots.acquire_owned().await else { return };
             let runtime = Handle::current();

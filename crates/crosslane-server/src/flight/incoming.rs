@@ -1,4 +1,4 @@
-//! The connections of the door: so many at most, and none that is silent.
+//! The connections for Arrow Flight: their number is limited, and silent ones are closed.
 
 use futures_util::Stream;
 use std::io;

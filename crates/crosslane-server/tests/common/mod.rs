@@ -13,7 +13,7 @@ use crosslane::{ColumnBuilder, DataType, Entry, Error, Failure, Library, TypeNam
 use crosslane_process::control::{ControlSocket, Report, Request};
 use crosslane_process::guest::{Call, Emitted, GuestLane, Mishaps, Next};
 use crosslane_process::{Origin, Source, Zygote, ZygoteOptions};
-use crosslane_server::server::Served;
+use crosslane_server::server::ServedLibrary;
 use crosslane_server::{Address, LaneOptions, Options, Remote, RemoteZygote, Server};
 use serde_json::json;
 use std::ops::Range;
@@ -168,7 +168,7 @@ pub fn integers(values: impl IntoIterator<Item = i64>) -> ColumnBuilder {
 
 const POOL: PoolOptions = PoolOptions { warm: 0, idle_timeout: Duration::from_secs(60) };
 
-fn library(origin: Origin, name: &str) -> Result<Served, Error> {
+fn library(origin: Origin, name: &str) -> Result<ServedLibrary, Error> {
     let options = ZygoteOptions {
         origin,
         source: Source::Thread { name: name.into() },
@@ -182,7 +182,7 @@ fn library(origin: Origin, name: &str) -> Result<Served, Error> {
     };
     let (pool, loaded) = Pool::start(POOL, move |stop| Zygote::start(options, stop))?;
     let library = Library { name: name.into(), version: 1, functions: loaded.functions, pool };
-    Ok(Served { library, text: loaded.text })
+    Ok(ServedLibrary { library, text: loaded.text })
 }
 
 /// A Unix socket's address of its own.

@@ -25,18 +25,18 @@ fn local() -> flight::Options {
     flight::Options { listen: "127.0.0.1:0".into(), tls: None }
 }
 
-/// A server with the door open. The door is dropped first.
+/// A server that listens for Arrow Flight. Its `Flight` is dropped first.
 fn open() -> (Flight, Server) {
     let server = start(options(&[unix()])).unwrap();
     (Flight::open(&server, &local(), |_| {}).unwrap(), server)
 }
 
-fn uri(door: &Flight) -> String {
-    door.address().replace("grpc://", "http://")
+fn uri(flight: &Flight) -> String {
+    flight.address().replace("grpc://", "http://")
 }
 
-async fn client(door: &Flight) -> FlightServiceClient<Channel> {
-    let channel = Endpoint::new(uri(door)).unwrap().connect().await.unwrap();
+async fn client(flight: &Flight) -> FlightServiceClient<Channel> {
+    let channel = Endpoint::new(uri(flight)).unwrap().connect().await.unwrap();
     FlightServiceClient::new(channel)
         .max_decoding_message_size(usize::MAX)
         .max_encoding_message_size(usize::MAX)
@@ -77,8 +77,8 @@ async fn exchange(
     batches.try_collect().await.map_err(Status::from)
 }
 
-async fn call(door: &Flight, name: &str, batches: Vec<RecordBatch>) -> Result<Vec<RecordBatch>, Status> {
-    exchange(&mut client(door).await, messages(name, batches)).await
+async fn call(flight: &Flight, name: &str, batches: Vec<RecordBatch>) -> Result<Vec<RecordBatch>, Status> {
+    exchange(&mut client(flight).await, messages(name, batches)).await
 }
 
 fn values(batch: &RecordBatch) -> Vec<i64> {
@@ -87,9 +87,9 @@ fn values(batch: &RecordBatch) -> Vec<i64> {
 
 #[test]
 fn arrow_udfs_client_calls_functions_and_tables() {
-    let (door, _server) = open();
+    let (flight, _server) = open();
     run(async {
-        let client = remote::Client::connect(uri(&door)).await.unwrap();
+        let client = remote::Client::connect(uri(&flight)).await.unwrap();
         assert_eq!(client.protocol_version(), 2);
         let function = client.get("double").await.unwrap();
         assert_eq!(function.name, "double");
@@ -121,41 +121,41 @@ fn arrow_udfs_client_calls_functions_and_tables() {
 
 #[test]
 fn batches_are_answered_in_order_whatever_each_takes() {
-    let (door, _server) = open();
+    let (flight, _server) = open();
     run(async {
         // The first takes longest.
         let batches: Vec<_> = (0..12).map(|at| integers([60 - 5 * at])).collect();
-        let results = call(&door, "wait", batches).await.unwrap();
+        let results = call(&flight, "wait", batches).await.unwrap();
         let results: Vec<_> = results.iter().flat_map(values).collect();
         assert_eq!(results, (0..12).map(|at| 60 - 5 * at).collect::<Vec<_>>());
         // A batch without rows has an answer, too.
-        let results = call(&door, "double", vec![integers([]), integers([4])]).await.unwrap();
+        let results = call(&flight, "double", vec![integers([]), integers([4])]).await.unwrap();
         assert_eq!(results.iter().map(values).collect::<Vec<_>>(), [vec![], vec![8]]);
         // So has an exchange without any: a schema.
-        assert!(call(&door, "double", vec![]).await.unwrap().is_empty());
+        assert!(call(&flight, "double", vec![]).await.unwrap().is_empty());
     });
 }
 
 #[test]
 fn other_encodings_of_the_same_values_are_taken() {
-    let (door, _server) = open();
+    let (flight, _server) = open();
     run(async {
         let nulls = batch(vec![("x", arrow_array::new_null_array(&DataType::Null, 3))]);
         // The function admits no NULL; its guest, which does not look at that here, finds zeros below them.
-        let results = call(&door, "double", vec![nulls]).await.unwrap();
+        let results = call(&flight, "double", vec![nulls]).await.unwrap();
         assert_eq!(results[0].num_rows(), 3);
         // The middle of a longer array.
-        let results = call(&door, "double", vec![integers(0..100).slice(50, 3)]).await.unwrap();
+        let results = call(&flight, "double", vec![integers(0..100).slice(50, 3)]).await.unwrap();
         assert_eq!(values(&results[0]), [100, 102, 104]);
     });
 }
 
 #[test]
 fn what_is_wrong_is_said_in_a_status() {
-    let (door, _server) = open();
+    let (flight, _server) = open();
     run(async {
         let refused =
-            async |name: &str, given: RecordBatch| call(&door, name, vec![given]).await.unwrap_err();
+            async |name: &str, given: RecordBatch| call(&flight, name, vec![given]).await.unwrap_err();
         let unknown = refused("nothing", integers([1])).await;
         assert_eq!((unknown.code(), unknown.message()), (Code::NotFound, "there is no function nothing"));
 
@@ -172,7 +172,7 @@ fn what_is_wrong_is_said_in_a_status() {
         let failed = refused("fail", integers([5])).await;
         assert_eq!(failed.code(), Code::Unknown, "{failed}");
 
-        let mut client = client(&door).await;
+        let mut client = client(&flight).await;
         for descriptor in
             [path("nothing"), FlightDescriptor::new_path(vec![]), FlightDescriptor::new_cmd("double")]
         {
@@ -188,9 +188,9 @@ fn what_is_wrong_is_said_in_a_status() {
 
 #[test]
 fn messages_that_are_none_end_their_exchange_alone() {
-    let (door, _server) = open();
+    let (flight, _server) = open();
     run(async {
-        let mut client = client(&door).await;
+        let mut client = client(&flight).await;
         let good = messages("double", vec![integers(0..10)]);
         let named =
             |message: &FlightData| FlightData { flight_descriptor: Some(path("double")), ..message.clone() };
@@ -215,7 +215,7 @@ fn messages_that_are_none_end_their_exchange_alone() {
             let flipped = FlightData { data_header: header.into(), ..good[1].clone() };
             let _ = exchange(&mut client, vec![good[0].clone(), flipped]).await;
         }
-        let mut client = self::client(&door).await;
+        let mut client = self::client(&flight).await;
         let results = exchange(&mut client, good).await.unwrap();
         assert_eq!(values(&results[0]), (0..10).map(|value| value * 2).collect::<Vec<_>>());
     });
@@ -223,20 +223,20 @@ fn messages_that_are_none_end_their_exchange_alone() {
 
 #[test]
 fn what_is_too_large_is_refused_either_way() {
-    let (door, _server) = open();
+    let (flight, _server) = open();
     run(async {
         // 16 MiB are the most.
-        let error = call(&door, "double", vec![integers(0..3 << 20)]).await.unwrap_err();
+        let error = call(&flight, "double", vec![integers(0..3 << 20)]).await.unwrap_err();
         assert_eq!(error.code(), Code::ResourceExhausted, "{error}");
         assert!(error.message().contains("--largest-batch"), "{error}");
-        let text = call(&door, "large", vec![integers([8 << 20])]).await.unwrap();
+        let text = call(&flight, "large", vec![integers([8 << 20])]).await.unwrap();
         assert_eq!(text[0].column(0).as_string::<i32>().value(0).len(), 8 << 20);
         // A batch that says that it has more rows than any has, and no bytes for them.
         let rows = RecordBatch::try_new(
             Arc::new(Schema::new(vec![Field::new("x", DataType::Null, true)])),
             vec![arrow_array::new_null_array(&DataType::Null, 1 << 40)],
         );
-        let error = call(&door, "double", vec![rows.unwrap()]).await.unwrap_err();
+        let error = call(&flight, "double", vec![rows.unwrap()]).await.unwrap_err();
         assert_eq!(error.code(), Code::ResourceExhausted, "{error}");
     });
 }
@@ -244,10 +244,10 @@ fn what_is_too_large_is_refused_either_way() {
 #[test]
 fn a_client_that_goes_away_frees_its_workers() {
     let (server, guests) = start_counted(options(&[unix()])).unwrap();
-    let door = Flight::open(&server, &local(), |_| {}).unwrap();
+    let flight = Flight::open(&server, &local(), |_| {}).unwrap();
     run(async {
         for _ in 0..3 {
-            let mut client = client(&door).await;
+            let mut client = client(&flight).await;
             let (messages, receiver) = mpsc::channel::<FlightData>(64);
             for message in self::messages("wait", vec![integers([60_000]); 8]) {
                 messages.send(message).await.unwrap();
@@ -261,16 +261,16 @@ fn a_client_that_goes_away_frees_its_workers() {
             tokio::task::block_in_place(|| eventually("calls go on", || server.load().1 == 0));
         }
         // Both workers are free again: they were ended, or have ended what nobody waits for.
-        let results = call(&door, "double", vec![integers([1]); 20]).await.unwrap();
+        let results = call(&flight, "double", vec![integers([1]); 20]).await.unwrap();
         assert_eq!(results.len(), 20);
     });
 }
 
 #[test]
 fn a_client_that_does_not_read_is_not_read_itself() {
-    let (door, _server) = open();
+    let (flight, _server) = open();
     run(async {
-        let mut client = client(&door).await;
+        let mut client = client(&flight).await;
         let (messages, receiver) = mpsc::channel::<FlightData>(1);
         let input =
             stream::unfold(receiver, |mut receiver| async { Some((receiver.recv().await?, receiver)) });
@@ -297,12 +297,12 @@ fn a_client_that_does_not_read_is_not_read_itself() {
 
 #[test]
 fn many_clients_share_few_workers() {
-    let (door, _server) = open();
+    let (flight, _server) = open();
     run(async {
         let calls = (0..40).map(|at| {
-            let door = &door;
+            let flight = &flight;
             async move {
-                let results = call(door, "double", vec![integers([at]); 5]).await.unwrap();
+                let results = call(flight, "double", vec![integers([at]); 5]).await.unwrap();
                 assert!(results.iter().all(|batch| values(batch) == [at * 2]));
             }
         });
@@ -320,9 +320,9 @@ fn others_than_this_machine_need_a_token() {
 
     let server =
         start(crosslane_server::Options { token: Some("secret".into()), ..options(&[unix()]) }).unwrap();
-    let door = Flight::open(&server, &local(), |_| {}).unwrap();
+    let flight = Flight::open(&server, &local(), |_| {}).unwrap();
     run(async {
-        let mut client = client(&door).await;
+        let mut client = client(&flight).await;
         for given in [None, Some("Bearer other"), Some("secret"), Some("Basic secret")] {
             let mut request = Request::new(Criteria::default());
             if let Some(given) = given {
@@ -352,16 +352,16 @@ fn a_certificate_makes_connections_encrypted() {
     std::fs::write(&key, signed.signing_key.serialize_pem()).unwrap();
     let server = start(options(&[unix()])).unwrap();
     let encrypted = flight::Options { listen: "localhost:0".into(), tls: Some((certificate, key)) };
-    let door = Flight::open(&server, &encrypted, |_| {}).unwrap();
+    let flight = Flight::open(&server, &encrypted, |_| {}).unwrap();
     std::fs::remove_dir_all(folder).unwrap();
     run(async {
-        let address = door.address().replace("grpc+tls://", "https://");
+        let address = flight.address().replace("grpc+tls://", "https://");
         let trusted = ClientTlsConfig::new().ca_certificate(Certificate::from_pem(signed.cert.pem()));
         let channel = Endpoint::new(address).unwrap().tls_config(trusted).unwrap().connect().await.unwrap();
         let mut client = FlightServiceClient::new(channel);
         let results = exchange(&mut client, messages("double", vec![integers([21])])).await.unwrap();
         assert_eq!(values(&results[0]), [42]);
-        let plain = door.address().replace("grpc+tls://", "http://");
+        let plain = flight.address().replace("grpc+tls://", "http://");
         let plain = remote::Client::connect(plain).await;
         assert!(plain.is_err() || plain.unwrap().get("double").await.is_err());
     });
@@ -372,10 +372,10 @@ fn a_certificate_makes_connections_encrypted() {
 
 #[test]
 fn calls_that_run_end_before_the_server_does_and_idle_exchanges_with_it() {
-    let (door, server) = open();
-    let address = uri(&door);
+    let (flight, server) = open();
+    let address = uri(&flight);
     run(async {
-        let mut client = client(&door).await;
+        let mut client = client(&flight).await;
         let (idle, receiver) = mpsc::channel::<FlightData>(1);
         let input =
             stream::unfold(receiver, |mut receiver| async { Some((receiver.recv().await?, receiver)) });
@@ -395,9 +395,9 @@ fn calls_that_run_end_before_the_server_does_and_idle_exchanges_with_it() {
         let drained = tokio::task::block_in_place(|| {
             // On a machine that stands still, one may have ended by now, and the last has begun.
             eventually("no call stands in line", || (begun() == 2 && server.load().1 == 1) || begun() == 3);
-            door.end();
+            flight.end();
             let drained = server.shut_down(Duration::from_secs(60));
-            drop(door);
+            drop(flight);
             drained
         });
         assert!(drained);
@@ -412,11 +412,11 @@ fn calls_that_run_end_before_the_server_does_and_idle_exchanges_with_it() {
 
 #[test]
 fn an_address_that_is_taken_is_named() {
-    let (door, server) = open();
-    let listen = door.address().trim_start_matches("grpc://").to_owned();
+    let (flight, server) = open();
+    let listen = flight.address().trim_start_matches("grpc://").to_owned();
     let error =
         Flight::open(&server, &flight::Options { listen: listen.clone(), tls: None }, |_| {}).unwrap_err();
     assert!(error.to_string().contains(&format!("cannot listen for Arrow Flight at {listen}")), "{error}");
     let addresses: &[Address] = server.addresses();
-    assert_eq!(addresses.len(), 1, "the door is none of the native addresses");
+    assert_eq!(addresses.len(), 1, "Arrow Flight has none of the native addresses");
 }

@@ -1,19 +1,19 @@
-//! The door for people and monitoring, looked through while functions are called.
+//! What the HTTP listener shows to people and monitoring while functions are called.
 
 use crate::common::{Client, DOUBLE, END, FAIL, NUMBERS, WAIT, eventually, options, server, start, unix};
 use crate::crowd;
 use crosslane_server::http::Access;
-use crosslane_server::{Doors, Http};
+use crosslane_server::{Http, HttpRuntime};
 use serde_json::Value;
 use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::thread;
 use std::time::Duration;
 
-fn open(access: Access) -> (Doors, Http) {
-    let doors = Doors::start().unwrap();
-    let http = Http::open(&doors, "127.0.0.1:0", access).unwrap();
-    (doors, http)
+fn open(access: Access) -> (HttpRuntime, Http) {
+    let runtime = HttpRuntime::start().unwrap();
+    let http = Http::open(&runtime, "127.0.0.1:0", access).unwrap();
+    (runtime, http)
 }
 
 /// The status, the head and the body of an answer to a request with these further headers.
@@ -57,7 +57,7 @@ fn metrics(http: &Http) -> String {
 
 #[test]
 fn a_server_is_healthy_while_it_loads_and_ready_until_it_drains() {
-    let (_doors, http) = open(Access::Local);
+    let (_runtime, http) = open(Access::Local);
     http.loading("words.py is being loaded");
     assert_eq!(get(&http, "/health"), (200, "ok\n".into()));
     assert_eq!(get(&http, "/ready"), (503, "words.py is being loaded\n".into()));
@@ -85,7 +85,7 @@ fn a_server_is_healthy_while_it_loads_and_ready_until_it_drains() {
 #[test]
 fn what_calls_cost_is_counted_for_each_function() {
     let (server, address) = server();
-    let (_doors, http) = open(Access::Local);
+    let (_runtime, http) = open(Access::Local);
     http.show(&server);
     let client = Client::new(&address);
     for _ in 0..3 {
@@ -149,7 +149,7 @@ fn who_waits_for_a_worker_is_seen() {
     let mut options = options(&[unix()]);
     options.workers = 1;
     let server = start(options).unwrap();
-    let (_doors, http) = open(Access::Local);
+    let (_runtime, http) = open(Access::Local);
     http.show(&server);
     let clients: Vec<_> = (0..3).map(|_| Client::new(&server.addresses()[0])).collect();
     thread::scope(|scope| {
@@ -174,7 +174,7 @@ fn who_waits_for_a_worker_is_seen() {
 #[test]
 fn a_table_that_is_not_read_to_its_end_has_not_failed() {
     let (server, address) = server();
-    let (_doors, http) = open(Access::Local);
+    let (_runtime, http) = open(Access::Local);
     http.show(&server);
     let client = Client::new(&address);
     client.scan(1_000_000_000, 250).unwrap();
@@ -185,13 +185,13 @@ fn a_table_that_is_not_read_to_its_end_has_not_failed() {
 
 #[test]
 fn other_machines_see_nothing_unless_somebody_has_said_so() {
-    let doors = Doors::start().unwrap();
-    let error = Http::open(&doors, "0.0.0.0:0", Access::Local).unwrap_err().to_string();
+    let runtime = HttpRuntime::start().unwrap();
+    let error = Http::open(&runtime, "0.0.0.0:0", Access::Local).unwrap_err().to_string();
     assert!(error.contains("--http-token-file") && error.contains("--http-public"), "{error}");
-    let public = Http::open(&doors, "0.0.0.0:0", Access::Public).unwrap();
+    let public = Http::open(&runtime, "0.0.0.0:0", Access::Public).unwrap();
     let here = SocketAddr::from(([127, 0, 0, 1], public.address().port()));
     assert_eq!(ask(here, "GET /metrics", "Host: example.org\r\n").0, 200);
-    let guarded = Http::open(&doors, "127.0.0.1:0", Access::Token("secret".into())).unwrap();
+    let guarded = Http::open(&runtime, "127.0.0.1:0", Access::Token("secret".into())).unwrap();
     for path in ["/", "/metrics", "/state.json", "/nowhere"] {
         for headers in ["", "Authorization: Bearer other\r\n", "Authorization: Bearer\r\n"] {
             let (status, head, _) =
@@ -205,13 +205,13 @@ fn other_machines_see_nothing_unless_somebody_has_said_so() {
         assert_eq!(ask(guarded.address(), "GET /", &format!("Host: x\r\n{headers}")).0, 200, "{headers}");
     }
     assert_eq!(ask(guarded.address(), "GET /health", "Host: x\r\n").0, 200);
-    let error = Http::open(&doors, &here.to_string(), Access::Local).unwrap_err().to_string();
+    let error = Http::open(&runtime, &here.to_string(), Access::Local).unwrap_err().to_string();
     assert!(error.contains("cannot listen for HTTP"), "{error}");
 }
 
 #[test]
 fn a_page_of_another_site_sees_nothing() {
-    let (_doors, http) = open(Access::Local);
+    let (_runtime, http) = open(Access::Local);
     for headers in ["Host: example.org\r\n", "Host: 127.0.0.1.example.org:80\r\n"] {
         assert_eq!(ask(http.address(), "GET /state.json", headers).0, 421, "{headers}");
     }
@@ -226,7 +226,7 @@ fn a_page_of_another_site_sees_nothing() {
 fn clients_that_do_not_do_their_part_keep_nobody_out() {
     let _crowd = crowd();
     let (server, address) = server();
-    let (doors, http) = open(Access::Local);
+    let (runtime, http) = open(Access::Local);
     http.show(&server);
     let silent: Vec<_> = (0..300)
         .map(|number| {
@@ -257,6 +257,6 @@ fn clients_that_do_not_do_their_part_keep_nobody_out() {
     let _ = stream.read_to_end(&mut answer);
     assert!(!answer.starts_with(b"HTTP/1.1 200"), "{}", String::from_utf8_lossy(&answer));
     assert_eq!(get(&http, "/health").0, 200);
-    drop(doors);
+    drop(runtime);
     assert!(TcpStream::connect(http.address()).is_err());
 }

@@ -8,7 +8,7 @@ mod flight;
 mod garbage;
 mod hostile;
 mod http;
-mod load;
+mod load_test;
 mod server;
 
 use std::sync::{Mutex, MutexGuard, PoisonError};

@@ -1,0 +1,736 @@
+//! The guest's side of a process lane, for guests of any language.
+
+use crate::external::{self, EXTERNAL, INLINE};
+use crate::identity;
+use crate::placement::{Placement, Side};
+use crate::poll::is_ready;
+use crosslane::batch::{self, BATCH, CANCEL, Column, Encode, FAILURE, Header, LAST, Plan};
+use crosslane::stats::now;
+use crosslane::{DataType, Entry, Failure, Leniency, Verdict};
+use crosslane_ring::{Alarm, Ends, MappedRing, Parked, ProgressWord, Slice, Spin, wait_either};
+use rustix::event::{PollFd, PollFlags};
+use rustix::net::SendFlags;
+use std::collections::HashSet;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::time::Duration;
+
+/// How often a waiting guest looks whether its engine lives. (The kernel kills it too, if its
+/// zygote ends.)
+const LOOK: Duration = Duration::from_secs(1);
+
+/// A call that takes longer is a long one: others do not wait behind it if they need not.
+pub const LONG: Duration = Duration::from_millis(1);
+
+/// The bytes of the frame that says how long a message is that is none of the ring's.
+const ANNOUNCEMENT: usize = size_of::<u64>();
+
+/// Whether this process writes its stack when it gets SIGQUIT.
+static TELLS_STACK: AtomicBool = AtomicBool::new(false);
+
+/// Says that this process, whose next lane is its only one, writes its stack to its stderr when it gets SIGQUIT, and goes on. The engine asks so what a
+/// call does that makes no progress.
+pub fn tells_stack() {
+    TELLS_STACK.store(true, Relaxed);
+}
+
+/// A guest's end of its lane.
+#[derive(Debug)]
+pub struct GuestLane {
+    ends: Ends,
+    socket: OwnedFd,
+    spin: Spin,
+    /// Short while it waits for an engine whose threads work with many lanes ([`crate::ProcessLane::share`]), and during calls that are not
+    /// known to be long: others with short slices would wait until such a call ends.
+    slice: Slice,
+    /// The functions of such an engine whose last call was long.
+    long: HashSet<u32>,
+    placement: Placement,
+    /// Whether the oldest message of the request ring is the current call's. The one behind it may have been looked at
+    /// while there was no room for results, and is not to be given back with it.
+    held: bool,
+    /// The current call's message, if it is none of the ring's.
+    external: Option<external::MappedFile>,
+    /// How many batches of the current exchange were taken behind the one that opened it, and how many of them the engine was told of.
+    taken: u32,
+    told: u32,
+    /// The number of the last exchange that this guest has ended.
+    ended: u64,
+    /// That of the last exchange that the engine wants no more of.
+    cancelled: u64,
+    /// When it last began or stopped to wait for its engine.
+    mark: u64,
+    /// For how long it waited before it began with what it works on.
+    waited: u64,
+}
+
+/// A batch of an exchange, to be answered. Its columns are in [`GuestLane::columns`].
+#[derive(Debug, Clone, Copy)]
+pub struct Call {
+    /// The batch's header.
+    pub header: Header,
+}
+
+impl Call {
+    /// What of the function is used; `None` if this guest knows no such entry.
+    pub fn entry(&self) -> Option<Entry> {
+        Entry::of(self.header.entry)
+    }
+
+    /// Whether it is the engine's last batch of its exchange.
+    pub fn is_last(&self) -> bool {
+        self.header.flags & LAST != 0
+    }
+
+    /// The same call, for an answer with another number of rows (a table function's).
+    pub fn with_rows(mut self, rows: usize) -> Self {
+        self.header.rows = rows as u32;
+        self
+    }
+
+    /// What a guest says that cannot do what it is asked for.
+    pub fn refusal(&self) -> Failure {
+        let entry = self.entry().map_or_else(|| self.header.entry.to_string(), |entry| format!("{entry:?}"));
+        let message = format!("this guest has no entry {entry} of function {}", self.header.function);
+        Failure { class: "Error".into(), message, ..Failure::default() }
+    }
+}
+
+/// How a wait for a batch ended.
+#[derive(Debug, Clone, Copy)]
+pub enum Next {
+    /// With one.
+    Call(Call),
+    /// The engine wants no more of the exchange.
+    Cancelled,
+    /// The engine has closed the lane.
+    Closed,
+    /// It was stopped.
+    Stopped,
+}
+
+/// What became of a batch of results that is not the last.
+#[derive(Debug)]
+pub enum Emitted {
+    /// It was sent.
+    Sent,
+    /// The engine wants no more of the exchange, which is still to be ended.
+    Cancelled,
+    /// The wait for room was stopped: nothing was sent.
+    Stopped,
+    /// There is no memory for it.
+    Failed(Failure),
+}
+
+/// What a guest waits for that has results to send.
+#[derive(Debug, Clone, Copy)]
+pub enum Room {
+    /// For a message of so many bytes.
+    Of(usize),
+    /// That the engine has taken all.
+    All,
+}
+
+/// What happened to the rows of a call beside their results.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Mishaps {
+    /// Rows that became NULL because of `on_error = null`.
+    pub errors: u32,
+    /// Calls that were tried again.
+    pub retries: u32,
+}
+
+impl Mishaps {
+    /// What becomes of `rows` whose call failed, after `tries` more than the first; it counts.
+    ///
+    /// # Errors
+    /// With `error`, if there is no further try and the rows do not become NULL.
+    #[inline]
+    pub fn judge<E>(
+        &mut self,
+        leniency: Leniency,
+        error: E,
+        tries: &mut u32,
+        rows: usize,
+    ) -> Result<Verdict, E> {
+        let verdict = leniency.judge(error, *tries)?;
+        match verdict {
+            Verdict::Again(_) => {
+                *tries += 1;
+                self.retries += 1;
+            }
+            Verdict::Null => self.errors += rows as u32,
+        }
+        Ok(verdict)
+    }
+}
+
+fn no_memory(size: usize, error: &rustix::io::Errno) -> Failure {
+    let message = format!("there is no memory for results of {size} bytes: {error}");
+    Failure { class: "NoMemory".into(), message, ..Failure::default() }
+}
+
+fn broken(error: impl std::fmt::Display) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, error.to_string())
+}
+
+impl GuestLane {
+    /// Opens a lane from the descriptors that the engine sent, and greets the engine: the process that calls this is
+    /// the lane's.
+    ///
+    /// # Safety
+    /// They must be those that an engine sent for one lane, and not have been opened before, in this process or
+    /// another.
+    ///
+    /// # Errors
+    /// If the memory is not a lane's, or the engine is gone.
+    pub unsafe fn open(memory: OwnedFd, socket: OwnedFd, spin: Duration) -> io::Result<Self> {
+        // SAFETY: as the caller says.
+        let ends = unsafe { Ends::open(memory) }.map_err(broken)?;
+        identity::greet(socket.as_fd(), TELLS_STACK.load(Relaxed))?;
+        Ok(Self {
+            ends,
+            socket,
+            spin: Spin(spin),
+            slice: Slice::new(true),
+            long: HashSet::new(),
+            placement: Placement::new(Side::Guest),
+            held: false,
+            external: None,
+            taken: 0,
+            told: 0,
+            ended: 0,
+            cancelled: 0,
+            mark: now(),
+            waited: 0,
+        })
+    }
+
+    /// Waits for the next call; `None` when the engine has closed the lane. Exchanges for other entries of functions
+    /// are refused.
+    ///
+    /// # Errors
+    /// If the engine broke the protocol.
+    pub fn next_call(&mut self) -> io::Result<Option<Call>> {
+        loop {
+            match self.next_call_or(|| false)? {
+                Next::Call(call) if call.entry() == Some(Entry::Call) => return Ok(Some(call)),
+                Next::Call(call) => self.fail(call, &call.refusal(), None)?,
+                _ => return Ok(None),
+            }
+        }
+    }
+
+    /// Waits for the first batch of the next exchange, or until `stop` says so; who makes it say so must then sound
+    /// [`GuestLane::alarm`], or interrupt the thread with a signal.
+    ///
+    /// # Errors
+    /// If the engine broke the protocol.
+    pub fn next_call_or(&mut self, stop: impl Fn() -> bool) -> io::Result<Next> {
+        loop {
+            let is_shared = self.ends.locations.is_other_anywhere();
+            if is_shared {
+                self.slice.shorten();
+            }
+            let next = self.next_message(&stop)?;
+            let Next::Call(call) = next else { return Ok(next) };
+            if is_shared && self.long.contains(&call.header.function) {
+                self.slice.restore();
+            }
+            if call.header.exchange > self.cancelled {
+                (self.taken, self.told) = (0, 0);
+                self.ends.progress.set(call.header.exchange as u32, u32::MAX);
+                return Ok(next);
+            }
+            // It was cancelled with the one before. The engine takes what comes, and throws it away.
+            self.succeed(call.with_rows(0), &(), Mishaps::default())?;
+        }
+    }
+
+    /// Waits for the next batch of an exchange of which that of `call` was not the last. That one is gone then. The engine sends only so
+    /// many batches ahead; so it is told first of those that were taken, unless results have told it.
+    ///
+    /// # Errors
+    /// If the engine is gone or broke the protocol.
+    pub fn more(&mut self, call: &Call, stop: impl Fn() -> bool) -> io::Result<Next> {
+        if call.is_last() {
+            return Err(broken("a guest that wants more than the last batch"));
+        }
+        // A cancel that was seen while results were sent is not there any more.
+        if self.is_cancelled(call)? {
+            return Ok(Next::Cancelled);
+        }
+        if self.told < self.taken {
+            match self.emit(call, 0, &(), &stop)? {
+                Emitted::Sent => {}
+                Emitted::Cancelled => return Ok(Next::Cancelled),
+                Emitted::Stopped => return Ok(Next::Stopped),
+                Emitted::Failed(failure) => return Err(broken(failure.message)),
+            }
+        }
+        self.release();
+        let next = self.next_message(&stop)?;
+        if let Next::Call(call) = next {
+            if call.header.exchange != self.ended + 1 {
+                return Err(broken("a batch of another exchange"));
+            }
+            self.taken += 1;
+        }
+        Ok(next)
+    }
+
+    /// Waits for a message of an exchange that this guest has not ended.
+    fn next_message(&mut self, stop: &impl Fn() -> bool) -> io::Result<Next> {
+        loop {
+            let Some(next) = self.any_message(stop)? else { continue };
+            return Ok(next);
+        }
+    }
+
+    /// Waits for a message; `None` for one of an exchange that this guest has ended.
+    fn any_message(&mut self, stop: &impl Fn() -> bool) -> io::Result<Option<Next>> {
+        let taken = loop {
+            if let Some(frame) = self.ends.consumer.peek().map_err(broken)? {
+                let taken = now();
+                self.held = true;
+                self.external = match frame.tag() {
+                    INLINE => None,
+                    EXTERNAL => {
+                        let mut length = [0; 8];
+                        frame.copy(&mut length);
+                        let file = external::receive(self.socket.as_fd())?;
+                        Some(external::map(&file, u64::from_le_bytes(length))?)
+                    }
+                    tag => return Err(broken(format!("a frame with tag {tag}"))),
+                };
+                break taken;
+            }
+            let parked = self.ends.consumer.wait_or(self.spin, LOOK, stop);
+            if stop() {
+                return Ok(Some(Next::Stopped));
+            }
+            if parked == Parked::TimedOut && self.engine_is_gone() {
+                return Ok(Some(Next::Closed));
+            }
+        };
+        let header = batch::header(self.bytes()).map_err(broken)?;
+        if header.exchange <= self.ended {
+            self.release();
+            return Ok(None);
+        }
+        self.waited = taken.saturating_sub(self.mark);
+        self.mark = taken;
+        match header.kind {
+            BATCH => {
+                self.placement.met(&self.ends.locations);
+                Ok(Some(Next::Call(Call { header })))
+            }
+            CANCEL => {
+                self.release();
+                self.cancelled = header.exchange;
+                Ok(Some(Next::Cancelled))
+            }
+            kind => Err(broken(format!("a message of kind {kind}"))),
+        }
+    }
+
+    /// The header of the next message to the engine, which is done now but for its writing.
+    fn reply(&mut self, call: &Call, kind: u16, flags: u16) -> Header {
+        let done = now();
+        let worked = done.saturating_sub(self.mark);
+        self.mark = done;
+        let Header { function, exchange, rows, entry, .. } = call.header;
+        if self.ends.locations.is_other_anywhere() {
+            if u128::from(worked) > LONG.as_nanos() {
+                self.long.insert(function);
+            } else {
+                self.long.remove(&function);
+            }
+        }
+        let waited = self.waited;
+        if flags & LAST != 0 {
+            self.ended = exchange;
+        }
+        Header {
+            kind,
+            flags,
+            function,
+            exchange,
+            rows,
+            entry,
+            waited,
+            worked,
+            row: if kind == BATCH && self.taken > 0 { self.taken } else { u32::MAX },
+            ..Header::default()
+        }
+    }
+
+    /// A way to end the wait for the next call from another thread.
+    pub fn alarm(&self) -> Alarm<MappedRing> {
+        self.ends.consumer.alarm()
+    }
+
+    fn engine_is_gone(&self) -> bool {
+        is_ready(&mut [PollFd::new(&self.socket, PollFlags::empty())])
+    }
+
+    fn bytes(&self) -> &[u8] {
+        match &self.external {
+            // SAFETY: a guest trusts its engine, which does not touch a published frame.
+            None => unsafe { self.ends.consumer.bytes() },
+            Some(external) => external.bytes(),
+        }
+    }
+
+    /// The arguments of the current call, in place: valid until it is answered.
+    ///
+    /// # Errors
+    /// If the engine broke the protocol.
+    pub fn columns<'a>(&'a self, types: impl Iterator<Item = &'a DataType>) -> io::Result<Vec<Column<'a>>> {
+        batch::columns(self.bytes(), types).map_err(broken)
+    }
+
+    /// The message of the current call, of which the columns are: for guests that keep it.
+    pub fn message(&self) -> &[u8] {
+        self.bytes()
+    }
+
+    /// The types of the arguments of the current call, if its function takes any: for [`crosslane::Signature::for_types`].
+    ///
+    /// # Errors
+    /// If the engine broke the protocol.
+    pub fn types(&self, call: &Call) -> io::Result<Option<&str>> {
+        if call.header.types == 0 {
+            return Ok(None);
+        }
+        batch::types(self.bytes()).map_err(broken)
+    }
+
+    /// The most bytes of an answer that need no memory but the lane's own.
+    pub fn most(&self) -> usize {
+        self.ends.producer.most()
+    }
+
+    /// Where progress is reported.
+    pub fn progress(&self) -> &ProgressWord {
+        &self.ends.progress
+    }
+
+    /// Waits until a message of so many bytes fits into the ring. The arguments are gone then.
+    ///
+    /// # Errors
+    /// If the engine is gone or broke the protocol.
+    pub fn wait_for_room(&mut self, size: usize) -> io::Result<()> {
+        self.wait_for_room_or(size, || false).map(drop)
+    }
+
+    /// The same, or until `stop` says so, as [`GuestLane::next_call_or`]. Returns whether they fit.
+    ///
+    /// # Errors
+    /// If the engine is gone or broke the protocol.
+    pub fn wait_for_room_or(&mut self, size: usize, stop: impl Fn() -> bool) -> io::Result<bool> {
+        self.release();
+        let inline = size <= self.ends.producer.most();
+        self.make_room(if inline { size } else { ANNOUNCEMENT }, stop)
+    }
+
+    /// Answers the current call with its results, or with a failure if there is no memory for them.
+    ///
+    /// # Errors
+    /// If the engine is gone or broke the protocol.
+    pub fn succeed(&mut self, call: Call, results: &dyn Encode, mishaps: Mishaps) -> io::Result<()> {
+        self.succeed_after(call, results, mishaps, Self::wait_for_room)
+    }
+
+    /// As [`GuestLane::succeed`], for guests that give up a lock while they wait: `wait` does what
+    /// [`GuestLane::wait_for_room`] does.
+    ///
+    /// # Errors
+    /// As [`GuestLane::succeed`], or what ended the wait: the call is not answered then, and the lane is of no more use.
+    pub fn succeed_after<E: From<io::Error>>(
+        &mut self,
+        call: Call,
+        results: &dyn Encode,
+        mishaps: Mishaps,
+        mut wait: impl FnMut(&mut Self, usize) -> Result<(), E>,
+    ) -> Result<(), E> {
+        match self.offer_after(call, results, mishaps, &mut wait)? {
+            Ok(()) => Ok(()),
+            Err(failure) => self.fail_after(call, &failure, None, wait),
+        }
+    }
+
+    /// As [`GuestLane::succeed`], but where there is no memory the failure is given to the caller, and the call is
+    /// still to be answered.
+    ///
+    /// # Errors
+    /// As [`GuestLane::succeed`].
+    pub fn offer(
+        &mut self,
+        call: Call,
+        results: &dyn Encode,
+        mishaps: Mishaps,
+    ) -> io::Result<Result<(), Failure>> {
+        self.offer_after(call, results, mishaps, Self::wait_for_room)
+    }
+
+    fn offer_after<E: From<io::Error>>(
+        &mut self,
+        call: Call,
+        results: &dyn Encode,
+        mishaps: Mishaps,
+        wait: impl FnOnce(&mut Self, usize) -> Result<(), E>,
+    ) -> Result<Result<(), Failure>, E> {
+        let mut plan = Plan::default();
+        results.plan(&mut plan);
+        let reply = self.reply(&call, BATCH, LAST);
+        let reply = Header { errors: mishaps.errors, retries: mishaps.retries, ..reply };
+        let size = plan.size();
+        wait(self, size)?;
+        let write = |frame: &mut [u8]| results.write(&mut plan.start(frame, reply));
+        if size <= self.ends.producer.most() {
+            return Ok(Ok(self.send(size, write)?));
+        }
+        match external::create(size, write) {
+            Ok(file) => Ok(Ok(self.send_file(size, &file)?)),
+            Err(error) => Ok(Err(no_memory(size, &error))),
+        }
+    }
+
+    /// Sends a batch of `rows` results that is not the last of its exchange. Waits for room, or until `stop` says so, as
+    /// [`GuestLane::next_call_or`]. The arguments are gone then.
+    ///
+    /// # Errors
+    /// If the engine is gone or broke the protocol.
+    pub fn emit(
+        &mut self,
+        call: &Call,
+        rows: usize,
+        results: &dyn Encode,
+        stop: impl Fn() -> bool,
+    ) -> io::Result<Emitted> {
+        self.emit_with(call, rows, results, Mishaps::default(), stop)
+    }
+
+    /// The same, and tells what happened to these rows.
+    ///
+    /// # Errors
+    /// As [`GuestLane::emit`].
+    pub fn emit_with(
+        &mut self,
+        call: &Call,
+        rows: usize,
+        results: &dyn Encode,
+        mishaps: Mishaps,
+        stop: impl Fn() -> bool,
+    ) -> io::Result<Emitted> {
+        self.release();
+        let mut plan = Plan::default();
+        results.plan(&mut plan);
+        let begun = self.mark;
+        let reply = self.reply(&call.with_rows(rows), BATCH, 0);
+        let reply = Header { errors: mishaps.errors, retries: mishaps.retries, ..reply };
+        let size = plan.size();
+        let write = |frame: &mut [u8]| results.write(&mut plan.start(frame, reply));
+        let inline = size <= self.ends.producer.most();
+        // One large batch at a time: they take no room in the ring that would bound them.
+        if let Some(ended) = self.room_or_end(call, if inline { Room::Of(size) } else { Room::All }, &stop)? {
+            // The next try counts what was worked until now.
+            self.mark = begun;
+            return Ok(ended);
+        }
+        if inline {
+            self.send(size, write)?;
+        } else {
+            match external::create(size, write) {
+                Ok(file) => self.send_file(size, &file)?,
+                Err(error) => return Ok(Emitted::Failed(no_memory(size, &error))),
+            }
+        }
+        self.resume();
+        Ok(Emitted::Sent)
+    }
+
+    /// Waits until there is room for a batch of results, or the engine has taken all that was sent (for guests that make
+    /// results as they are wanted), or until `stop` says so, as [`GuestLane::next_call_or`]. The arguments are gone then.
+    ///
+    /// # Errors
+    /// If the engine is gone or broke the protocol.
+    pub fn await_room(&mut self, call: &Call, room: Room, stop: impl Fn() -> bool) -> io::Result<Emitted> {
+        self.release();
+        let begun = now();
+        let room = match room {
+            Room::Of(size) if size > self.ends.producer.most() => Room::All,
+            room => room,
+        };
+        let ended = self.room_or_end(call, room, &stop)?;
+        // What is worked before this wait and after it is told with the next batch.
+        let waited = now().saturating_sub(begun);
+        self.mark += waited;
+        self.waited += waited;
+        Ok(ended.unwrap_or(Emitted::Sent))
+    }
+
+    /// The guest goes on with its exchange, after it waited.
+    fn resume(&mut self) {
+        let now = now();
+        self.waited = now.saturating_sub(self.mark);
+        self.mark = now;
+    }
+
+    /// Whether the engine wants no more of the exchange, by a look at the ring. The arguments are gone then.
+    ///
+    /// # Errors
+    /// If the engine broke the protocol.
+    pub fn is_cancelled(&mut self, call: &Call) -> io::Result<bool> {
+        self.release();
+        // What comes next may have been sent before the cancel.
+        let mut header = Header::default();
+        let head = bytemuck::bytes_of_mut(&mut header);
+        while let Some(length) = self.ends.consumer.ahead(head).map_err(broken)? {
+            let header: &Header = bytemuck::from_bytes(head);
+            if length == head.len() && header.kind == CANCEL {
+                self.cancelled = self.cancelled.max(header.exchange);
+            }
+        }
+        self.drop_cancels()?;
+        Ok(self.cancelled >= call.header.exchange)
+    }
+
+    /// Takes the cancels at the beginning of the ring, which were seen, so that they take no room.
+    fn drop_cancels(&mut self) -> io::Result<()> {
+        while let Some(frame) = self.ends.consumer.peek().map_err(broken)? {
+            let mut header = Header::default();
+            let bytes = bytemuck::bytes_of_mut(&mut header);
+            if frame.length() != bytes.len() {
+                break;
+            }
+            frame.copy(bytes);
+            if header.kind != CANCEL || header.exchange > self.cancelled {
+                break;
+            }
+            frame.release();
+        }
+        Ok(())
+    }
+
+    /// Whether there may be something for [`GuestLane::is_cancelled`] to see: so cheap that it can be asked for each row.
+    #[inline]
+    pub fn has_message(&self) -> bool {
+        self.ends.consumer.has_more()
+    }
+
+    /// What [`GuestLane::has_message`] compares: a word, and what it is while there is nothing. The arguments are gone then.
+    pub fn news(&mut self) -> (&AtomicU64, u64) {
+        self.release();
+        self.ends.consumer.news()
+    }
+
+    /// Waits for room for results, unless something comes before it.
+    fn room_or_end(
+        &mut self,
+        call: &Call,
+        room: Room,
+        stop: &impl Fn() -> bool,
+    ) -> io::Result<Option<Emitted>> {
+        loop {
+            if self.is_cancelled(call)? {
+                return Ok(Some(Emitted::Cancelled));
+            }
+            let has_room = match room {
+                Room::Of(size) => self.ends.producer.reserve(size).map_err(broken)?.is_some(),
+                Room::All => self.ends.producer.is_empty().map_err(broken)?,
+            };
+            if has_room {
+                return Ok(None);
+            }
+            if stop() {
+                return Ok(Some(Emitted::Stopped));
+            }
+            let Ends { consumer, producer, .. } = &self.ends;
+            let parked = wait_either(consumer, producer, self.spin, LOOK, |news| news || stop());
+            if parked == Parked::TimedOut && self.engine_is_gone() {
+                return Err(io::ErrorKind::BrokenPipe.into());
+            }
+        }
+    }
+
+    /// Answers the current call with an exception, for a row if one is to blame. Long texts are cut.
+    ///
+    /// # Errors
+    /// If the engine is gone or broke the protocol.
+    pub fn fail(&mut self, call: Call, failure: &Failure, row: Option<usize>) -> io::Result<()> {
+        self.fail_after(call, failure, row, Self::wait_for_room)
+    }
+
+    /// As [`GuestLane::fail`], with a `wait` as of [`GuestLane::succeed_after`].
+    ///
+    /// # Errors
+    /// As [`GuestLane::succeed_after`].
+    pub fn fail_after<E: From<io::Error>>(
+        &mut self,
+        call: Call,
+        failure: &Failure,
+        row: Option<usize>,
+        wait: impl FnOnce(&mut Self, usize) -> Result<(), E>,
+    ) -> Result<(), E> {
+        let text = serde_json::to_vec(&failure.bounded()).map_err(io::Error::from)?;
+        let reply =
+            Header { row: row.map_or(u32::MAX, |row| row as u32), ..self.reply(&call, FAILURE, LAST) };
+        let frame = batch::failure_frame(reply, &text);
+        wait(self, frame.len())?;
+        let write = |bytes: &mut [u8]| bytes.copy_from_slice(&frame);
+        if frame.len() <= self.ends.producer.most() {
+            return Ok(self.send(frame.len(), write)?);
+        }
+        let file = external::create(frame.len(), write).map_err(io::Error::from)?;
+        Ok(self.send_file(frame.len(), &file)?)
+    }
+
+    /// Sends a message for which there is room.
+    fn send(&mut self, size: usize, write: impl FnOnce(&mut [u8])) -> io::Result<()> {
+        let Some(mut grant) = self.ends.producer.reserve(size).map_err(broken)? else {
+            return Err(broken("a ring that lost its room"));
+        };
+        write(grant.bytes());
+        grant.commit(size, INLINE);
+        self.told = self.taken;
+        Ok(())
+    }
+
+    /// As [`GuestLane::send`], for a message that is none of the ring's.
+    fn send_file(&mut self, size: usize, file: &OwnedFd) -> io::Result<()> {
+        let announcement: [u8; ANNOUNCEMENT] = (size as u64).to_le_bytes();
+        external::send(self.socket.as_fd(), file.as_fd(), SendFlags::empty())?;
+        self.told = self.taken;
+        match self.ends.producer.push(&announcement, EXTERNAL).map_err(broken)? {
+            true => Ok(()),
+            false => Err(broken("a ring that lost its room")),
+        }
+    }
+
+    /// Ends the use of the arguments: they are no longer needed, and the engine may wait for their space.
+    fn release(&mut self) {
+        self.external = None;
+        if std::mem::take(&mut self.held) {
+            self.ends.consumer.release();
+        }
+    }
+
+    /// Waits until the reply ring has room for a frame of so many bytes, or until `stop` says so; whether it has.
+    fn make_room(&mut self, size: usize, stop: impl Fn() -> bool) -> io::Result<bool> {
+        while self.ends.producer.reserve(size).map_err(broken)?.is_none() {
+            if stop() {
+                return Ok(false);
+            }
+            let Ends { consumer, producer, .. } = &self.ends;
+            // What is to be taken is taken later.
+            let parked = wait_either(consumer, producer, self.spin, LOOK, |_| stop());
+            if parked == Parked::TimedOut && self.engine_is_gone() {
+                return Err(io::ErrorKind::BrokenPipe.into());
+            }
+        }
+        Ok(true)
+    }
+}

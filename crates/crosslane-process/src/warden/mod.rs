@@ -1,0 +1,9 @@
+//! The thread that watches a zygote and its workers: their answers, their ends, what they print, and how much
+//! memory they use.
+
+pub(crate) mod log;
+pub(crate) mod memory;
+mod usage;
+mod watch;
+
+pub(crate) use watch::{Ended, LaneRecord, NewLane, UNREAD, Warden};

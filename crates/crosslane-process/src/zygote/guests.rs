@@ -1,0 +1,276 @@
+//! Which program runs the functions of a file.
+
+use super::process::Origin;
+use super::ruby;
+use crate::source::Source;
+use crosslane::{Error, Settings};
+use serde::Deserialize;
+use std::ffi::{CStr, OsStr};
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+use std::sync::LazyLock;
+use std::{env, fs};
+
+/// The JavaScript host's file name; it lies beside the engine's library.
+const JAVASCRIPT: &str = "crosslane-js";
+
+/// The gem's Ruby files, in a folder beside the engine's library.
+const RUBY: &str = "ruby";
+
+/// The folder beside the engine's library that has a folder for each further language, with the guest and its manifest.
+const GUESTS: &str = "guests";
+/// A manifest's file name.
+const MANIFEST: &str = "guest.json";
+
+/// What a manifest says of a language (`docs/protocol.md`).
+#[derive(Debug, Deserialize)]
+struct Manifest {
+    language: String,
+    /// Of the files that are loaded in the language.
+    suffixes: Vec<String>,
+    /// The guest, beside the manifest.
+    program: String,
+    /// Why it may not be there, and what to do.
+    missing: String,
+    #[serde(skip)]
+    folder: PathBuf,
+}
+
+impl Manifest {
+    fn read(file: &Path) -> Option<Self> {
+        let manifest: Self = serde_json::from_slice(&fs::read(file).ok()?).ok()?;
+        Some(Self { folder: file.parent()?.to_owned(), ..manifest })
+    }
+
+    /// The name of the setting that says where the guest is.
+    fn setting(&self) -> String {
+        self.language.to_lowercase()
+    }
+}
+
+/// The further languages that came with this library, or were put beside it.
+static FURTHER: LazyLock<Vec<Manifest>> = LazyLock::new(|| {
+    let mut found: Vec<Manifest> = Vec::new();
+    // It may be a link to where the guests are.
+    for file in [this_file(), this_file().canonicalize().unwrap_or_default()] {
+        let folders = fs::read_dir(file.with_file_name(GUESTS)).into_iter().flatten().flatten();
+        for manifest in folders.filter_map(|folder| Manifest::read(&folder.path().join(MANIFEST))) {
+            if found.iter().all(|known| known.language != manifest.language) {
+                found.push(manifest);
+            }
+        }
+    }
+    found
+});
+
+/// The settings of an engine, those for the programs of all languages among them. `how` says how a user sets one
+/// ([`Settings::with_programs`]).
+pub fn settings(how: &'static str) -> Settings {
+    let known = [
+        (
+            "python",
+            "path of the Python interpreter; empty: that of the active virtual environment, that of the installed package, \
+             the first on PATH",
+        ),
+        ("javascript", "path of the JavaScript host; empty: the one that came with Crosslane"),
+        ("ruby", "path of the Ruby interpreter; empty: that of the installed gem, the first on PATH"),
+    ];
+    let known = known.map(|(name, meaning)| (name.to_owned(), meaning.to_owned()));
+    let meaning = "path of the guest; empty: the one that came with Crosslane";
+    let further = FURTHER.iter().map(|manifest| (manifest.setting(), meaning.to_owned()));
+    Settings::with_programs(how, known.into_iter().chain(further))
+}
+
+/// What functions are written in.
+#[derive(Debug, Clone, Copy)]
+enum Language {
+    JavaScript,
+    Python,
+    Ruby,
+    Further(&'static Manifest),
+}
+
+/// The language of a file, by name.
+pub fn language_of(file: &Path) -> String {
+    match language(file) {
+        Language::Further(manifest) => manifest.language.clone(),
+        known => format!("{known:?}"),
+    }
+}
+
+/// The language of a file: Python, unless its name says another.
+fn language(file: &Path) -> Language {
+    let suffix = file.extension().and_then(OsStr::to_str);
+    match suffix {
+        Some("js" | "mjs" | "cjs" | "ts") => Language::JavaScript,
+        Some("rb") => Language::Ruby,
+        _ => {
+            let has = |manifest: &&Manifest| manifest.suffixes.iter().any(|known| Some(&known[..]) == suffix);
+            FURTHER.iter().find(has).map_or(Language::Python, Language::Further)
+        }
+    }
+}
+
+/// How to start a zygote for the source.
+///
+/// # Errors
+/// [`Error::Boot`] if there is no program for its language.
+pub fn origin(source: &Source, settings: &Settings) -> Result<Origin, Error> {
+    let language = match source {
+        Source::File { path } => language(path),
+        Source::Pickle { .. } | Source::Thread { .. } => Language::Python,
+    };
+    let is_ruby = matches!(language, Language::Ruby);
+    let (command, advice) = command(language, settings)?;
+    let (command, environment) = if is_ruby { ruby::compiled(command) } else { (command, &[][..]) };
+    Ok(Origin::Process { command, environment, advice })
+}
+
+fn command(language: Language, settings: &Settings) -> Result<(Vec<String>, &'static str), Error> {
+    match language {
+        Language::JavaScript => {
+            let command = vec![javascript(settings)?.display().to_string()];
+            Ok((command, "`crosslane doctor` tells whether V8 runs here"))
+        }
+        Language::Further(manifest) => {
+            let command = vec![further(manifest, settings)?.display().to_string()];
+            Ok((command, "`crosslane doctor` tells whether the language runs here"))
+        }
+        Language::Ruby => {
+            let mut command = vec![ruby(settings)?.display().to_string()];
+            // The Python package has the gem's files in a folder; the gem has this library among its files. Without
+            // either the gem is looked for where gems are.
+            let near = [this_file().with_file_name(RUBY), this_file().with_file_name("..")];
+            if let Some(gem) = near.iter().find(|folder| is_file(&folder.join("crosslane/zygote.rb"))) {
+                command.push(format!("-I{}", gem.display()));
+            }
+            command.extend(["-rcrosslane/zygote", "-e", "Crosslane::Zygote.run"].map(String::from));
+            Ok((command, "is the gem crosslane installed for this Ruby (`crosslane doctor` tells)?"))
+        }
+        Language::Python => {
+            // -P: what lies in the working directory must not take the place of a module.
+            let command = [&python(settings)?.display().to_string(), "-P", "-m", "crosslane._worker.zygote"];
+            let advice =
+                "is the package crosslane installed for this interpreter (`crosslane doctor` tells)?";
+            Ok((command.map(String::from).to_vec(), advice))
+        }
+    }
+}
+
+/// The JavaScript host: the setting's, or the one that came with this library.
+fn javascript(settings: &Settings) -> Result<PathBuf, Error> {
+    if let Some(path) = settings.program("javascript") {
+        let path = PathBuf::from(path);
+        return if is_file(&path) { Ok(path) } else { Err(missing("javascript", &path)) };
+    }
+    let path = this_file().with_file_name(JAVASCRIPT);
+    // It may be a link to where the host is.
+    let real = this_file().canonicalize().unwrap_or_default().with_file_name(JAVASCRIPT);
+    if let Some(path) = [&path, &real].into_iter().find(|path| is_file(path)) {
+        return Ok(path.clone());
+    }
+    Err(Error::Boot(format!(
+        "there is no JavaScript host at {}: this package was built without V8. Build it where tools/v8 can \
+         fetch V8, or name a host with {}",
+        path.display(),
+        settings.how_to_set("javascript", "/path/to/crosslane-js")
+    )))
+}
+
+/// A further language's guest: the setting's, or the one beside its manifest.
+fn further(manifest: &Manifest, settings: &Settings) -> Result<PathBuf, Error> {
+    let setting = manifest.setting();
+    let (given, path) = match settings.program(&setting) {
+        Some(path) => (true, PathBuf::from(path)),
+        None => (false, manifest.folder.join(&manifest.program)),
+    };
+    match is_file(&path) {
+        true => Ok(path),
+        false if given => Err(missing(&setting, &path)),
+        false => {
+            let Manifest { language, missing, .. } = manifest;
+            Err(Error::Boot(format!("there is no guest for {language} at {}: {missing}", path.display())))
+        }
+    }
+}
+
+/// The Ruby interpreter: the setting's, that which this gem is installed in, or the first on PATH.
+fn ruby(settings: &Settings) -> Result<PathBuf, Error> {
+    if let Some(given) = settings.program("ruby") {
+        let path = PathBuf::from(given);
+        let found = if is_file(&path) { Some(path.clone()) } else { on_path(given) };
+        return found.ok_or_else(|| missing("ruby", &path));
+    }
+    installed("ruby").or_else(|| on_path("ruby")).ok_or_else(|| {
+        Error::Boot(format!(
+            "no Ruby interpreter: crosslane is installed in none, and PATH has no ruby; install one, or name it with {}",
+            settings.how_to_set("ruby", "/path/to/ruby")
+        ))
+    })
+}
+
+/// Where the engine found the library that this is part of.
+fn this_file() -> PathBuf {
+    // SAFETY: dladdr fills the struct if it succeeds, with a path that lives as long as this library.
+    unsafe {
+        let mut info: libc::Dl_info = std::mem::zeroed();
+        if libc::dladdr(this_file as *const () as *const _, &mut info) == 0 || info.dli_fname.is_null() {
+            return PathBuf::new();
+        }
+        PathBuf::from(OsStr::from_bytes(CStr::from_ptr(info.dli_fname).to_bytes()))
+    }
+}
+
+/// The interpreter that this library is installed in: `bin/python3.11` beside `lib/python3.11`, `bin/ruby` beside
+/// `lib/ruby`. A user's own packages lie elsewhere, but the folder has the name of their interpreter.
+fn installed(language: &str) -> Option<PathBuf> {
+    let file = this_file();
+    // Of a link, too.
+    let real = file.canonicalize().unwrap_or_default();
+    file.ancestors().chain(real.ancestors()).find_map(|folder| {
+        let name = folder.file_name()?.to_str().filter(|name| name.starts_with(language))?;
+        let library =
+            folder.parent().filter(|parent| parent.ends_with("lib") || parent.ends_with("lib64"))?;
+        let program = library.parent()?.join("bin").join(name);
+        if is_file(&program) { Some(program) } else { on_path(name) }
+    })
+}
+
+/// The interpreter: the setting's, the active virtual environment's, that which this package is installed in, or the
+/// first on PATH.
+fn python(settings: &Settings) -> Result<PathBuf, Error> {
+    if let Some(given) = settings.program("python") {
+        let path = PathBuf::from(given);
+        return if is_file(&path) {
+            Ok(path)
+        } else {
+            on_path(given).ok_or_else(|| missing("python", &path))
+        };
+    }
+    if let Some(environment) = env::var_os("VIRTUAL_ENV").filter(|path| !path.is_empty()) {
+        let path = Path::new(&environment).join("bin/python");
+        if is_file(&path) {
+            return Ok(path);
+        }
+    }
+    installed("python").or_else(|| on_path("python3")).or_else(|| on_path("python")).ok_or_else(|| {
+        Error::Boot(format!(
+            "no Python interpreter: there is no active virtual environment, crosslane is installed in none, \
+             and PATH has neither python3 nor python; name one with {}",
+            settings.how_to_set("python", "/path/to/python")
+        ))
+    })
+}
+
+fn missing(setting: &str, path: &Path) -> Error {
+    Error::Boot(format!("the setting {setting} names {}, which does not exist", path.display()))
+}
+
+fn is_file(path: &Path) -> bool {
+    path.metadata().is_ok_and(|metadata| metadata.is_file())
+}
+
+fn on_path(name: &str) -> Option<PathBuf> {
+    let path = env::var_os("PATH")?;
+    env::split_paths(&path).map(|directory| directory.join(name)).find(|candidate| is_file(candidate))
+}

@@ -1,0 +1,570 @@
+//! The engine's side of a zygote: start it, load a library, ask for lanes, end it.
+
+use super::reaper;
+use crate::control::{self, Answer, GLANCE, Request, Silence};
+use crate::identity::{self, Process};
+use crate::lane::{Home, LaneOptions, ProcessLane, append_output, how_it_ended};
+use crate::poll::is_ready;
+use crate::source::Source;
+use crate::warden::memory::{self, Bell, Watched};
+use crate::warden::{LaneRecord, NewLane, UNREAD, Warden};
+use crosslane::lane::Stuck;
+use crosslane::pool::{self, SetUp, Stop};
+use crosslane::{Error, Failure, Function, TypeNames, shortened};
+use crosslane_ring::Ends;
+use rustix::event::{PollFd, PollFlags};
+use rustix::io::Errno;
+use rustix::net::{AddressFamily, SocketFlags, SocketType};
+use rustix::pipe::PipeFlags;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::os::unix::process::CommandExt;
+use std::process::{Child, Command, Stdio};
+use std::sync::mpsc::{self, RecvTimeoutError};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+/// How long a fork may take.
+const BOOT: Duration = Duration::from_secs(30);
+/// How much longer than it may take a load is waited for: a guest that can says where it was.
+const EXPLANATION: Duration = Duration::from_millis(500);
+/// No patience at all.
+const NOW: Duration = Duration::ZERO;
+/// How long a zygote may take to end after its socket was closed.
+const FAREWELL: Duration = Duration::from_secs(2);
+/// A guest spins so much longer than the engine, which has work of its own between two batches.
+const GUEST_SPIN: u32 = 3;
+/// Why there are no more host lanes.
+const ENDED_THREAD: &str = "the thread that makes its lanes has ended; was it killed?";
+/// How often a wait for an answer looks whether it should go on.
+const TICK: Duration = Duration::from_millis(10);
+/// What a wait ends with that nobody needs any more.
+const UNNEEDED: &str = "its library was unloaded, or loaded again";
+/// Why a library loads no library.
+const LOADING: &str = "this file is being loaded as a library of functions, and would load itself without end; put what \
+                       loads functions where only the main program comes to";
+/// The descriptor on which a zygote finds its control socket.
+const CONTROL_FD: i32 = 3;
+/// The variable that tells numerical libraries (OpenBLAS, MKL, OpenMP, Arrow) how many threads to use, and its value unless the engine
+/// has one. Without it each library takes all processors, although there is a lane for each processor. PySpark's workers have the
+/// same default.
+const LIBRARY_THREADS: (&str, &str) = ("OMP_NUM_THREADS", "1");
+
+/// Where a zygote runs.
+#[derive(Debug, Clone)]
+pub enum Origin {
+    /// In a process, which the engine starts with these words.
+    Process {
+        /// The interpreter and its arguments.
+        command: Vec<String>,
+        /// What it has in its environment beside the engine's.
+        environment: &'static [(&'static str, &'static str)],
+        /// What to look at if it does not start, for the error.
+        advice: &'static str,
+    },
+    /// In a thread of this very process, at the other end of a control socket: its lanes are host lanes.
+    Thread(Arc<Mutex<Option<UnixStream>>>),
+}
+
+impl Origin {
+    /// A thread of this process that serves the other end of the socket.
+    pub fn thread(socket: UnixStream) -> Self {
+        Origin::Thread(Arc::new(Mutex::new(Some(socket))))
+    }
+}
+
+/// How to start a zygote.
+#[derive(Clone)]
+pub struct ZygoteOptions {
+    /// Where it runs.
+    pub origin: Origin,
+    /// What to load.
+    pub source: Source,
+    /// The database's own types, which signatures may name.
+    pub types: TypeNames,
+    /// How long loading may take.
+    pub load_timeout: Duration,
+    /// Bytes of each ring of new lanes.
+    pub ring_size: usize,
+    /// Bytes that a batch of new lanes may have, either way.
+    pub largest_batch: usize,
+    /// How long a waiting engine thread spins.
+    pub spin: Duration,
+    /// What is done about calls that make no progress.
+    pub stuck: Stuck,
+    /// Called when the terminal's Ctrl-C reached the zygote.
+    pub on_interrupt: Arc<dyn Fn(u64) + Send + Sync>,
+}
+
+impl std::fmt::Debug for ZygoteOptions {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("ZygoteOptions")
+            .field("origin", &self.origin)
+            .field("source", &self.source)
+            .finish_non_exhaustive()
+    }
+}
+
+/// What a loaded library says of itself.
+#[derive(Debug)]
+pub struct Loaded {
+    /// Its functions.
+    pub functions: Vec<Arc<Function>>,
+    /// The guest, such as `Python 3.11.7`.
+    pub runtime: String,
+    /// What tells the text of its files from any other, if the guest says so.
+    pub text: Option<String>,
+    /// Whether each lane loads it itself.
+    reloads: bool,
+}
+
+impl Loaded {
+    /// Whether another zygote has loaded the same.
+    fn is_what_was_loaded(&self, functions: &[Arc<Function>], text: &Option<String>) -> bool {
+        let same = |(ours, theirs): (&Arc<Function>, &Arc<Function>)| ours.spec == theirs.spec;
+        self.text == *text
+            && self.functions.len() == functions.len()
+            && self.functions.iter().zip(functions).all(same)
+    }
+}
+
+/// The parent process of the lanes of one library.
+#[derive(Debug)]
+pub struct Zygote {
+    options: ZygoteOptions,
+    stop: Stop,
+    running: Running,
+    next_lane: u64,
+    /// What the first of its processes had loaded: a file may change until another is needed.
+    functions: Vec<Arc<Function>>,
+    text: Option<String>,
+}
+
+impl Zygote {
+    /// Starts a zygote and waits until it has loaded its library. To be called on a thread that lives
+    /// as long as the zygote should: when that thread ends, the kernel kills the zygote.
+    ///
+    /// # Errors
+    /// [`Error::Boot`] if the interpreter does not start, [`Error::Load`] if the library does not load, or its path is
+    /// not UTF-8.
+    pub fn start(options: ZygoteOptions, stop: Stop) -> Result<(Self, Loaded), Error> {
+        options.source.check()?;
+        let (running, loaded) = Running::start(&options, &stop)?;
+        let (functions, text) = (loaded.functions.clone(), loaded.text.clone());
+        Ok((Self { options, stop, running, next_lane: 1, functions, text }, loaded))
+    }
+
+    /// Starts it again, if it still loads the same.
+    fn restart(&mut self) -> Result<(), Error> {
+        let (running, loaded) = Running::start(&self.options, &self.stop)?;
+        if !loaded.is_what_was_loaded(&self.functions, &self.text) {
+            let name = self.options.source.name();
+            let how = match &self.options.source {
+                Source::File { .. } => {
+                    format!("load it again: CALL crosslane_load('{}')", name.replace('\'', "''"))
+                }
+                Source::Thread { .. } | Source::Pickle { .. } => "register it again".to_owned(),
+            };
+            return Err(Error::Boot(format!(
+                "{name} has changed since it was loaded, and the process that had loaded it has ended; {how}"
+            )));
+        }
+        self.running = running;
+        Ok(())
+    }
+
+    fn fork(&mut self) -> Result<ProcessLane, Error> {
+        let id = self.next_lane;
+        self.next_lane += 1;
+        self.running.fork(id, &self.options, &self.stop)
+    }
+}
+
+impl pool::Zygote for Zygote {
+    type Lane = ProcessLane;
+
+    fn boot(&mut self) -> Result<ProcessLane, Error> {
+        if self.running.ended() {
+            self.restart()?;
+        }
+        let booted = self.fork();
+        // A zygote that is just dying takes the request and does not answer.
+        if booted.is_err() && self.running.lost {
+            self.restart()?;
+            return self.fork();
+        }
+        booted
+    }
+
+    fn set_up(&self) -> Option<SetUp> {
+        let stateful = self.functions.iter().filter(|function| function.spec.set_up);
+        let named = stateful.map(|one| format!("{} ({}:{})", one.name(), one.spec.file, one.spec.line));
+        let functions: Vec<_> = named.collect();
+        (!functions.is_empty())
+            .then(|| SetUp { functions: functions.join(", "), limit: self.options.load_timeout })
+    }
+}
+
+/// Why an answer did not come.
+enum NoAnswer {
+    Silence(Silence),
+    Late,
+    /// The pool is being closed.
+    Unneeded,
+}
+
+#[derive(Debug)]
+struct Running {
+    /// Its process, unless it is a thread of this one.
+    child: Option<Child>,
+    control: Arc<UnixStream>,
+    answers: mpsc::Receiver<Result<Answer, Silence>>,
+    lanes: mpsc::Sender<NewLane>,
+    /// Keeps what the zygote printed last.
+    record: Arc<LaneRecord>,
+    bell: Arc<Bell>,
+    /// The functions' limits of memory, if any has one.
+    limits: Option<Arc<[Option<u64>]>>,
+    warden: Option<JoinHandle<()>>,
+    engine: u32,
+    /// Whether it did not answer as it should, and was killed.
+    lost: bool,
+    /// How long a lane may take to greet its engine.
+    boot: Duration,
+}
+
+fn boot_error(what: &str) -> impl FnOnce(std::io::Error) -> Error {
+    move |error| Error::Boot(format!("{what}: {error}"))
+}
+
+/// Starts the zygote's process; what it prints goes to `log`.
+fn spawn(
+    command: &[String],
+    environment: &[(&str, &str)],
+    log: OwnedFd,
+) -> Result<(Child, UnixStream), Error> {
+    let (ours, theirs) = UnixStream::pair().map_err(boot_error("socket pair"))?;
+    let Some((program, arguments)) = command.split_first() else {
+        return Err(Error::Boot("no interpreter".into()));
+    };
+    let mut command = Command::new(program);
+    let stdout = log.try_clone().map_err(boot_error("log"))?;
+    command.args(arguments).envs(environment.iter().copied()).stdin(Stdio::null()).stdout(stdout).stderr(log);
+    if std::env::var_os(LIBRARY_THREADS.0).is_none() {
+        command.env(LIBRARY_THREADS.0, LIBRARY_THREADS.1);
+    }
+    let descriptor = theirs.as_raw_fd();
+    // SAFETY: the closure runs in the forked child and makes only async-signal-safe calls.
+    unsafe {
+        command.pre_exec(move || {
+            if libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) != 0 {
+                return Err(std::io::Error::last_os_error());
+            }
+            // A program that ignores it would let its zygote's children vanish unseen.
+            libc::signal(libc::SIGCHLD, libc::SIG_DFL);
+            // Lanes may tell their stacks by it. A JVM, whose users send it the same to see its own, blocks it in its threads.
+            libc::signal(libc::SIGQUIT, libc::SIG_IGN);
+            let mut quit = std::mem::zeroed();
+            libc::sigemptyset(&raw mut quit);
+            libc::sigaddset(&raw mut quit, libc::SIGQUIT);
+            libc::sigprocmask(libc::SIG_UNBLOCK, &raw const quit, std::ptr::null_mut());
+            // dup2 onto itself would leave the close-on-exec flag.
+            if descriptor == CONTROL_FD {
+                if libc::fcntl(CONTROL_FD, libc::F_SETFD, 0) < 0 {
+                    return Err(std::io::Error::last_os_error());
+                }
+            } else if libc::dup2(descriptor, CONTROL_FD) < 0 {
+                return Err(std::io::Error::last_os_error());
+            }
+            Ok(())
+        });
+    }
+    let child = command.spawn().map_err(|error| Error::Boot(format!("{program}: {error}")))?;
+    Ok((child, ours))
+}
+
+impl Running {
+    fn start(options: &ZygoteOptions, stop: &Stop) -> Result<(Self, Loaded), Error> {
+        if reaper::is_zygote() {
+            return Err(Error::Boot(LOADING.into()));
+        }
+        let (log, log_theirs) =
+            rustix::pipe::pipe_with(PipeFlags::CLOEXEC).map_err(|e| Error::Boot(e.to_string()))?;
+        nonblocking(&log)?;
+        let (child, ours) = match &options.origin {
+            Origin::Process { command, environment, .. } => {
+                let (child, ours) = spawn(command, environment, log_theirs)?;
+                (Some(child), ours)
+            }
+            Origin::Thread(socket) => {
+                let socket = socket.lock().unwrap_or_else(PoisonError::into_inner).take();
+                (None, socket.ok_or_else(|| Error::Boot(ENDED_THREAD.into()))?)
+            }
+        };
+        let control = Arc::new(ours);
+        let (answer_sender, answers) = mpsc::sync_channel(UNREAD);
+        let (lanes, lane_receiver) = mpsc::channel();
+        let (bell, bell_theirs) = UnixStream::pair().map_err(boot_error("socket pair"))?;
+        let log = Arc::new(log);
+        let (bell, record) = (Arc::new(Bell::new(bell)), LaneRecord::new(0, Arc::downgrade(&log)));
+        let warden = Warden {
+            control: Arc::clone(&control),
+            answers: answer_sender,
+            lanes: lane_receiver,
+            bell: bell_theirs,
+            rung: Arc::clone(&bell),
+            log: Some(log),
+            zygote: Arc::clone(&record),
+            on_interrupt: Arc::clone(&options.on_interrupt),
+        };
+        let warden = std::thread::Builder::new()
+            .name("crosslane-warden".into())
+            .spawn(move || warden.run())
+            .map_err(boot_error("warden"))?;
+        let engine = std::process::id();
+        let mut running = Self {
+            child,
+            control,
+            answers,
+            lanes,
+            record,
+            bell,
+            limits: None,
+            warden: Some(warden),
+            engine,
+            lost: false,
+            boot: BOOT,
+        };
+        let loaded = running.load(options, stop)?;
+        running.limits = memory::limits(&loaded.functions);
+        if loaded.reloads {
+            running.boot = BOOT.max(options.load_timeout);
+        }
+        Ok((running, loaded))
+    }
+
+    /// The next answer, if it comes in time and is needed for so long.
+    fn answer(&self, deadline: Instant, stop: &Stop) -> Result<Answer, NoAnswer> {
+        loop {
+            match self.answers.recv_timeout(TICK) {
+                Ok(Ok(answer)) => return Ok(answer),
+                Ok(Err(silence)) => return Err(NoAnswer::Silence(silence)),
+                Err(RecvTimeoutError::Disconnected) => return Err(NoAnswer::Silence(Silence::Ended)),
+                Err(RecvTimeoutError::Timeout) if stop.is_set() => return Err(NoAnswer::Unneeded),
+                Err(RecvTimeoutError::Timeout) if Instant::now() >= deadline => return Err(NoAnswer::Late),
+                Err(RecvTimeoutError::Timeout) => {}
+            }
+        }
+    }
+
+    fn load(&mut self, options: &ZygoteOptions, stop: &Stop) -> Result<Loaded, Error> {
+        let library = options.source.name();
+        let seconds = options.load_timeout.as_secs_f64();
+        let deadline = Instant::now() + options.load_timeout + EXPLANATION;
+        let types = options.types.clone();
+        let request = Request::Load { source: options.source.clone(), seconds, types };
+        let pickles = options.source.memory().map_err(boot_error("memory for the functions"))?;
+        let pickles: Vec<_> = pickles.iter().map(AsFd::as_fd).collect();
+        let goes_on = || !stop.is_set() && Instant::now() < deadline;
+        // A zygote that ended at once, or reads nothing, is explained below.
+        let _ = control::send(&self.control, &request, &pickles, goes_on);
+        let answer = self.answer(deadline, stop);
+        if let Ok(Answer::Loaded { functions, runtime, text, reloads }) = answer {
+            let functions = options.types.within(|| match options.source {
+                Source::Pickle { by_name: false, .. } => Function::each(functions, &library),
+                _ => Function::all(functions, &library),
+            })?;
+            return Ok(Loaded { functions, runtime, text, reloads });
+        }
+        // It is of no use any more, and may go on for ever.
+        let status =
+            self.end(if let Err(NoAnswer::Silence(Silence::Ended)) = answer { FAREWELL } else { NOW });
+        let printed = self.record.tail(0);
+        Err(match answer {
+            Ok(Answer::Failed { failure }) => Error::Load { library, failure: Box::new(failure) },
+            Ok(_) => Error::Boot(format!("what was to load {library} answered out of turn")),
+            Err(NoAnswer::Unneeded) => Error::Boot(UNNEEDED.into()),
+            Err(NoAnswer::Late) => Error::Boot(format!(
+                "{library} was not loaded within {seconds} s; the setting load_timeout changes this limit"
+            )),
+            Err(NoAnswer::Silence(Silence::Garbled(why))) => Error::Load {
+                library,
+                failure: Box::new(Failure {
+                    class: "ProtocolError".into(),
+                    message: format!("what it answered cannot be read: {why}"),
+                    ..Failure::default()
+                }),
+            },
+            Err(NoAnswer::Silence(Silence::Ended)) => {
+                let (Origin::Process { command, advice, .. }, Some(status)) = (&options.origin, status)
+                else {
+                    return Err(Error::Boot(ENDED_THREAD.into()));
+                };
+                let command = command.join(" ");
+                Error::Boot(format!(
+                    "`{command}` ended before it had loaded {library} ({status}); {advice}\n{printed}"
+                ))
+            }
+        })
+    }
+
+    /// Ends the process, after so long if it does not end by itself: how it ended.
+    fn end(&mut self, patience: Duration) -> Option<String> {
+        let begun = Instant::now();
+        while !self.ended() && begun.elapsed() < patience {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        let child = self.child.as_mut()?;
+        let how = match child.try_wait() {
+            Ok(Some(status)) => status.to_string(),
+            _ => {
+                reaper::end(child);
+                "it had closed its connection, and was ended".to_owned()
+            }
+        };
+        self.ended();
+        Some(how)
+    }
+
+    /// Whether it has ended. The kernel tells how only once, and the lanes that are its threads ask later.
+    fn ended(&mut self) -> bool {
+        match &mut self.child {
+            Some(child) => match child.try_wait() {
+                Ok(Some(status)) => {
+                    self.record.set_ended(status.into());
+                    true
+                }
+                status => status.is_err(),
+            },
+            None => {
+                let mut control = [PollFd::new(&*self.control, PollFlags::RDHUP)];
+                is_ready(&mut control)
+            }
+        }
+    }
+
+    fn give_up(&mut self, why: String) -> Error {
+        if let Some(child) = &mut self.child {
+            reaper::end(child);
+        }
+        self.ended();
+        self.lost = true;
+        Error::Boot(why)
+    }
+
+    fn fork(&mut self, id: u64, options: &ZygoteOptions, stop: &Stop) -> Result<ProcessLane, Error> {
+        let system = |error: rustix::io::Errno| Error::Boot(error.to_string());
+        let (ends, memory) =
+            Ends::create(options.ring_size).map_err(|error| Error::Boot(error.to_string()))?;
+        let (socket, socket_theirs) =
+            rustix::net::socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)
+                .map_err(system)?;
+        identity::expect(socket.as_fd()).map_err(system)?;
+        let (log, log_theirs) = rustix::pipe::pipe_with(PipeFlags::CLOEXEC).map_err(system)?;
+        nonblocking(&log)?;
+        let log = Arc::new(log);
+        let record = LaneRecord::new(id, Arc::downgrade(&log));
+        // The warden hears of the lane before the lane can die.
+        let _ = self.lanes.send((Arc::clone(&record), log));
+        self.bell.ring();
+        let spin_microseconds = (options.spin * GUEST_SPIN).as_micros() as u64;
+        let request = Request::Fork { lane: id, spin_microseconds };
+        let fds = [memory.as_fd(), socket_theirs.as_fd(), log_theirs.as_fd()];
+        let deadline = Instant::now() + BOOT;
+        control::send(&self.control, &request, &fds, || !stop.is_set() && Instant::now() < deadline)
+            .map_err(|error| self.give_up(format!("the zygote ended, or does not listen ({error})")))?;
+        drop((memory, socket_theirs, log_theirs));
+        // A lane that is not taken may hang before it says who it is. A zygote that does not listen is found out by the
+        // next request.
+        let end_lane = || drop(control::send(&self.control, &Request::Unfork { lane: id }, &[], || false));
+        loop {
+            let why = match self.answer(deadline, stop) {
+                Ok(Answer::Forked { lane }) if lane == id => break,
+                Ok(Answer::Unforked { lane, message }) if lane == id => {
+                    return Err(Error::Boot(shortened(message)));
+                }
+                // An answer to a fork that was given up.
+                Ok(Answer::Forked { .. } | Answer::Unforked { .. }) => continue,
+                // The zygote ends with its socket, and then the others of its lanes with theirs.
+                Err(NoAnswer::Unneeded) => {
+                    end_lane();
+                    return Err(Error::Boot(UNNEEDED.into()));
+                }
+                Ok(_) => "the zygote answered out of turn".to_owned(),
+                Err(NoAnswer::Silence(Silence::Ended)) => "the zygote ended".to_owned(),
+                Err(NoAnswer::Silence(Silence::Garbled(why))) => {
+                    format!("the zygote's answer cannot be read: {why}")
+                }
+                Err(NoAnswer::Late) => format!("the zygote made no worker within {} s", BOOT.as_secs()),
+            };
+            return Err(self.give_up(why));
+        }
+        let process = Arc::new(self.meet(&socket, &record, stop).inspect_err(|_| end_lane())?);
+        let home = match &self.child {
+            None => Home::Here,
+            Some(child) if child.id() as i32 == process.pid => Home::Zygote(Arc::clone(&self.record)),
+            Some(child) => {
+                if let Some(limits) = &self.limits {
+                    let (bell, limits) = (Arc::clone(&self.bell), Arc::clone(limits));
+                    let reaper = child.id() as i32;
+                    let watched =
+                        Watched::new(bell, limits, Arc::clone(&process), reaper, ends.size() as u64);
+                    let _ = record.memory.set(watched);
+                }
+                Home::Own
+            }
+        };
+        let ZygoteOptions { spin, largest_batch: largest, stuck, .. } = *options;
+        Ok(ProcessLane::new(ends, socket, process, record, home, LaneOptions { spin, largest, stuck }))
+    }
+
+    /// Waits for the greeting of a lane, and takes from the kernel whose it is.
+    fn meet(&self, socket: &OwnedFd, record: &LaneRecord, stop: &Stop) -> Result<Process, Error> {
+        let begun = Instant::now();
+        let ended = || {
+            let mut text = how_it_ended(record.wait_for_end()) + " before it was ready";
+            append_output(&mut text, &record.tail(0));
+            Error::Boot(text)
+        };
+        loop {
+            let mut fds = [PollFd::new(socket, PollFlags::IN)];
+            let _ = rustix::event::poll(&mut fds, Some(&GLANCE));
+            match identity::sender(socket.as_fd()) {
+                Ok(sender) => {
+                    let zygote = self.child.as_ref().map_or_else(std::process::id, Child::id) as i32;
+                    return identity::lane_of(zygote, sender).map_err(|error| match error {
+                        Errno::PERM => Error::Boot("a worker is no process of its zygote".into()),
+                        _ => ended(),
+                    });
+                }
+                Err(Errno::AGAIN | Errno::INTR) if stop.is_set() => return Err(Error::Boot(UNNEEDED.into())),
+                Err(Errno::AGAIN | Errno::INTR) if begun.elapsed() > self.boot => {
+                    let seconds = self.boot.as_secs_f64();
+                    return Err(Error::Boot(format!("a worker was not ready within {seconds} s")));
+                }
+                Err(Errno::AGAIN | Errno::INTR) if record.ended().is_none() => {}
+                Err(_) => return Err(ended()),
+            }
+        }
+    }
+}
+
+fn nonblocking(fd: &OwnedFd) -> Result<(), Error> {
+    rustix::io::ioctl_fionbio(fd, true).map_err(|error| Error::Boot(error.to_string()))
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        // A fork of the engine has copies of the descriptors, but no warden and no children.
+        if self.engine != std::process::id() {
+            return;
+        }
+        let _ = self.control.shutdown(std::net::Shutdown::Both);
+        self.end(FAREWELL);
+        self.bell.end();
+        if let Some(warden) = self.warden.take() {
+            let _ = warden.join();
+        }
+    }
+}

@@ -1,0 +1,93 @@
+//! The thread that runs HTTP, with a runtime of tokio.
+//!
+//! Connections of clients are tasks of the scheduler, and calls never use this thread. Dropping the [`HttpRuntime`]
+//! drops its tasks, and all tasks that they have spawned.
+
+use std::fmt;
+use std::io;
+use std::thread::JoinHandle;
+use tokio::runtime::{Builder, Handle};
+use tokio::sync::oneshot;
+
+/// A thread with a runtime of tokio. Dropping it ends the thread.
+pub struct HttpRuntime {
+    handle: Handle,
+    /// Ends the thread when it is dropped.
+    open: Option<oneshot::Sender<()>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl fmt::Debug for HttpRuntime {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("HttpRuntime").finish_non_exhaustive()
+    }
+}
+
+impl HttpRuntime {
+    /// Starts the thread.
+    ///
+    /// # Errors
+    /// If the system has no thread, or nothing to wait with.
+    pub fn start() -> io::Result<Self> {
+        let tokio = Builder::new_current_thread().enable_all().build()?;
+        let handle = tokio.handle().clone();
+        let (open, closed) = oneshot::channel::<()>();
+        let thread = std::thread::Builder::new().name("crosslane-http".into()).spawn(move || {
+            // An error is the end, too.
+            let _ = tokio.block_on(closed);
+        })?;
+        Ok(Self { handle, open: Some(open), thread: Some(thread) })
+    }
+
+    /// Runs a task until this is dropped.
+    pub fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
+        drop(self.handle.spawn(task));
+    }
+}
+
+impl Drop for HttpRuntime {
+    fn drop(&mut self) {
+        drop(self.open.take());
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::future::pending;
+    use std::sync::mpsc;
+    use std::time::Duration;
+
+    /// Sends a message when it is dropped.
+    struct Guard(mpsc::Sender<()>);
+
+    impl Drop for Guard {
+        fn drop(&mut self) {
+            let _ = self.0.send(());
+        }
+    }
+
+    #[test]
+    fn tasks_and_what_they_spawn_end_with_the_runtime() {
+        let runtime = HttpRuntime::start().unwrap();
+        let (ended, ends) = mpsc::channel();
+        let (ready, is_ready) = mpsc::channel();
+        runtime.spawn(async move {
+            let (ours, theirs) = (Guard(ended.clone()), Guard(ended));
+            let spawned = tokio::spawn(async move {
+                let _guard = theirs;
+                pending::<()>().await;
+            });
+            ready.send(()).unwrap();
+            spawned.await.unwrap();
+            drop(ours);
+        });
+        is_ready.recv_timeout(Duration::from_secs(30)).unwrap();
+        assert!(ends.try_recv().is_err());
+        drop(runtime);
+        assert_eq!(ends.iter().count(), 2);
+    }
+}

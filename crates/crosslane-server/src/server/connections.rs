@@ -1,0 +1,100 @@
+//! The open connections, and which of them ends when there is no room for more bytes.
+
+use super::budget::{Account, Budget};
+use crate::lock::lock;
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, Mutex};
+
+/// Why an idle connection is ended.
+pub(crate) const ENDING: &str = "the server is shutting down";
+
+/// A connection, as the server as a whole sees it.
+pub(crate) trait OpenConnection: Send + Sync {
+    /// What waits for it, or for its client.
+    fn account(&self) -> &Account;
+
+    /// Ends it to make room.
+    fn give_up(&self);
+
+    /// Ends it if nothing is in flight on it.
+    fn end_if_idle(&self);
+
+    /// Counts the exchanges that wait in the server, and those that a worker has, for each function.
+    fn count(&self, waiting: &mut [u32], flying: &mut [u32]);
+}
+
+/// The connections of a server.
+pub(crate) struct Connections {
+    open: Mutex<HashMap<u64, Arc<dyn OpenConnection>>>,
+    /// How many there may be.
+    pub(crate) most: usize,
+    /// The bytes of messages that wait, of all of them.
+    pub(crate) budget: Arc<Budget>,
+    draining: AtomicBool,
+    /// The next connection's number.
+    next: AtomicU64,
+}
+
+impl Connections {
+    pub(super) fn new(most: usize, budget: Arc<Budget>) -> Self {
+        let draining = AtomicBool::new(false);
+        Self { open: Mutex::default(), most, budget, draining, next: AtomicU64::new(0) }
+    }
+
+    /// Why no more connections are taken.
+    pub(super) fn refusal(&self) -> Option<String> {
+        if self.is_draining() {
+            return Some(ENDING.into());
+        }
+        let most = self.most;
+        (lock(&self.open).len() >= most).then(|| format!("the server has {most} connections already"))
+    }
+
+    /// The next connection's number.
+    pub(super) fn number(&self) -> u64 {
+        self.next.fetch_add(1, Relaxed)
+    }
+
+    /// Keeps a connection until [`Connections::leave`].
+    pub(super) fn join(&self, number: u64, connection: Arc<dyn OpenConnection>) {
+        lock(&self.open).insert(number, connection);
+    }
+
+    pub(super) fn leave(&self, number: u64) {
+        let connection = lock(&self.open).remove(&number);
+        drop(connection);
+    }
+
+    /// Ends the slow connection with the most bytes that wait for its client. If none is slow, and an answer needs
+    /// room, it ends the connection with the most bytes of answers.
+    pub(super) fn make_room(&self, for_answer: bool) {
+        let connections = self.all();
+        let slow = connections.iter().filter(|connection| connection.account().is_slow());
+        let mut ended = slow.max_by_key(|connection| connection.account().delayed());
+        if ended.is_none() && for_answer {
+            ended = connections.iter().max_by_key(|connection| connection.account().unread());
+        }
+        if let Some(connection) = ended {
+            connection.give_up();
+        }
+    }
+
+    /// Takes no more connections from now on.
+    pub(super) fn drain(&self) {
+        self.draining.store(true, Relaxed);
+    }
+
+    pub(crate) fn is_draining(&self) -> bool {
+        self.draining.load(Relaxed)
+    }
+
+    /// How many connections were taken so far.
+    pub(crate) fn taken(&self) -> u64 {
+        self.next.load(Relaxed)
+    }
+
+    pub(crate) fn all(&self) -> Vec<Arc<dyn OpenConnection>> {
+        lock(&self.open).values().cloned().collect()
+    }
+}

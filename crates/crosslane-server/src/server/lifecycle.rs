@@ -1,0 +1,315 @@
+//! The server as a whole: how it starts to listen, takes connections, and ends.
+
+use super::budget::Budget;
+use super::connection;
+use super::connections::Connections;
+use super::served::{Seal, ServedFunction};
+use super::shared::Shared;
+use super::workers::{Watcher, Workers};
+use crate::address::Address;
+use crate::stream::{Listener, Stream};
+use crate::wire::{self, PROTOCOL, Tell};
+use crosslane::stats::Counter;
+use crosslane::{Error, Function, FunctionSpec, Library};
+use crosslane_process::Zygote;
+use crosslane_sched::{Interest, Io, Scheduler, Shutdown, sleep};
+use rustls::ServerConfig;
+use std::fmt;
+use std::io;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::thread;
+use std::time::{Duration, Instant};
+use tracing::{debug, warn};
+
+/// How long who accepts waits after an error, such as having no descriptors left.
+const PAUSE: Duration = Duration::from_millis(100);
+
+/// How often who waits for connections to end looks at them.
+const GLANCE: Duration = Duration::from_millis(5);
+/// How a server behaves.
+#[derive(Debug, Clone)]
+pub struct Options {
+    /// Where it listens.
+    pub listen: Vec<Address>,
+    /// What clients must know; `None` if all may come that reach it.
+    pub token: Option<String>,
+    /// What it shows at addresses that are encrypted ([`crate::tls::server`]).
+    pub tls: Option<Arc<ServerConfig>>,
+    /// Workers of each library at most.
+    pub workers: usize,
+    /// Threads that watch sockets.
+    pub threads: usize,
+    /// Connections at most.
+    pub connections: usize,
+    /// The most bytes of a message.
+    pub largest: usize,
+    /// The most bytes of messages that wait in the server, of all connections together.
+    pub waiting: usize,
+    /// For how long bytes may wait for a client that sends or reads slowly, where other clients have no room for theirs.
+    pub slow: Duration,
+    /// For how long after the last call or reply the thread that waits for calls polls for more before it sleeps. Zero: it sleeps at once.
+    pub spin: Duration,
+}
+
+/// A library, and what tells its text from any other.
+#[derive(Debug)]
+pub struct ServedLibrary {
+    /// The library.
+    pub library: Library<Zygote>,
+    /// As its guest says it ([`crosslane_process::Loaded`]).
+    pub text: Option<String>,
+}
+
+/// A server that runs until it is shut down or dropped.
+pub struct Server {
+    scheduler: Option<Scheduler>,
+    shared: Arc<Shared>,
+    addresses: Vec<Address>,
+    /// The sockets' files, which go with the server.
+    files: Files,
+    watcher: Option<thread::JoinHandle<()>>,
+}
+
+/// Files that are removed when they are dropped.
+#[derive(Default)]
+struct Files(Vec<PathBuf>);
+
+impl Drop for Files {
+    fn drop(&mut self) {
+        self.0.iter().for_each(|file| drop(std::fs::remove_file(file)));
+    }
+}
+
+impl fmt::Debug for Server {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Server").field("addresses", &self.addresses).finish_non_exhaustive()
+    }
+}
+
+impl Server {
+    /// Listens, and serves the functions of these libraries.
+    ///
+    /// # Errors
+    /// [`Error::Engine`] if it cannot listen, two functions have the same name, or other machines could call functions without a
+    /// token.
+    pub fn start(options: Options, libraries: Vec<ServedLibrary>) -> Result<Self, Error> {
+        let system = |what: String| move |error: io::Error| Error::Engine(format!("{what}: {error}"));
+        if options.waiting < options.largest {
+            return Err(Error::Engine(format!(
+                "--waiting-bytes {} is less than one message may have, which is --largest-batch {}",
+                options.waiting, options.largest
+            )));
+        }
+        let (mut listeners, mut files) = (Vec::new(), Files::default());
+        for address in &options.listen {
+            let listener = Listener::bind(address, options.tls.as_ref())
+                .map_err(system(format!("cannot listen at {address}")))?;
+            if let Address::Unix(path) = address {
+                files.0.push(path.clone());
+            }
+            if options.token.is_none() && !listener.is_local() {
+                return Err(Error::Engine(format!(
+                    "everybody who reaches {address} could call the functions: give the server a token, or listen at 127.0.0.1 \
+                     or a Unix socket"
+                )));
+            }
+            let address = listener.address(address).map_err(system(address.to_string()))?;
+            listeners.push((listener, address));
+        }
+        let watcher = Watcher::new();
+        let mut scheduler = Scheduler::builder().workers(options.threads);
+        if !options.spin.is_zero() {
+            scheduler = scheduler.busy_poll(options.spin, watcher.clone());
+        }
+        let scheduler = scheduler.start().map_err(system("no scheduler".into()))?;
+        let handle = scheduler.handle().clone();
+        let (mut functions, mut workers, mut texts) = (Vec::new(), Vec::new(), Vec::new());
+        for (index, ServedLibrary { library, text }) in libraries.into_iter().enumerate() {
+            functions.extend(
+                library.functions.iter().map(|function| ServedFunction::new(Arc::clone(function), index)),
+            );
+            texts.push(text);
+            let library = Arc::new(library);
+            workers.push(Workers::new(
+                library,
+                index,
+                options.workers.max(1),
+                Arc::clone(&watcher),
+                handle.clone(),
+            ));
+        }
+        let mut named: Vec<_> = functions.iter().map(|served| &served.function).collect();
+        named.sort_by_key(|function| function.name().to_lowercase());
+        let same = |pair: &&[&Arc<Function>]| pair[0].name().to_lowercase() == pair[1].name().to_lowercase();
+        if let Some([one, other]) = named.windows(2).find(same) {
+            let place = |function: &Function| format!("{}:{}", function.spec.file, function.spec.line);
+            return Err(Error::Engine(format!(
+                "{} and {} have the same name ({} and {}), by which clients call: a server has no overloads. Rename one of them",
+                one.signature,
+                other.signature,
+                place(one),
+                place(other)
+            )));
+        }
+        // Workers are set up here, and not by clients.
+        let specs =
+            functions.iter().map(|served| FunctionSpec { set_up: false, ..served.function.spec.clone() });
+        let texts: Option<Vec<String>> = texts.into_iter().collect();
+        let welcome = wire::control(&Tell::Welcome {
+            protocol: PROTOCOL,
+            server: concat!("crosslane ", env!("CARGO_PKG_VERSION")).into(),
+            functions: specs.collect(),
+            text: texts.map(|texts| texts.join(" ")),
+            largest: options.largest,
+        });
+        let shared = Arc::new(Shared {
+            functions,
+            workers,
+            watcher: Arc::clone(&watcher),
+            seal: Seal::new().map_err(system("no random numbers".into()))?,
+            token: options.token,
+            welcome: welcome.map_err(system("the functions".into()))?,
+            largest: options.largest,
+            refused: Counter::default(),
+            violations: Counter::default(),
+            connections: Arc::new(Connections::new(
+                options.connections,
+                Budget::new(options.waiting, options.slow),
+            )),
+        });
+        let looks = Arc::clone(&shared);
+        let watching = watcher.start(move || looks.workers.iter().for_each(Workers::look));
+        let mut server = Self {
+            scheduler: Some(scheduler),
+            shared,
+            addresses: Vec::new(),
+            files,
+            watcher: Some(watching.map_err(system("no thread".into()))?),
+        };
+        for (listener, address) in listeners {
+            server.addresses.push(address.clone());
+            let listener = handle.io(listener).map_err(system(address.to_string()))?;
+            drop(handle.spawn(accept(listener, Arc::clone(&server.shared))));
+        }
+        Ok(server)
+    }
+
+    /// Where it listens: with the ports that the system chose.
+    pub fn addresses(&self) -> &[Address] {
+        &self.addresses
+    }
+
+    /// What the HTTP listener shows.
+    pub(crate) fn shared(&self) -> &Arc<Shared> {
+        &self.shared
+    }
+
+    /// The connections that are open, and the calls that wait for a worker.
+    pub fn load(&self) -> (usize, usize) {
+        let waiting = self.shared.workers.iter().map(|workers| workers.waiting()).sum();
+        (self.shared.connections.all().len(), waiting)
+    }
+
+    /// Takes no more connections, ends those on which nothing is in flight, and all of them after `limit`. Returns whether all that was in
+    /// flight has ended before.
+    pub fn shut_down(mut self, limit: Duration) -> bool {
+        self.end(limit)
+    }
+
+    fn end(&mut self, limit: Duration) -> bool {
+        let Some(scheduler) = self.scheduler.take() else { return true };
+        self.shared.connections.drain();
+        let until = Instant::now().checked_add(limit);
+        let drained = loop {
+            let connections = self.shared.connections.all();
+            if connections.is_empty() {
+                break true;
+            }
+            if until.is_some_and(|until| Instant::now() >= until) {
+                break false;
+            }
+            connections.iter().for_each(|connection| connection.end_if_idle());
+            thread::sleep(GLANCE);
+        };
+        self.files = Files::default();
+        // Nobody waits for a new worker any more.
+        self.shared.workers.iter().for_each(Workers::close);
+        // Tasks that are cancelled close their connections.
+        let Shutdown { .. } = scheduler.shut_down(Duration::ZERO);
+        self.shared.workers.iter().for_each(Workers::close);
+        self.shared.watcher.stop();
+        if let Some(watcher) = self.watcher.take() {
+            let _ = watcher.join();
+        }
+        drained
+    }
+}
+
+/// For a listener that speaks another protocol.
+#[cfg(feature = "flight")]
+impl Server {
+    /// How many connections there may be, and the most bytes of a message.
+    pub(crate) fn limits(&self) -> (usize, usize) {
+        (self.shared.connections.most, self.shared.largest)
+    }
+
+    /// What clients must know.
+    pub(crate) fn token(&self) -> Option<&String> {
+        self.shared.token.as_ref()
+    }
+
+    /// What connects to this server from within its process.
+    pub(crate) fn dial(&self) -> Option<crate::client::Dial> {
+        let (shared, handle) = (Arc::clone(&self.shared), self.scheduler.as_ref()?.handle().clone());
+        Some(Box::new(move || {
+            if let Some(why) = shared.connections.refusal() {
+                return Err(io::Error::other(why));
+            }
+            let (ours, theirs) = Stream::pair()?;
+            let peer = "a door of this server".to_owned();
+            let place = connection::open(&shared, handle.io(theirs)?);
+            drop(handle.spawn(connection::serve(place, peer)));
+            Ok(ours)
+        }))
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        self.end(Duration::ZERO);
+    }
+}
+
+/// Takes connections until the scheduler ends.
+async fn accept(listener: Io<Listener>, shared: Arc<Shared>) {
+    loop {
+        match listener.with(Interest::Read, Listener::accept).await {
+            Ok((stream, peer)) => match shared.connections.refusal() {
+                None => match Io::new(stream) {
+                    Ok(stream) => {
+                        let place = connection::open(&shared, stream);
+                        drop(crosslane_sched::spawn(connection::serve(place, peer)));
+                    }
+                    Err(error) => warn!(peer, why = error.to_string(), "connection not taken"),
+                },
+                Some(why) => {
+                    shared.refused.add(1);
+                    debug!(peer, why, "connection refused");
+                    refuse(&stream, why);
+                }
+            },
+            Err(error) => {
+                warn!(why = error.to_string(), "connection not taken");
+                sleep(PAUSE).await;
+            }
+        }
+    }
+}
+
+/// Tells a client why it cannot be served, if it can be told at once.
+fn refuse(stream: &Stream, why: String) {
+    if let Ok(framed) = wire::control(&Tell::Refused { message: why }) {
+        let _ = stream.send(&[io::IoSlice::new(&framed)]);
+    }
+}

@@ -1,0 +1,591 @@
+//! The server's end of a client's lane: what came, what is in flight, and the worker that does it.
+//!
+//! The connection's task puts messages in ([`Route::take`]), the watcher takes replies out; whoever comes moves everything as far as it goes
+//! ([`Route::pump`]). The thread that has found replies writes them to the connection, those of several lanes together ([`outbox::gathered`]).
+//!
+//! A client's exchanges have the numbers that it gives them. The worker's lane counts its own, which other clients have used before,
+//! and will again; so each reply gets the number of the oldest exchange in flight.
+//!
+//! What a client sends is not trusted: numbers, order, entries, lengths and offsets are checked before a worker sees it. A violation
+//! ends the connection. What a worker sends is passed on as it is: the client checks it, as it would in a ring.
+
+use super::budget::Held;
+use super::outbox::{self, Outbox};
+use super::route_state::{Flying, Item, Seen, State};
+use super::served::{ServedFunction, Violation, violation};
+use super::shared::Shared;
+use super::workers::{Borrower, Grant, Slot, check};
+use crate::lock::lock;
+use crate::wire::Message;
+use crosslane::batch::{self, BATCH, CANCEL, FAILURE, Header, LAST};
+use crosslane::lane::{Lane, LaneError};
+use crosslane::{Address, Entry, Error, Failure, Part};
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+use tracing::warn;
+
+/// How many exchanges a worker is given at once. It needs the next one when it is done with one; what is behind that can still be
+/// cancelled here.
+const DEPTH: usize = 2;
+/// A client ends late calls itself. So much later the server does.
+const LATE: Duration = Duration::from_secs(2);
+
+/// The server's end of a client's lane.
+pub(crate) struct Route {
+    lane: u32,
+    shared: Arc<Shared>,
+    outbox: Arc<Outbox>,
+    state: Mutex<State>,
+}
+
+impl Route {
+    pub(crate) fn new(lane: u32, shared: Arc<Shared>, outbox: Arc<Outbox>) -> Arc<Self> {
+        Arc::new(Self { lane, shared, outbox, state: Mutex::new(State::new()) })
+    }
+
+    /// Takes a message of the client.
+    pub(crate) fn take(self: &Arc<Self>, bytes: &[u8], room: Held) -> Result<(), Violation> {
+        let header = batch::header(bytes).map_err(|error| Violation(error.to_string()))?;
+        let (taken, grants) = self.with(|state, grants| {
+            match header.kind {
+                BATCH => self.take_batch(state, &header, bytes, room)?,
+                CANCEL => self.take_cancel(state, &header)?,
+                kind => return violation(format!("a message of kind {kind}")),
+            }
+            self.advance(state, grants)
+        });
+        Grant::deliver_all(grants);
+        taken
+    }
+
+    /// Moves what can be moved. Returns what was granted to others.
+    fn pumped(self: &Arc<Self>) -> Vec<Grant> {
+        let (moved, grants) = self.with(|state, grants| self.advance(state, grants));
+        if let Err(violation) = moved {
+            self.outbox.break_off(violation);
+        }
+        grants
+    }
+
+    /// Does something under the lock. Returns also what was granted to others, to be delivered without a lock.
+    fn with(
+        self: &Arc<Self>,
+        body: impl FnOnce(&mut State, &mut Vec<Grant>) -> Result<(), Violation>,
+    ) -> (Result<(), Violation>, Vec<Grant>) {
+        let mut grants = Vec::new();
+        let mut state = match self.state.try_lock() {
+            Ok(state) => state,
+            Err(_) => {
+                // Who has it may be giving a large batch to a worker. Other clients' answers do not wait for that.
+                outbox::send_gathered();
+                lock(&self.state)
+            }
+        };
+        let outcome = if state.closed { Ok(()) } else { body(&mut state, &mut grants) };
+        let has_room = state.has_room();
+        drop(state);
+        if has_room {
+            self.outbox.room.notify(usize::MAX);
+        }
+        (outcome, grants)
+    }
+
+    /// Whether the client may send more.
+    pub(crate) fn has_room(&self) -> bool {
+        lock(&self.state).has_room()
+    }
+
+    /// Whether nothing is left to be done.
+    pub(crate) fn is_idle(&self) -> bool {
+        let state = lock(&self.state);
+        state.closed || state.queue.is_empty() && state.flying.is_empty()
+    }
+
+    /// Counts the exchanges that wait here, and those that a worker has, for each served.
+    pub(crate) fn count(&self, waiting: &mut [u32], flying: &mut [u32]) {
+        let state = lock(&self.state);
+        for item in &state.queue {
+            if let Item::Batch { served, part: Part::Whole | Part::First, .. } = item {
+                waiting[*served] += 1;
+            }
+        }
+        state.flying.iter().for_each(|exchange| flying[exchange.served] += 1);
+    }
+
+    fn take_batch(
+        &self,
+        state: &mut State,
+        header: &Header,
+        bytes: &[u8],
+        room: Held,
+    ) -> Result<(), Violation> {
+        if header.flags & !LAST != 0 {
+            return violation(format!("a message with the flags {:#x}", header.flags));
+        }
+        let (opened, ..) = state.opened;
+        // If the function ends an exchange first, batches of it may be on their way, and the last may never come.
+        let opens = header.exchange == opened + 1 && (!state.sending || opened <= state.ended);
+        let continues = header.exchange == opened && state.sending;
+        if !opens && !continues {
+            return violation(format!(
+                "a batch of exchange {}, where {opened} was the last that was opened",
+                header.exchange
+            ));
+        }
+        let (exchange, served) = (header.exchange, header.function as usize);
+        let Some(ServedFunction { function, .. }) = self.shared.functions.get(served) else {
+            return violation(format!("there is no function {served}"));
+        };
+        let known = Entry::of(header.entry).filter(|entry| function.entry(*entry).is_ok());
+        let Some(entry) = known else {
+            return violation(format!("{} has no entry {}", function.name(), header.entry));
+        };
+        if !opens && state.opened != (exchange, served, entry) {
+            return violation("an exchange with batches for different functions");
+        }
+        let last = header.flags & LAST != 0;
+        state.opened = (exchange, served, entry);
+        state.sending = !last;
+        let part = match (opens, last) {
+            (true, true) => Part::Whole,
+            (true, false) => Part::First,
+            (false, true) => Part::Last,
+            (false, false) => Part::Next,
+        };
+        if !last && entry != Entry::Iterate {
+            return violation(format!("a batch for the entry {entry:?} that is not the last"));
+        }
+        if exchange <= state.ended {
+            // The function has ended the exchange first.
+            return Ok(());
+        }
+        let message = Message::new(bytes);
+        state.bytes += bytes.len();
+        let came = Instant::now();
+        state.queue.push_back(Item::Batch { message, exchange, served, entry, part, came, _room: room });
+        Ok(())
+    }
+
+    /// Nothing more is wanted of what was opened until now.
+    fn take_cancel(&self, state: &mut State, header: &Header) -> Result<(), Violation> {
+        let (opened, ..) = state.opened;
+        if header.exchange > opened {
+            return violation(format!("a cancel of exchange {}, which was not opened", header.exchange));
+        }
+        if header.exchange < opened || header.exchange <= state.ended {
+            // A client cancels all that it has opened. What has ended meanwhile needs nothing.
+            return Ok(());
+        }
+        state.sending = false;
+        state.bytes = 0;
+        for item in std::mem::take(&mut state.queue) {
+            match item {
+                Item::Batch { part: Part::Next | Part::Last, .. } => {}
+                Item::Batch { exchange, served, entry, .. }
+                | Item::Answer { exchange, served, entry, .. } => {
+                    state.queue.push_back(Item::Answer { exchange, served, entry, failure: None });
+                }
+            }
+        }
+        if state.flying.is_empty() {
+            return Ok(());
+        }
+        let Some(slot) = state.slot.clone() else { return Ok(()) };
+        let mut lane = lock(&slot.lane);
+        let cancelled = lane.as_mut().map_or(Ok(()), |lane| lane.cancel());
+        drop(lane);
+        if let Err(error) = cancelled {
+            self.lose(state, &slot, &error.to_string());
+        }
+        Ok(())
+    }
+
+    fn advance(self: &Arc<Self>, state: &mut State, grants: &mut Vec<Grant>) -> Result<(), Violation> {
+        loop {
+            self.collect(state);
+            if !self.submit(state, grants)? {
+                break;
+            }
+        }
+        let idle = state.flying.is_empty() && state.queue.is_empty() && state.states.is_empty();
+        if let Some(slot) = state.slot.take_if(|_| idle) {
+            grants.extend(self.shared.workers[slot.library].release(slot));
+        }
+        Ok(())
+    }
+
+    /// Passes on what the worker has sent.
+    fn collect(&self, state: &mut State) {
+        let Some(slot) = state.slot.clone() else { return };
+        let mut guard = lock(&slot.lane);
+        let Some(lane) = guard.as_mut() else { return };
+        let lost = loop {
+            if !self.outbox.has_room() {
+                slot.stalled.store(true, Relaxed);
+                // It may have got room meanwhile, and have looked for stalled lanes before.
+                if !self.outbox.has_room() {
+                    break None;
+                }
+                slot.stalled.store(false, Relaxed);
+            }
+            match lane.try_collect() {
+                Ok(Some(header)) => self.pass(state, header, lane.frame()),
+                Ok(None) => {
+                    self.settle(state, lane.in_flight());
+                    if !lane.has_news() {
+                        break None;
+                    }
+                }
+                Err(LaneError::TooLarge(what)) => {
+                    let failure = Failure { class: "TooLarge".into(), message: what, ..Failure::default() };
+                    match state.flying.len() > lane.in_flight() {
+                        true => self.answer_oldest(state, Some(&failure)),
+                        false => break Some(failure.message),
+                    }
+                }
+                Err(error) => break Some(error.to_string()),
+            }
+        };
+        drop(guard);
+        if let Some(why) = lost {
+            self.lose(state, &slot, &why);
+        }
+    }
+
+    /// Passes a reply on.
+    fn pass(&self, state: &mut State, header: Header, frame: &[u8]) {
+        let Some(oldest) = state.flying.front() else { return };
+        let told = Header { exchange: oldest.exchange, function: oldest.served as u32, ..header };
+        match self.shared.seal.seal(&self.shared.functions[oldest.served], oldest.entry, &told, frame) {
+            Some(sealed) => self.outbox.send(self.lane, &[&sealed]),
+            None => self.outbox.send(self.lane, &[bytemuck::bytes_of(&told), &frame[size_of::<Header>()..]]),
+        }
+        let served = &self.shared.functions[oldest.served];
+        served.learn(oldest.entry, Duration::from_nanos(header.worked));
+        served.counters.sent.add(frame.len() as u64);
+        served.count(oldest.entry, &header);
+        if header.flags & LAST != 0 {
+            self.end_oldest(state);
+        }
+    }
+
+    fn end_oldest(&self, state: &mut State) {
+        let Some(ended) = state.flying.pop_front() else { return };
+        state.ended = ended.exchange;
+        let (served, now) = (&self.shared.functions[ended.served], Instant::now());
+        served.ended.fetch_add(1, Relaxed);
+        served.function.stats.here().calls.add(1);
+        served.counters.record(now - ended.came);
+        // The next one is worked on from now.
+        state.seen.since = now;
+    }
+
+    /// Ends the exchanges that the worker has ended after they were cancelled.
+    fn settle(&self, state: &mut State, in_flight: usize) {
+        while state.flying.len() > in_flight {
+            self.answer_oldest(state, None);
+        }
+    }
+
+    fn answer_oldest(&self, state: &mut State, failure: Option<&Failure>) {
+        if let Some(Flying { exchange, served, entry, since, .. }) = state.flying.front() {
+            self.answer(*exchange, *served, *entry, failure);
+            // Its reply was thrown away, so for how long the worker has worked is not known better.
+            self.shared.functions[*served].learn(*entry, since.elapsed());
+        }
+        self.end_oldest(state);
+    }
+
+    /// The last message of an exchange that no worker answers.
+    fn answer(&self, exchange: u64, served: usize, entry: Entry, failure: Option<&Failure>) {
+        let header = Header {
+            kind: BATCH,
+            flags: LAST,
+            function: served as u32,
+            exchange,
+            entry: entry as u32,
+            row: u32::MAX,
+            ..Header::default()
+        };
+        let frame = match failure {
+            Some(failure) => {
+                self.shared.functions[served].counters.failures.add(1);
+                let text = serde_json::to_vec(&failure.bounded()).unwrap_or_default();
+                batch::failure_frame(Header { kind: FAILURE, ..header }, &text)
+            }
+            None => bytemuck::bytes_of(&header).to_vec(),
+        };
+        self.outbox.send(self.lane, &[&frame]);
+    }
+
+    /// Gives the worker what it has room for. Whether something was moved.
+    fn submit(self: &Arc<Self>, state: &mut State, grants: &mut Vec<Grant>) -> Result<bool, Violation> {
+        let mut moved = false;
+        while !state.closed {
+            let (library, is_long) = match state.queue.front() {
+                None => break,
+                Some(Item::Answer { .. }) if !state.flying.is_empty() => break,
+                Some(Item::Answer { exchange, served, entry, failure }) => {
+                    self.answer(*exchange, *served, *entry, failure.as_ref());
+                    state.ended = *exchange;
+                    state.queue.pop_front();
+                    moved = true;
+                    continue;
+                }
+                Some(Item::Batch { exchange, .. }) if *exchange <= state.ended => {
+                    state.forget_front();
+                    continue;
+                }
+                Some(Item::Batch { part: Part::Whole | Part::First, .. }) if state.flying.len() >= DEPTH => {
+                    break;
+                }
+                Some(Item::Batch { served, .. }) => {
+                    let served = &self.shared.functions[*served];
+                    (served.library, served.is_long())
+                }
+            };
+            let slot = match &state.slot {
+                Some(slot) if slot.library == library => Arc::clone(slot),
+                Some(_) if !state.flying.is_empty() => break,
+                Some(_) if !state.states.is_empty() => {
+                    return violation("another library's function on a lane that has states");
+                }
+                held => {
+                    if state.waiting.is_some() {
+                        break;
+                    }
+                    if held.is_some()
+                        && let Some(slot) = state.slot.take()
+                    {
+                        grants.extend(self.shared.workers[slot.library].release(slot));
+                    }
+                    match self.shared.workers[library].acquire(self.clone(), is_long) {
+                        Some(slot) => state.slot = Some(slot),
+                        None => state.waiting = Some(library),
+                    }
+                    continue;
+                }
+            };
+            match self.send(state, &slot)? {
+                true => moved = true,
+                false => break,
+            }
+        }
+        Ok(moved)
+    }
+
+    /// Sends the oldest batch to the worker. False if there is no room for it.
+    fn send(&self, state: &mut State, slot: &Arc<Slot>) -> Result<bool, Violation> {
+        let Some(Item::Batch { message, exchange, served, entry, part, came, .. }) = state.queue.front()
+        else {
+            return Ok(false);
+        };
+        let (exchange, served, entry, part, came) = (*exchange, *served, *entry, *part, *came);
+        let bytes = message.bytes().len();
+        if bytes > outbox::PIECE {
+            // It takes a while to give it to the worker.
+            outbox::send_gathered();
+        }
+        let mut guard = lock(&slot.lane);
+        let Some(lane) = guard.as_mut() else { return Ok(false) };
+        let function = self.shared.functions[served].function.index;
+        let address = Address { function, entry, part };
+        let function_served = &self.shared.functions[served];
+        let states = &mut state.states;
+        let submitted =
+            function_served.read(&self.shared.seal, message.bytes(), entry, states, |rows, columns| {
+                lane.submit(address, rows, columns)
+            })?;
+        drop(guard);
+        if entry != Entry::Call {
+            self.shared.workers[slot.library].hold(slot);
+        }
+        let opens = matches!(part, Part::Whole | Part::First);
+        match submitted {
+            Ok(None) => return Ok(false),
+            Ok(Some(local)) if opens => {
+                let since = Instant::now();
+                if state.flying.is_empty() {
+                    state.seen.since = since;
+                }
+                state.flying.push_back(Flying { exchange, local, served, entry, came, since });
+            }
+            Ok(Some(_)) => {}
+            Err(LaneError::TooLarge(message)) if opens => {
+                function_served.function.stats.here().calls.add(1);
+                let failure = Some(Failure { class: "TooLarge".into(), message, ..Failure::default() });
+                state.forget_front();
+                state.queue.push_front(Item::Answer { exchange, served, entry, failure });
+                return Ok(true);
+            }
+            Err(error) => {
+                self.lose(state, slot, &error.to_string());
+                return Ok(false);
+            }
+        }
+        function_served.counters.received.add(bytes as u64);
+        state.forget_front();
+        Ok(true)
+    }
+
+    /// The worker is of no more use. So is the lane: the client does again what can be done again.
+    fn lose(&self, state: &mut State, slot: &Arc<Slot>, why: &str) {
+        let late = state.late.take();
+        let why = late.as_deref().unwrap_or(why);
+        let lane = lock(&slot.lane).take();
+        // The client does again what was not begun: it must know what was, also in the last moment.
+        if let Some(progress) = lane.as_ref().map(|lane| lane.progress()) {
+            self.tell_progress(state, progress);
+        }
+        // Dropping it ends its process.
+        drop(lane);
+        self.shared.workers[slot.library].forget(slot);
+        state.slot = None;
+        if let Some(oldest) = state.flying.front() {
+            let function = &self.shared.functions[oldest.served].function;
+            function.stats.here().deaths.add(1);
+            warn!(
+                connection = self.outbox.number,
+                lane = self.lane,
+                function = function.name(),
+                why,
+                "worker lost"
+            );
+        }
+        state.flying.iter().for_each(|flying| self.shared.functions[flying.served].lose());
+        state.close();
+        self.outbox.end_lane(self.lane, why);
+    }
+
+    /// The connection has room again.
+    pub(crate) fn resume(self: &Arc<Self>) {
+        let slot = lock(&self.state).slot.clone();
+        if slot.is_some_and(|slot| slot.stalled.swap(false, Relaxed)) {
+            Arc::clone(self).pump();
+            self.shared.watcher.wake();
+        }
+    }
+
+    /// Tells the client how far the worker is, if that is with an exchange of this lane.
+    fn tell_progress(&self, state: &State, (local, row): (u32, u32)) {
+        if let Some(flying) = state.flying.iter().find(|flying| flying.local as u32 == local) {
+            self.outbox.tell_progress(self.lane, flying.exchange as u32, row);
+        }
+    }
+
+    /// The client does not use the lane any more.
+    pub(crate) fn close(self: &Arc<Self>) {
+        let mut state = lock(&self.state);
+        let (slot, waiting, flying) = (state.slot.take(), state.waiting.take(), state.flying.len());
+        let has_states = !state.states.is_empty();
+        state.close();
+        drop(state);
+        self.outbox.room.notify(usize::MAX);
+        if let Some(library) = waiting {
+            self.shared.workers[library].leave(&**self);
+        }
+        let Some(slot) = slot else { return };
+        let workers = &self.shared.workers[slot.library];
+        if flying == 0 && !has_states {
+            if let Some(grant) = workers.release(slot) {
+                grant.deliver();
+            }
+            return;
+        }
+        // What it keeps for the client goes with it: no other is to find that. Else the pool waits a moment until the worker has ended what was cancelled, and ends it otherwise.
+        let mut lane = lock(&slot.lane);
+        if !has_states && lane.as_mut().is_some_and(|lane| lane.cancel().is_ok()) {
+            drop(lane);
+            workers.retire(slot);
+            return;
+        }
+        drop(lane.take());
+        drop(lane);
+        workers.forget(&slot);
+    }
+}
+
+impl Borrower for Route {
+    fn pump(self: Arc<Self>) {
+        Grant::deliver_all(self.pumped());
+    }
+
+    fn granted(self: Arc<Self>, slot: Arc<Slot>) -> Vec<Grant> {
+        let mut state = lock(&self.state);
+        if state.closed || state.slot.is_some() || state.waiting.take() != Some(slot.library) {
+            drop(state);
+            return Vec::from_iter(self.shared.workers[slot.library].release(slot));
+        }
+        state.slot = Some(slot);
+        drop(state);
+        self.pumped()
+    }
+
+    fn refused(&self, error: &Error) {
+        let mut state = lock(&self.state);
+        if state.closed {
+            // The client may use the lane's number again.
+            return;
+        }
+        state.waiting = None;
+        state.close();
+        drop(state);
+        self.outbox.end_lane(self.lane, &error.to_string());
+        self.outbox.room.notify(usize::MAX);
+    }
+
+    fn look(self: Arc<Self>, slot: &Arc<Slot>) {
+        // What it has sent before its end comes first.
+        Arc::clone(&self).pump();
+        let mut state = lock(&self.state);
+        if !state.slot.as_ref().is_some_and(|held| Arc::ptr_eq(held, slot)) {
+            return;
+        }
+        let mut guard = lock(&slot.lane);
+        let Some(lane) = guard.as_mut() else { return };
+        let mut why = check(lane).err();
+        let progress = lane.progress();
+        // More may have come before its end.
+        let is_left = why.is_some() && lane.has_news() && !slot.stalled.load(Relaxed);
+        drop(guard);
+        if is_left {
+            return;
+        }
+        let Some(oldest) = state.flying.front() else {
+            if let Some(why) = why {
+                self.lose(&mut state, slot, &why);
+            }
+            return;
+        };
+        let served = &self.shared.functions[oldest.served];
+        if progress != state.seen.progress {
+            state.seen = Seen { progress, since: Instant::now() };
+            // A client that does not read needs no more news.
+            if self.outbox.has_room() {
+                self.tell_progress(&state, progress);
+            }
+        } else if let Some(limit) = served.function.patience()
+            && state.seen.since.elapsed() > limit + LATE
+            && !slot.stalled.load(Relaxed)
+            && state.late.is_none()
+        {
+            let late = format!(
+                "{}: made no progress for {:.1} s, and its worker was ended",
+                served.function.name(),
+                state.seen.since.elapsed().as_secs_f64()
+            );
+            // It may begin more until its end, which a later look finds.
+            if lock(&slot.lane).as_ref().is_some_and(|lane| lane.kill()) {
+                state.late = Some(late);
+                return;
+            }
+            why = Some(late);
+        }
+        if let Some(why) = why {
+            self.lose(&mut state, slot, &why);
+            drop(state);
+            self.outbox.room.notify(usize::MAX);
+        }
+    }
+}

@@ -1,0 +1,113 @@
+//! What a route knows of its lane: the messages that wait, the exchanges in flight, and the worker.
+
+use super::budget::Held;
+use super::served::States;
+use super::workers::Slot;
+use crate::wire::Message;
+use crosslane::{Entry, Failure, Part};
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::Instant;
+
+/// How much of a lane may wait in the server, in messages and bytes; its connection is not read while there is more.
+const MOST_QUEUED: (usize, usize) = (64, 1 << 20);
+
+/// What is to be done, in this order.
+pub(super) enum Item {
+    Batch {
+        message: Message,
+        exchange: u64,
+        served: usize,
+        entry: Entry,
+        part: Part,
+        came: Instant,
+        _room: Held,
+    },
+    /// The exchange is answered with a failure, or, if nobody wants it any more, with nothing.
+    Answer { exchange: u64, served: usize, entry: Entry, failure: Option<Failure> },
+}
+
+impl Item {
+    pub(super) fn bytes(&self) -> usize {
+        match self {
+            Item::Batch { message, .. } => message.bytes().len(),
+            Item::Answer { .. } => 0,
+        }
+    }
+}
+
+/// An exchange that a worker has.
+pub(super) struct Flying {
+    pub(super) exchange: u64,
+    /// What the worker's lane calls it.
+    pub(super) local: u64,
+    pub(super) served: usize,
+    pub(super) entry: Entry,
+    /// When its first batch came.
+    pub(super) came: Instant,
+    /// When the worker got it.
+    pub(super) since: Instant,
+}
+
+/// How far a worker was when it was looked at last.
+pub(super) struct Seen {
+    pub(super) progress: (u32, u32),
+    pub(super) since: Instant,
+}
+
+pub(super) struct State {
+    pub(super) queue: VecDeque<Item>,
+    pub(super) bytes: usize,
+    pub(super) slot: Option<Arc<Slot>>,
+    /// The library of whose workers one is waited for.
+    pub(super) waiting: Option<usize>,
+    pub(super) flying: VecDeque<Flying>,
+    /// The last exchange that the client has opened, and for what.
+    pub(super) opened: (u64, usize, Entry),
+    /// Whether the client has not sent its last batch.
+    pub(super) sending: bool,
+    /// The last exchange that has ended.
+    pub(super) ended: u64,
+    pub(super) seen: Seen,
+    /// Why its worker was killed, until its end is found.
+    pub(super) late: Option<String>,
+    /// What the worker keeps for the client beyond an exchange.
+    pub(super) states: States,
+    pub(super) closed: bool,
+}
+
+impl State {
+    pub(super) fn new() -> Self {
+        Self {
+            queue: VecDeque::new(),
+            bytes: 0,
+            slot: None,
+            waiting: None,
+            flying: VecDeque::new(),
+            opened: (0, 0, Entry::Call),
+            sending: false,
+            ended: 0,
+            seen: Seen { progress: (0, 0), since: Instant::now() },
+            late: None,
+            states: States::default(),
+            closed: false,
+        }
+    }
+
+    pub(super) fn has_room(&self) -> bool {
+        let (messages, bytes) = MOST_QUEUED;
+        self.closed || self.queue.len() < messages && self.bytes < bytes
+    }
+
+    pub(super) fn forget_front(&mut self) {
+        let bytes = self.queue.pop_front().map_or(0, |item| item.bytes());
+        self.bytes -= bytes;
+    }
+
+    pub(super) fn close(&mut self) {
+        self.closed = true;
+        self.queue.clear();
+        self.bytes = 0;
+        self.flying.clear();
+    }
+}

@@ -1,0 +1,393 @@
+//! A function of a server, and what its clients may send for it.
+//!
+//! Workers trust what they are sent. So each batch is read here as its types say, and its values are checked as those of a
+//! worker's results are by its engine.
+//!
+//! # Seals
+//! Some bytes are a guest's own: a partition of a table, the saved state of an aggregate. Python makes them with pickle, and whoever
+//! writes a pickle runs what he likes where it is read. So the server adds a code to the bytes that a worker gives
+//! out (HMAC-SHA-256 with a key of its own, cut to 16 bytes), and only bytes with their function's code go back to a worker.
+
+use super::counters::FunctionCounters;
+use crosslane::batch::{self, BATCH, Body, Column, Encode, FAILURE, Header, Plan};
+use crosslane::lane::LaneError;
+use crosslane::values::unfit;
+use crosslane::{ColumnBuilder, DataType, Entry, Function, Kind};
+use crosslane_process::guest::LONG;
+use hmac::{Hmac, KeyInit, Mac};
+use sha2::Sha256;
+use std::collections::HashSet;
+use std::fmt::Display;
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::time::Duration;
+
+/// Bytes of a code.
+const CODE: usize = 16;
+
+/// Something that a client must not do.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub(crate) struct Violation(pub(crate) String);
+
+pub(crate) fn violation<T>(what: impl Display) -> Result<T, Violation> {
+    Err(Violation(what.to_string()))
+}
+
+/// A function, and the library that has it.
+#[derive(Debug)]
+pub(crate) struct ServedFunction {
+    pub(crate) function: Arc<Function>,
+    pub(crate) library: usize,
+    /// How long its calls work, in nanoseconds: a moving mean.
+    mean: AtomicU64,
+    /// How many exchanges have ended.
+    pub(crate) ended: AtomicU64,
+    pub(crate) counters: FunctionCounters,
+}
+
+impl ServedFunction {
+    pub(crate) fn new(function: Arc<Function>, library: usize) -> Self {
+        Self {
+            function,
+            library,
+            mean: AtomicU64::new(0),
+            ended: AtomicU64::new(0),
+            counters: FunctionCounters::default(),
+        }
+    }
+
+    /// Learns for how long a worker has worked on a call. That it has waited for the worker says nothing about the function.
+    pub(crate) fn learn(&self, entry: Entry, took: Duration) {
+        if entry == Entry::Call {
+            let (mean, took) = (self.mean.load(Relaxed), took.as_nanos() as u64);
+            self.mean.store(if mean == 0 { took } else { mean - mean / 8 + took / 8 }, Relaxed);
+        }
+    }
+
+    /// Counts a message of a worker.
+    pub(crate) fn count(&self, entry: Entry, header: &Header) {
+        let stats = self.function.stats.here();
+        match header.kind {
+            FAILURE => self.counters.failures.add(1),
+            _ if has_rows(entry) => stats.rows.add(u64::from(header.rows)),
+            _ => {}
+        }
+        stats.guest.add(header.worked);
+        if header.errors > 0 || header.retries > 0 {
+            stats.errors.add(u64::from(header.errors));
+            stats.retries.add(u64::from(header.retries));
+        }
+    }
+
+    /// Counts an exchange whose worker was lost.
+    pub(crate) fn lose(&self) {
+        self.function.stats.here().calls.add(1);
+        self.counters.failures.add(1);
+    }
+
+    /// Whether its calls are known to be long.
+    pub(crate) fn is_long(&self) -> bool {
+        self.mean.load(Relaxed) > LONG.as_nanos() as u64
+    }
+
+    /// Reads a client's batch, and gives it to `pass`, ready for a worker's lane.
+    pub(crate) fn read(
+        &self,
+        seal: &Seal,
+        frame: &[u8],
+        entry: Entry,
+        states: &mut States,
+        pass: impl FnOnce(usize, &dyn Encode) -> Result<Option<u64>, LaneError>,
+    ) -> Result<Result<Option<u64>, LaneError>, Violation> {
+        let wrong = |what: &dyn Display| Violation(format!("{}: {what}", self.function.name()));
+        let header = batch::header(frame).map_err(|error| wrong(&error))?;
+        let text = batch::types(frame).map_err(|error| wrong(&error))?;
+        let signature = text.map(|text| self.function.signature.for_types(text)).transpose();
+        let signature = signature.map_err(|error| wrong(&error))?;
+        let signature = signature.as_ref().unwrap_or(&self.function.signature);
+        let types = self.function.spec.kind.entry(entry, signature);
+        let types = types.ok_or_else(|| wrong(&format!("it has no entry {entry:?}")))?;
+        // The batches that open and end such a stream are empty.
+        let is_empty = entry == Entry::Iterate && header.nodes == 0 && header.rows == 0;
+        let types: Vec<&DataType> = if is_empty { Vec::new() } else { types.takes().collect() };
+        if types.contains(&&DataType::Any) {
+            return Err(wrong(&"a batch that does not say which types it has"));
+        }
+        let columns = batch::columns(frame, types.into_iter()).map_err(|error| wrong(&error))?;
+        if let Some((row, what)) = columns.iter().find_map(|column| unfit(column).pop_first()) {
+            // The words are those about results.
+            let what = what.trim_start_matches("returned ");
+            return Err(wrong(&format!("a client sent {what}, in row {} of a batch", row + 1)));
+        }
+        if self.function.spec.kind == Kind::Aggregate && columns[0].validity.is_some() {
+            return Err(wrong(&"a state without a number"));
+        }
+        let text = text.map(Arc::from);
+        let opened = match sealed_column(entry) {
+            Some(at) => {
+                Some((at, seal.open(&self.function, entry, &columns[at]).map_err(|what| wrong(&what))?))
+            }
+            None => None,
+        };
+        let batch = Checked { columns: &columns, opened: opened.as_ref(), types: text };
+        let passed = pass(header.rows as usize, &batch);
+        if let Ok(Some(_)) = passed {
+            states.note(entry, &columns);
+            if entry == Entry::Update {
+                // It is answered with nothing.
+                self.function.stats.here().rows.add(u64::from(header.rows));
+            }
+        }
+        Ok(passed)
+    }
+}
+
+/// A batch that was checked.
+struct Checked<'a> {
+    columns: &'a [Column<'a>],
+    /// The column that takes the place of a sealed one.
+    opened: Option<&'a (usize, ColumnBuilder)>,
+    types: Option<Arc<str>>,
+}
+
+impl Checked<'_> {
+    fn each(&self, mut body: impl FnMut(&dyn Encode)) {
+        for (at, column) in self.columns.iter().enumerate() {
+            match self.opened {
+                Some((place, opened)) if *place == at => body(opened),
+                _ => body(column),
+            }
+        }
+    }
+}
+
+impl Encode for Checked<'_> {
+    fn plan(&self, plan: &mut Plan) {
+        if let Some(types) = &self.types {
+            plan.types(types);
+        }
+        self.each(|column| column.plan(plan));
+    }
+    fn write(&self, body: &mut Body<'_>) {
+        self.each(|column| column.write(body));
+    }
+}
+
+/// The states of aggregates that a worker keeps for a client.
+#[derive(Debug, Default)]
+pub(crate) struct States(HashSet<i64>);
+
+impl States {
+    pub(crate) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    fn note(&mut self, entry: Entry, columns: &[Column<'_>]) {
+        let numbers =
+            |at: usize| columns.get(at).and_then(|column| column.values::<i64>()).unwrap_or_default();
+        match entry {
+            Entry::Update | Entry::Load => {
+                // Rows of a group often follow one another.
+                self.0.extend(numbers(0).chunk_by(|a, b| a == b).map(|run| run[0]));
+            }
+            Entry::Combine => {
+                for (row, (target, source)) in numbers(0).iter().zip(numbers(1)).enumerate() {
+                    self.0.insert(*target);
+                    if !batch::bit(columns[2].data, row) {
+                        self.0.remove(source);
+                    }
+                }
+            }
+            Entry::Forget => {
+                for number in numbers(0) {
+                    self.0.remove(number);
+                }
+            }
+            _ => {}
+        }
+    }
+}
+
+/// Whether the rows of an entry's replies are those of the function, and not states or partitions.
+fn has_rows(entry: Entry) -> bool {
+    matches!(entry, Entry::Call | Entry::Scan | Entry::Map | Entry::Iterate)
+}
+
+/// Which column of an entry's batches has bytes that a guest has made.
+fn sealed_column(entry: Entry) -> Option<usize> {
+    match entry {
+        Entry::Scan => Some(0),
+        Entry::Load => Some(1),
+        _ => None,
+    }
+}
+
+/// What tells the bytes of workers from others.
+pub(crate) struct Seal([u8; 32]);
+
+impl Seal {
+    /// One with a new key.
+    ///
+    /// # Errors
+    /// If the system has no random numbers.
+    pub(crate) fn new() -> io::Result<Self> {
+        let mut key = [0; 32];
+        rustix::rand::getrandom(&mut key, rustix::rand::GetRandomFlags::empty())?;
+        Ok(Self(key))
+    }
+
+    /// A state is no partition, and one function's is not another's.
+    fn code(&self, function: &Function, opens: Entry, bytes: &[u8]) -> Hmac<Sha256> {
+        let mut code = Hmac::<Sha256>::new_from_slice(&self.0).expect("a key of any length");
+        code.update(&(opens as u32).to_le_bytes());
+        let name = function.name().as_bytes();
+        code.update(&(name.len() as u64).to_le_bytes());
+        code.update(name);
+        code.update(bytes);
+        code
+    }
+
+    /// A reply of a worker with its bytes sealed; `None` if it has none to be sealed, or cannot be read, as its
+    /// client will find out.
+    pub(crate) fn seal(
+        &self,
+        served: &ServedFunction,
+        entry: Entry,
+        header: &Header,
+        frame: &[u8],
+    ) -> Option<Vec<u8>> {
+        let opens = match entry {
+            Entry::Partitions => Entry::Scan,
+            Entry::Save => Entry::Load,
+            _ => return None,
+        };
+        if header.kind != BATCH {
+            return None;
+        }
+        let column = batch::column(frame, &DataType::Blob).ok()?;
+        let mut sealed = ColumnBuilder::new(&DataType::Blob);
+        for row in 0..column.rows {
+            if !column.is_valid(row) {
+                sealed.null();
+                continue;
+            }
+            let bytes = column.bytes(row);
+            let code = self.code(&served.function, opens, bytes).finalize().into_bytes();
+            sealed.bytes(&[&code[..CODE], bytes].concat()).ok()?;
+        }
+        let mut plan = Plan::default();
+        sealed.plan(&mut plan);
+        let mut frame = vec![0; plan.size()];
+        sealed.write(&mut plan.start(&mut frame, *header));
+        Some(frame)
+    }
+
+    /// The bytes that a worker has given out.
+    fn open(&self, function: &Function, entry: Entry, column: &Column<'_>) -> Result<ColumnBuilder, String> {
+        let mut opened = ColumnBuilder::new(&DataType::Blob);
+        for row in 0..column.rows {
+            if !column.is_valid(row) {
+                opened.null();
+                continue;
+            }
+            let split = column.bytes(row).split_at_checked(CODE);
+            let genuine = split.filter(|(code, bytes)| {
+                self.code(function, entry, bytes).verify_truncated_left(code).is_ok()
+            });
+            let Some((_, bytes)) = genuine else {
+                return Err(
+                    "bytes that no worker of this server has given out; it may have been started anew".into(),
+                );
+            };
+            opened.bytes(bytes).map_err(|error| error.to_string())?;
+        }
+        Ok(opened)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crosslane::FunctionSpec;
+
+    fn served(name: &str) -> ServedFunction {
+        ServedFunction::new(
+            Arc::new(Function::new(0, FunctionSpec::new(format!("{name}(x BIGINT) -> BIGINT"))).unwrap()),
+            0,
+        )
+    }
+
+    fn frame(bytes: &[&[u8]]) -> Vec<u8> {
+        let mut column = ColumnBuilder::new(&DataType::Blob);
+        bytes.iter().for_each(|bytes| column.bytes(bytes).unwrap());
+        column.null();
+        batch::Frame::new(&column, bytes.len() + 1).unwrap().bytes().to_vec()
+    }
+
+    fn sealed(seal: &Seal, served: &ServedFunction, entry: Entry, bytes: &[&[u8]]) -> Vec<u8> {
+        let frame = frame(bytes);
+        let header = Header { kind: BATCH, ..batch::header(&frame).unwrap() };
+        seal.seal(served, entry, &header, &frame).unwrap()
+    }
+
+    #[test]
+    fn what_a_worker_gave_out_goes_back_to_the_same_function_only() {
+        let (seal, other) = (Seal::new().unwrap(), Seal::new().unwrap());
+        let (f, g) = (served("f"), served("g"));
+        let given = sealed(&seal, &f, Entry::Save, &[b"state", b""]);
+        let column = batch::column(&given, &DataType::Blob).unwrap();
+        let opened = seal.open(&f.function, Entry::Load, &column).unwrap();
+        assert_eq!(batch::Frame::new(&opened, 3).unwrap().bytes(), frame(&[b"state", b""]));
+        assert!(seal.open(&g.function, Entry::Load, &column).is_err(), "another function");
+        assert!(seal.open(&f.function, Entry::Scan, &column).is_err(), "another entry");
+        assert!(other.open(&f.function, Entry::Load, &column).is_err(), "another server");
+        for forged in [&b"state"[..], &[0; CODE], &[&[0; CODE][..], b"state"].concat()] {
+            let forged = frame(&[forged]);
+            let column = batch::column(&forged, &DataType::Blob).unwrap();
+            assert!(seal.open(&f.function, Entry::Load, &column).is_err());
+        }
+    }
+
+    #[test]
+    fn only_bytes_that_guests_read_again_are_sealed() {
+        let seal = Seal::new().unwrap();
+        let frame = frame(&[b"x"]);
+        let header = Header { kind: BATCH, ..batch::header(&frame).unwrap() };
+        for entry in [Entry::Call, Entry::Scan, Entry::Finish, Entry::Map] {
+            assert!(seal.seal(&served("f"), entry, &header, &frame).is_none());
+        }
+    }
+
+    #[test]
+    fn states_are_known_until_they_are_forgotten() {
+        let mut states = States::default();
+        let numbers = |numbers: &[i64]| {
+            let mut column = ColumnBuilder::new(&DataType::BigInt);
+            numbers.iter().for_each(|number| column.fixed(*number));
+            column
+        };
+        let note = |states: &mut States, entry, builders: Vec<ColumnBuilder>, types: &[&DataType], rows| {
+            let frame = batch::Frame::new(&builders, rows).unwrap();
+            let columns = batch::columns(frame.bytes(), types.iter().copied()).unwrap();
+            states.note(entry, &columns);
+        };
+        let big = &DataType::BigInt;
+        note(&mut states, Entry::Update, vec![numbers(&[1, 1, 2, 1])], &[big], 4);
+        note(&mut states, Entry::Forget, vec![numbers(&[1])], &[big], 1);
+        assert!(!states.is_empty());
+        let mut keep = ColumnBuilder::new(&DataType::Boolean);
+        keep.boolean(false);
+        note(
+            &mut states,
+            Entry::Combine,
+            vec![numbers(&[3]), numbers(&[2]), keep],
+            &[big, big, &DataType::Boolean],
+            1,
+        );
+        note(&mut states, Entry::Finish, vec![numbers(&[9])], &[big], 1);
+        note(&mut states, Entry::Forget, vec![numbers(&[3])], &[big], 1);
+        assert!(states.is_empty());
+    }
+}

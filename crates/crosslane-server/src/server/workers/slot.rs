@@ -1,0 +1,103 @@
+//! A worker's lane as the server has it, and the contract with whoever borrows it.
+
+use crate::lock::lock;
+use crosslane::Error;
+use crosslane::lane::{Lane, LaneError};
+use crosslane::pool::PooledLane;
+use crosslane_process::ProcessLane;
+use crosslane_ring::{MappedRing, Watch};
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::{Arc, Mutex};
+
+/// Messages of it that are thrown away at once.
+const MOST_AT_ONCE: usize = 64;
+
+/// Something that borrows workers: the route of a client's lane.
+pub(crate) trait Borrower: Send + Sync {
+    /// Takes the worker for which it waited. Returns the grants to other borrowers if it needs the worker no more.
+    fn granted(self: Arc<Self>, slot: Arc<Slot>) -> Vec<Grant>;
+
+    /// Is told that it gets no worker.
+    fn refused(&self, error: &Error);
+
+    /// Takes what its worker has sent.
+    fn pump(self: Arc<Self>);
+
+    /// Looks at its worker: whether it lives, how far it is, and whether it is late.
+    fn look(self: Arc<Self>, slot: &Arc<Slot>);
+}
+
+/// A lane that the server has taken from a pool.
+pub(crate) struct Slot {
+    /// Which library it is of.
+    pub(crate) library: usize,
+    /// `None` when it is lost, or back in the pool.
+    pub(crate) lane: Mutex<Option<PooledLane<ProcessLane>>>,
+    /// Whether its route takes no replies now.
+    pub(crate) stalled: AtomicBool,
+    pub(super) watch: Watch<MappedRing>,
+    /// Who uses it.
+    pub(super) borrower: Mutex<Option<Arc<dyn Borrower>>>,
+    pub(super) is_long: AtomicBool,
+    pub(super) is_held: AtomicBool,
+}
+
+impl Slot {
+    pub(super) fn has_news(&self) -> bool {
+        !self.stalled.load(Relaxed) && self.watch.has_news()
+    }
+
+    /// Throws away what comes of what was cancelled. Whether that has ended; `None` if the worker is of no more use.
+    pub(super) fn settle(&self) -> Option<bool> {
+        let mut guard = lock(&self.lane);
+        let lane = guard.as_mut()?;
+        for _ in 0..MOST_AT_ONCE {
+            if lane.in_flight() == 0 {
+                return Some(true);
+            }
+            if !lane.has_news() {
+                break;
+            }
+            match lane.try_collect() {
+                Ok(_) | Err(LaneError::TooLarge(_)) => {}
+                Err(_) => return None,
+            }
+        }
+        (lane.in_flight() == 0 || lane.lives()).then(|| lane.in_flight() == 0)
+    }
+
+    /// Whether a free one is of no more use: its worker has ended, or has sent what nobody has asked for.
+    pub(super) fn is_spoilt(&self) -> bool {
+        let has_ended =
+            |lane: &Option<PooledLane<ProcessLane>>| lane.as_ref().is_none_or(|lane| lane.has_ended());
+        // Nobody else looks at a free one, or the answer does not matter.
+        self.watch.has_news() || self.lane.try_lock().is_ok_and(|lane| has_ended(&lane))
+    }
+}
+
+/// A worker for who stood in line.
+#[must_use = "a grant that is not delivered is a worker that nobody uses"]
+pub(crate) struct Grant {
+    pub(super) borrower: Arc<dyn Borrower>,
+    pub(super) slot: Arc<Slot>,
+}
+
+impl Grant {
+    /// To be called without any lock.
+    pub(crate) fn deliver(self) {
+        Self::deliver_all(vec![self]);
+    }
+
+    /// The same for several. A route that needs its worker no more gives it to the next at once, and that may go on through the
+    /// whole line: so none calls another.
+    pub(crate) fn deliver_all(mut grants: Vec<Self>) {
+        while let Some(Self { borrower, slot }) = grants.pop() {
+            grants.extend(borrower.granted(slot));
+        }
+    }
+}
+
+/// Whether the worker of a lane lives, and how it ended if it does not.
+pub(crate) fn check(lane: &mut ProcessLane) -> Result<(), String> {
+    if lane.lives() { Ok(()) } else { lane.check().map_err(|error| error.to_string()) }
+}

@@ -1,0 +1,174 @@
+//! The thread that waits for all workers.
+
+use super::slot::Slot;
+use crate::lock::lock;
+use crate::server::outbox::gathered;
+use crosslane_ring::{Bell, Slice, Spin, wait_any};
+use crosslane_sched::BusyPoll;
+use std::iter;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, Mutex};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+use tracing::error;
+
+/// How often the watcher looks at what tells no news.
+const TICK: Duration = Duration::from_millis(10);
+/// How often rings are hushed again. The watcher makes them loud whenever it sleeps, and could not do so if they were hushed all the time.
+const HUSH: Duration = Duration::from_micros(100);
+
+/// The thread that waits for all workers.
+pub(crate) struct Watcher {
+    slots: Mutex<Arc<Vec<Arc<Slot>>>>,
+    /// Counts the changes of the list.
+    version: AtomicU64,
+    bell: Bell,
+    stop: AtomicBool,
+    start: Instant,
+    /// When who polls hushes the rings again, in microseconds since the start.
+    hushes: AtomicU64,
+}
+
+impl Watcher {
+    pub(crate) fn new() -> Arc<Self> {
+        Arc::new(Self {
+            slots: Mutex::default(),
+            version: AtomicU64::new(0),
+            bell: Bell::default(),
+            stop: AtomicBool::new(false),
+            start: Instant::now(),
+            hushes: AtomicU64::new(0),
+        })
+    }
+
+    /// Begins to watch; `look` is called every [`TICK`]. A panic is logged, and the thread goes on with the next message: without it
+    /// the calls of all clients would wait for ever.
+    pub(crate) fn start(
+        self: &Arc<Self>,
+        look: impl Fn() + Send + 'static,
+    ) -> std::io::Result<JoinHandle<()>> {
+        let this = Arc::clone(self);
+        std::thread::Builder::new().name("crosslane-watcher".into()).spawn(move || {
+            // What panicked may do so again at once.
+            while catch_unwind(AssertUnwindSafe(|| this.run(&look))).is_err() && !this.stop.load(Relaxed) {
+                error!("the thread that takes results has panicked; it goes on");
+                thread::sleep(TICK);
+            }
+        })
+    }
+
+    pub(crate) fn stop(&self) {
+        self.stop.store(true, Relaxed);
+        self.bell.ring();
+    }
+
+    /// Has it look at once.
+    pub(crate) fn wake(&self) {
+        self.version.fetch_add(1, Relaxed);
+        self.bell.ring();
+    }
+
+    pub(super) fn add(&self, slot: &Arc<Slot>) {
+        Arc::make_mut(&mut lock(&self.slots)).push(Arc::clone(slot));
+        self.wake();
+    }
+
+    pub(super) fn remove(&self, slot: &Arc<Slot>) {
+        Arc::make_mut(&mut lock(&self.slots)).retain(|other| !Arc::ptr_eq(other, slot));
+        self.wake();
+    }
+
+    fn run(&self, look: impl Fn()) {
+        // What comes from workers is passed on before who computes goes on.
+        let slice = Slice::new(true);
+        slice.shorten();
+        let mut next = Instant::now() + TICK;
+        while !self.stop.load(Relaxed) {
+            let version = self.version.load(Relaxed);
+            let slots = self.slots();
+            let has_news = || slots.iter().any(|slot| slot.has_news());
+            let changed = || self.stop.load(Relaxed) || self.version.load(Relaxed) != version;
+            let waiters = slots.iter().filter(|slot| !slot.stalled.load(Relaxed));
+            let waiters = waiters.map(|slot| slot.watch.waiter()).chain(iter::once(self.bell.waiter()));
+            let timeout = next.saturating_duration_since(Instant::now());
+            wait_any(waiters, Spin(Duration::ZERO), timeout, || has_news() || changed());
+            self.serve_all(&slots);
+            if Instant::now() >= next {
+                next = Instant::now() + TICK;
+                slots.iter().for_each(|slot| self.look(slot));
+                look();
+            }
+        }
+    }
+
+    fn slots(&self) -> Arc<Vec<Arc<Slot>>> {
+        Arc::clone(&lock(&self.slots))
+    }
+
+    /// Takes what there is of all lanes.
+    fn serve_all(&self, slots: &[Arc<Slot>]) {
+        gathered(|| slots.iter().filter(|slot| slot.has_news()).for_each(|slot| self.serve(slot)));
+    }
+
+    fn serve(&self, slot: &Arc<Slot>) {
+        let used = lock(&slot.borrower);
+        let Some(borrower) = used.clone() else {
+            // Nobody has asked for it, and the next look finds out why; or its borrower was quicker, and has given it back.
+            slot.stalled.store(slot.watch.has_news(), Relaxed);
+            return;
+        };
+        drop(used);
+        borrower.pump();
+    }
+
+    fn look(&self, slot: &Arc<Slot>) {
+        let borrower = lock(&slot.borrower).clone();
+        if let Some(borrower) = borrower {
+            borrower.look(slot);
+        }
+    }
+}
+
+impl BusyPoll for Watcher {
+    fn look(&self) -> bool {
+        let slots = self.slots();
+        let now = self.start.elapsed().as_micros() as u64;
+        if now >= self.hushes.load(Relaxed) {
+            self.hushes.store(now + HUSH.as_micros() as u64, Relaxed);
+            slots.iter().for_each(|slot| slot.watch.hush());
+        }
+        slots.iter().any(|slot| slot.has_news())
+    }
+
+    fn handle(&self) {
+        self.serve_all(&self.slots());
+    }
+
+    fn rest(&self) {
+        self.hushes.store(0, Relaxed);
+        self.slots().iter().for_each(|slot| slot.watch.unhush());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::mpsc;
+
+    #[test]
+    fn the_watcher_goes_on_after_a_panic() {
+        let watcher = Watcher::new();
+        let (sender, looked) = mpsc::channel();
+        let thread = watcher.start(move || {
+            sender.send(()).expect("the test waits");
+            panic!("a test's");
+        });
+        // The second look comes after the first has panicked.
+        looked.recv().unwrap();
+        looked.recv().unwrap();
+        watcher.stop();
+        drop(looked);
+        thread.unwrap().join().unwrap();
+    }
+}
