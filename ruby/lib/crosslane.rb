@@ -12,19 +12,18 @@ module Crosslane
 end
 
 require "crosslane/types"
-require "crosslane/weak_set"
 require "crosslane/native"
 require "crosslane/errors"
-require "crosslane/declaration"
-require "crosslane/stateful"
-require "crosslane/aggregate"
-require "crosslane/table"
-require "crosslane/stream"
-require "crosslane/runner"
-require "crosslane/library"
+require "crosslane/declare/declaration"
+require "crosslane/worker/stateful"
+require "crosslane/declare/aggregate"
+require "crosslane/declare/table"
+require "crosslane/declare/stream"
+require "crosslane/worker/runner"
+require "crosslane/declare/library"
 
 Crosslane::Native.prepare
 
-require "crosslane/host"
-require "crosslane/database"
+require "crosslane/host/lanes"
+require "crosslane/database/database"
 require "crosslane/client"

@@ -5,7 +5,7 @@
 A test has the form of its runner:
 
 - pytest, on the newest DuckDB and Spark: `python/tests/workers/test_waits.py::test_x`, `spark/tests/test_kinds.py`
-- Ruby: `ruby/test/test_v8.rb`, `ruby/test/test_v8.rb:test_x`
+- Ruby: `ruby/test/v8/test_values.rb`, `ruby/test/v8/test_values.rb:test_x`
 - cargo: `crosslane-ring`, `crosslane-ring:part_of_a_name`
 """
 

@@ -63,7 +63,7 @@ def command(file: Path) -> list[str]:
         return [str(_there(JAVASCRIPT, "the package was built without V8"))]
     if suffix == ".rb":
         gem = _there(RUBY, "the package was built without Ruby")
-        return ["ruby", f"-I{gem}", "-rcrosslane/zygote", "-e", "Crosslane::Zygote.run"]
+        return ["ruby", f"-I{gem}", "-rcrosslane/worker/zygote", "-e", "Crosslane::Zygote.run"]
     for guest in guests():
         if suffix in guest.suffixes:
             return [str(_there(guest.program, guest.missing))]

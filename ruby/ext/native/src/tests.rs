@@ -474,7 +474,7 @@ fn values() {
     let _vm = unsafe { magnus::embed::init() };
     let lib = concat!(env!("CARGO_MANIFEST_DIR"), "/../../lib/crosslane");
     crate::init(&magnus::Ruby::get().expect("with the GVL")).expect("the native half");
-    let files = "bigdecimal date json {lib}/types.rb {lib}/errors.rb {lib}/declaration.rb {lib}/aggregate.rb {lib}/table.rb";
+    let files = "bigdecimal date json {lib}/types.rb {lib}/errors.rb {lib}/declare/declaration.rb {lib}/declare/aggregate.rb {lib}/declare/table.rb";
     let files = format!("%w[{}]", files.replace("{lib}", lib));
     let _: Value =
         eval(&format!("{files}.each {{ |name| require name }}")).expect("Ruby's half of the types");

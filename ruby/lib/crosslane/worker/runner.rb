@@ -1,0 +1,138 @@
+# frozen_string_literal: true
+
+require "timeout"
+require "crosslane/worker/threads"
+
+module Crosslane
+  # Calls a function for many rows of a batch at once, on threads, for functions that wait.
+  class Runner
+    def initialize(declaration, host)
+      @host = host
+      @callable = declaration.called
+      @concurrency = declaration.concurrency
+      @timeout = declaration.timeout
+      @retries = declaration.retries
+      @null_on_error = declaration.on_error == "null"
+    end
+
+    # @param rows [Array<Array, nil>] arguments; nil for rows that are not called
+    # @param clock [#call] is told how many rows are done
+    # @param spent [Integer] tries of each row that were made before
+    # @return [Array] results, number of errors that became nil, number of retries, the exception that ended it
+    #   and its row, and the tries that were made by now of rows that were tried again
+    def call(rows, clock, spent)
+      batch = Batch.new(rows, clock, spent)
+      Threads.run([@concurrency, rows.size].min) { work(batch) } until batch.over?
+      batch.outcome
+    end
+
+    # What the threads of one call share.
+    class Batch
+      attr_reader :spent
+
+      def initialize(rows, clock, spent)
+        @rows = rows
+        @clock = clock
+        @spent = spent
+        @tries = {}
+        # Rows whose thread the function has ended, and which are to be called again.
+        @again = []
+        @lock = Mutex.new
+        @results = Array.new(rows.size)
+        @next = @done = @errors = @retries = 0
+        @failure = @row = nil
+      end
+
+      def outcome = [@results, @errors, @retries, @failure, @row, @tries]
+
+      # Whether there is nothing left to be called. Threads may have ended themselves before.
+      def over? = @lock.synchronize { @failure || (@again.empty? && @rows[@next..].none?) }
+
+      # The next row, its arguments and how often it was tried again, or nil.
+      def take
+        @lock.synchronize do
+          return if @failure
+          return [@again.first, @rows[@again.first], @tries[@again.shift]] if @again.any?
+
+          @next += 1 while @next < @rows.size && @rows[@next].nil?
+          return if @next >= @rows.size
+
+          row = @next
+          @next += 1
+          [row, @rows[row], @spent]
+        end
+      end
+
+      def done(row, result)
+        @lock.synchronize do
+          @results[row] = result
+          @clock.call(@done += 1)
+        end
+      end
+
+      def failed(row, error) = @lock.synchronize { @failure, @row = error, row unless @failure }
+
+      def count_error = @lock.synchronize { @errors += 1 }
+
+      def count_retry(row, tries)
+        @lock.synchronize do
+          @retries += 1
+          @tries[row] = tries
+        end
+      end
+
+      # Has another thread call a row, if it may be called so often.
+      def again?(row, retries)
+        tries = @lock.synchronize { @tries.fetch(row, @spent) } + 1
+        return false if tries > retries
+
+        count_retry(row, tries)
+        @lock.synchronize { @again << row }
+        true
+      end
+    end
+    private_constant :Batch
+
+    private
+
+    def work(batch)
+      while (row, arguments, tries = batch.take)
+        # Its last thread has ended itself.
+        sleep(Native.backoff(tries - 1)) if tries > batch.spent
+        batch.done(row, attempt(batch, row, arguments, tries))
+        row = nil
+      end
+    rescue Exception => e # rubocop:disable Lint/RescueException -- it is raised again by the query
+      batch.failed(row, e)
+      row = nil
+    ensure
+      left(batch, row) if row
+    end
+
+    # The function has ended its own thread.
+    def left(batch, row)
+      return if batch.again?(row, @retries)
+      return batch.count_error if @null_on_error
+
+      batch.failed(row, ThreadError.new("the function ended the thread that called it"))
+    end
+
+    def attempt(batch, row, arguments, tries)
+      Timeout.timeout(@timeout, nil, "timed out after #{@timeout} s") { @callable.call(*arguments) }
+    rescue Exception => e # rubocop:disable Lint/RescueException -- whatever it is, the call has failed
+      # What ends a program: in the engine's own process it is for that program, in a worker it is a failed call.
+      raise if @host && Native.final?(e)
+
+      if tries < @retries
+        sleep(Native.backoff(tries))
+        tries += 1
+        batch.count_retry(row, tries)
+        retry
+      end
+      raise unless @null_on_error
+
+      batch.count_error
+      nil
+    end
+  end
+end
