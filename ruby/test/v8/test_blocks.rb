@@ -24,10 +24,9 @@ class TestV8Blocks < V8Test
     js.attach("fail") { |text| raise KeyError, text }
     js.attach("nested") { js.eval("function inner() { fail('no') }; inner()", name: "inner.js") }
     error = assert_raises(KeyError) { js.eval("function outer() { nested() }; outer()", name: "outer.js") }
-    places = error.backtrace.map do |frame|
-               frame[/inner.js|outer.js|test_blocks.rb/]
-             end.compact.chunk_while { |a, b| a == b }
-    assert_equal %w[test_blocks.rb inner.js test_blocks.rb outer.js test_blocks.rb], places.map(&:first)
+    files = error.backtrace.filter_map { |frame| frame[/inner.js|outer.js|test_blocks.rb/] }
+    runs = files.chunk_while { |a, b| a == b }
+    assert_equal %w[test_blocks.rb inner.js test_blocks.rb outer.js test_blocks.rb], runs.map(&:first)
     assert_match(/\Aat inner \(inner.js:1:/, error.backtrace.grep(/inner.js/).first)
     frozen = KeyError.new("frozen").freeze
     js.attach("freeze") { raise frozen }

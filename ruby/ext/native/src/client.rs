@@ -1,11 +1,11 @@
 //! The native half of `Crosslane::Client`: a server's functions for a program without an engine ([`Served`]).
 //!
 //! A call waits without the GVL. What the VM wants of its thread meanwhile is done as in a query
-//! ([`crate::engine::session`]); what raises ends the call.
+//! ([`crate::engine::connection::session`]); what raises ends the call.
 
-use crate::engine::database::{briefly, in_own_process};
-use crate::engine::session::{Session as Watch, failure, lock};
-use crate::objects::{self, Fault, Vm, made};
+use crate::engine::connection::closing::{briefly, in_own_process};
+use crate::engine::connection::session::{Session as Watch, failure, lock};
+use crate::values::{Fault, Vm, columns, made};
 use crosslane::batch::{Column, Encode};
 use crosslane::call::{CallGroup, Caller, Input, Map, MapInput, MapOptions, MapStep, Results, Row};
 use crosslane::{ColumnBuilder, DataType, Error as CallError, Function, Rows};
@@ -82,7 +82,7 @@ impl Client {
     pub(crate) fn new(addresses: String, token: Option<String>, lanes: usize) -> Result<Self, Error> {
         crosslane_process::occupy_standard_descriptors();
         crosslane_process::report_panics();
-        let remote = Remote::new(&addresses, token).map_err(crate::argument_error)?;
+        let remote = Remote::new(&addresses, token).map_err(crate::errors::argument_error)?;
         check_interrupts()?;
         let served = gvl::without_or_raise(|| Served::connect(remote, lanes), || {})?;
         let served = served.map_err(|error| failure(None, &told(&error)))?;
@@ -98,7 +98,7 @@ impl Client {
     pub(crate) fn functions(&self) -> Result<Vec<(String, String)>, Error> {
         let served = self.served()?;
         let said = served.functions().iter().map(|function| {
-            let said = serde_json::to_string(&function.spec).map_err(crate::argument_error)?;
+            let said = serde_json::to_string(&function.spec).map_err(crate::errors::argument_error)?;
             Ok((function.signature.to_string(), said))
         });
         said.collect()
@@ -145,7 +145,7 @@ impl Client {
         }
         let results = results?;
         let column = results.column();
-        let reader = objects::reader(column.data_type)?;
+        let reader = columns::reader(column.data_type)?;
         let mut values = Qnil as VALUE;
         // SAFETY: protected, and nothing in the closure is to be dropped.
         protect(|| unsafe {
@@ -183,9 +183,12 @@ impl Client {
         let map = served.map(&function, MapOptions { lanes, depth, ordered });
         let map = map.map_err(|error| failure(None, &told(&error)))?;
         let Some(takes) = map.takes().cloned() else {
-            return Err(crate::argument_error(format!("{} does not say its columns", function.signature)));
+            return Err(crate::errors::argument_error(format!(
+                "{} does not say its columns",
+                function.signature
+            )));
         };
-        let (writer, batch) = (objects::writer(&takes)?, ColumnBuilder::new(&takes));
+        let (writer, batch) = (columns::writer(&takes)?, ColumnBuilder::new(&takes));
         let mapping = Mapping { map, function, takes, writer, batch, before: 0, finished: false, served };
         Ok(Stream { mapping: Mutex::new(Some(mapping)), process: self.process })
     }
@@ -219,7 +222,7 @@ fn leave<T: Send + 'static>(process: u32, thing: Option<T>) {
 }
 
 fn function(served: &Served, index: usize) -> Result<&Arc<Function>, Error> {
-    served.functions().get(index).ok_or_else(|| crate::argument_error(format!("no function {index}")))
+    served.functions().get(index).ok_or_else(|| crate::errors::argument_error(format!("no function {index}")))
 }
 
 fn used(
@@ -240,9 +243,9 @@ fn used(
 
 /// What a function is for arguments of the types of a text such as `(BIGINT)`.
 fn for_types(declared: &Function, types: &str) -> Result<Function, Error> {
-    let concrete = declared.signature.for_types(types).map_err(crate::argument_error)?;
+    let concrete = declared.signature.for_types(types).map_err(crate::errors::argument_error)?;
     let types = concrete.parameters.into_iter().map(|field| field.data_type).collect();
-    declared.for_arguments(types).map_err(crate::argument_error)
+    declared.for_arguments(types).map_err(crate::errors::argument_error)
 }
 
 /// The arguments of a call.
@@ -261,16 +264,19 @@ impl<'a> Arguments<'a> {
             let values: RArray = given.entry(at as isize)?;
             let fixed = signature.fixed().get(at).map(|field| &field.data_type);
             let Some(data_type) = fixed.or(signature.rest()) else {
-                return Err(crate::argument_error(format!("{} arguments for {signature}", given.len())));
+                return Err(crate::errors::argument_error(format!(
+                    "{} arguments for {signature}",
+                    given.len()
+                )));
             };
-            let writer = objects::writer(data_type)?;
+            let writer = columns::writer(data_type)?;
             let mut out = ColumnBuilder::new(data_type);
             for row in 0..rows {
                 // What becomes a value by a method may change the Array: what is not there any more is nil.
                 let value: Value = values.entry(row as isize)?;
-                if let Err(fault) = objects::write_row(&writer, value.as_raw(), &mut out) {
+                if let Err(fault) = columns::write_row(&writer, value.as_raw(), &mut out) {
                     let row = (rows > 1).then_some(row + 1);
-                    return Err(objects::exception(about(fault, function, at, row)).into());
+                    return Err(columns::exception(about(fault, function, at, row)).into());
                 }
             }
             columns.push((data_type.clone(), out));
@@ -354,7 +360,7 @@ fn alone<T>(reading: &Mutex<Option<T>>, process: u32) -> Result<MutexGuard<'_, O
 
 /// The rows of a column of STRUCTs from the given one on, as Arrays.
 fn rows_of(column: &Column<'_>, first: usize) -> Result<RArray, Error> {
-    let readers = column.children.iter().map(|child| objects::reader(child.data_type));
+    let readers = column.children.iter().map(|child| columns::reader(child.data_type));
     let readers = readers.collect::<Result<Vec<_>, _>>()?;
     let mut rows = Qnil as VALUE;
     // SAFETY: protected, and nothing in the closure is to be dropped.
@@ -386,7 +392,7 @@ struct Mapping {
     function: Arc<Function>,
     /// The type of a row of the input.
     takes: DataType,
-    writer: objects::Writer,
+    writer: columns::Writer,
     /// The rows that were not sent yet.
     batch: ColumnBuilder,
     /// How many rows came before these.
@@ -404,10 +410,10 @@ impl Mapping {
 
     fn add(&mut self, row: Value) -> Result<bool, Error> {
         let rows = self.batch.rows();
-        if let Err(fault) = objects::write_row(&self.writer, row.as_raw(), &mut self.batch) {
+        if let Err(fault) = columns::write_row(&self.writer, row.as_raw(), &mut self.batch) {
             self.batch.truncate(rows);
             let number = Some(self.before + rows + 1);
-            return Err(objects::exception(about(fault, &self.function, 0, number)).into());
+            return Err(columns::exception(about(fault, &self.function, 0, number)).into());
         }
         Ok(self.is_full())
     }

@@ -1,7 +1,7 @@
 //! Values on their way through a column, the entries of aggregates, and waits: what Ruby gives and gets, without a database.
 
-use crate::objects::{self, Fault, Vm};
-use crate::serve::{Outs, answer_by};
+use crate::values::{Fault, Vm, columns};
+use crate::worker::serve::{Reuse, answer_by};
 use crosslane::batch::{self, BATCH, Body, Encode, FAILURE, Header, Plan};
 use crosslane::lane::Lane;
 use crosslane::{Address, ColumnBuilder, DataType, Entry};
@@ -45,8 +45,8 @@ const SURVIVE: [(&str, &[&str]); 18] = [
 fn every_value_survives_its_column() {
     for (data_type, values) in SURVIVE {
         let data_type: DataType = data_type.parse().expect("a type");
-        let writer = objects::writer(&data_type).expect("a writer");
-        let reader = objects::reader(&data_type).expect("a reader");
+        let writer = columns::writer(&data_type).expect("a writer");
+        let reader = columns::reader(&data_type).expect("a reader");
         for text in values.iter().chain(&["nil"]) {
             let value = evaluate(text);
             let mut column = ColumnBuilder::new(&data_type);
@@ -82,7 +82,7 @@ const REFUSED: [(&str, &str, Class); 14] = [
 fn what_is_no_value_is_told_and_leaves_no_trace() {
     for (data_type, refused, class) in REFUSED {
         let data_type: DataType = data_type.parse().expect("a type");
-        let writer = objects::writer(&data_type).expect("a writer");
+        let writer = columns::writer(&data_type).expect("a writer");
         let mut column = ColumnBuilder::new(&data_type);
         column.null();
         let value = evaluate(refused);
@@ -207,8 +207,9 @@ impl Tables {
                 }
                 (batches, failure)
             });
-            let ready = crate::ready::ready(&self.vm, self.declared, number, None).expect("a table");
-            answer_by(&self.vm, &ready, &mut self.guest, call, &mut Outs::default()).expect("an answer");
+            let ready =
+                crate::functions::callable::callable(&self.vm, self.declared, number, None).expect("a table");
+            answer_by(&self.vm, &ready, &mut self.guest, call, &mut Reuse::default()).expect("an answer");
             (batches, failure) = taken.join().expect("an engine");
         });
         (batches, failure)
@@ -283,8 +284,9 @@ fn tables_are_scanned() {
         let sent = tables.engine.submit(Address::whole(0, entry), 1, &());
         assert!(matches!(sent, Ok(Some(_))));
         let Ok(Next::Call(call)) = tables.guest.next_call_or(|| false) else { panic!("no message") };
-        let ready = crate::ready::ready(&tables.vm, tables.declared, 0, None).expect("a table");
-        answer_by(&tables.vm, &ready, &mut tables.guest, call, &mut Outs::default()).expect("an answer");
+        let ready =
+            crate::functions::callable::callable(&tables.vm, tables.declared, 0, None).expect("a table");
+        answer_by(&tables.vm, &ready, &mut tables.guest, call, &mut Reuse::default()).expect("an answer");
         let header = tables.engine.try_collect().expect("a sound answer").expect("an answer");
         assert_eq!(header.kind, FAILURE, "{entry:?}");
     }
@@ -324,7 +326,7 @@ struct Uses {
     declared: Value,
     engine: crosslane_process::ProcessLane,
     guest: GuestLane,
-    outs: Outs,
+    outs: Reuse,
 }
 
 impl Uses {
@@ -341,7 +343,8 @@ impl Uses {
         let sent = self.engine.submit(Address::whole(number, entry), rows, &All(columns));
         assert!(matches!(sent, Ok(Some(_))));
         let Ok(Next::Call(call)) = self.guest.next_call_or(|| false) else { panic!("no message") };
-        let ready = crate::ready::ready(&self.vm, self.declared, number, None).expect("an aggregate");
+        let ready = crate::functions::callable::callable(&self.vm, self.declared, number, None)
+            .expect("an aggregate");
         answer_by(&self.vm, &ready, &mut self.guest, call, &mut self.outs).expect("an answer");
         let header = self.engine.try_collect().expect("a sound answer").expect("an answer");
         let frame = self.engine.frame();
@@ -374,7 +377,7 @@ fn aggregates_of_files_keep_states() {
     // SAFETY: with the GVL.
     let vm = unsafe { Vm::calling(false) };
     let (engine, guest) = both_ends(1 << 16);
-    let (declared, outs) = (evaluate(AGGREGATES), Outs::default());
+    let (declared, outs) = (evaluate(AGGREGATES), Reuse::default());
     let mut uses = Uses { vm, declared, engine, guest, outs };
     let some = |values: &[i64]| values.iter().map(|value| Some(*value)).collect::<Vec<_>>();
     // NULL is left out, and so is the row that fails.
@@ -439,12 +442,13 @@ fn other_threads_run_while_a_lane_waits_for_room() {
     let vm = unsafe { Vm::calling(false) };
     let mut out = ColumnBuilder::new(&DataType::Blob);
     out.bytes(&[0; 800]).expect("room");
-    let aggregate = crate::ready::ready(&vm, evaluate(AGGREGATES), 24, None).expect("an aggregate");
+    let aggregate =
+        crate::functions::callable::callable(&vm, evaluate(AGGREGATES), 24, None).expect("an aggregate");
     let wrong = || Unwind::new(c"ArgumentError", "wrong");
     while_full(&|guest, call| succeed(&vm, guest, call, &out, Mishaps::default()));
     while_full(&|guest, call| fail(&vm, guest, call, wrong().into()));
     // It refuses calls.
-    while_full(&|guest, call| answer_by(&vm, &aggregate, guest, call, &mut Outs::default()));
+    while_full(&|guest, call| answer_by(&vm, &aggregate, guest, call, &mut Reuse::default()));
 }
 
 /// Answers a call in a lane that is full, until another thread of Ruby has run.

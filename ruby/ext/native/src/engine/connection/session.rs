@@ -1,0 +1,287 @@
+//! What a connection's query and its workers tell each other: cancellation, and how a block was left.
+//!
+//! A block that raises fails its query with the exception's text. The exception itself is stored
+//! ([`crate::lane::exceptions`]), and the query's thread raises it again once DuckDB is done.
+//!
+//! While DuckDB works for a Ruby thread, that thread does not hold the GVL. When the VM wants the thread, the VM sets
+//! `interrupted`. The thread checks the flag between two tasks of the query, and while it waits for a lane. Only an
+//! exception or a jump ends the query; a signal handler that returns does not.
+
+use crate::lane::exceptions;
+use crosslane::Error as CallError;
+use crosslane::call::CallGroup;
+use crosslane_gvl::Unwind;
+use crosslane_gvl::{self as gvl, Me, Stand, stand};
+use magnus::value::ReprValue;
+use magnus::{Error, Module, RModule, Ruby, Value};
+use std::collections::HashMap;
+use std::fmt;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed, Ordering::SeqCst};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::Duration;
+
+/// How a block left its query.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Left {
+    /// By the exception with this ticket.
+    Raised(u64),
+    /// By the exception with this ticket, which was meant for the query's thread and not for the block.
+    Stopped(u64),
+    /// By a jump of the query's own thread.
+    Jumped(i64),
+}
+
+/// What a query that was left fails with.
+#[derive(Debug)]
+struct Leaving {
+    how: Left,
+    /// Of the block that raised.
+    error: Option<CallError>,
+}
+
+/// One connection's part in this.
+pub(crate) struct Session {
+    pub(crate) group: Arc<CallGroup>,
+    /// Who leaves first decides.
+    left: Mutex<Option<Leaving>>,
+    /// 1 if the VM wants the query's thread, which rests on it as a futex.
+    interrupted: AtomicU32,
+    /// The query's thread.
+    thread: Mutex<Option<Me>>,
+    /// The number of the statement: the same while it is planned and in the run after that, unless another comes between.
+    statement: AtomicU64,
+    /// Whether the last that began was the planning of a statement, not a run.
+    planned: AtomicBool,
+}
+
+/// The number of a statement that is planned, or that runs again.
+fn next_statement() -> u64 {
+    static LAST: AtomicU64 = AtomicU64::new(0);
+    LAST.fetch_add(1, Relaxed)
+}
+
+impl fmt::Debug for Session {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Session").field("left", &*self.lock()).finish_non_exhaustive()
+    }
+}
+
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Session {
+    pub(crate) fn new() -> Arc<Self> {
+        Arc::new_cyclic(|this: &Weak<Session>| {
+            let this = Weak::clone(this);
+            let stop = move || this.upgrade().is_some_and(|session| session.must_stop());
+            Self {
+                group: Arc::new(CallGroup::with_stop(stop)),
+                left: Mutex::new(None),
+                interrupted: AtomicU32::new(0),
+                thread: Mutex::new(None),
+                statement: AtomicU64::new(next_statement()),
+                planned: AtomicBool::new(false),
+            }
+        })
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Option<Leaving>> {
+        lock(&self.left)
+    }
+
+    fn leave(&self, how: Left, error: Option<CallError>) {
+        self.lock().get_or_insert(Leaving { how, error });
+        self.group.cancel();
+    }
+
+    /// Notes the jump of a block, or keeps its exception until [`Session::settle`] notes that. Returns the exception's
+    /// ticket, or 0. With the GVL.
+    pub(crate) fn catch(&self, unwind: Unwind) -> u64 {
+        match unwind {
+            Unwind::Jump(state) => {
+                self.leave(Left::Jumped(state), None);
+                0
+            }
+            Unwind::Raise(exception) => exceptions::add(exception),
+        }
+    }
+
+    /// Notes what the VM wants of the query's thread. It outranks what a block raised, and what came before, but nothing
+    /// outranks a jump, which is the thread's end or leads out of the query. With the GVL.
+    pub(crate) fn stop(&self, unwind: Unwind) {
+        let how = match unwind {
+            Unwind::Jump(state) => Left::Jumped(state),
+            Unwind::Raise(exception) => Left::Stopped(exceptions::add(exception)),
+        };
+        let mut outranked = None;
+        if let Some(Leaving { how: before, .. }) = &mut *self.lock()
+            && let Left::Raised(ticket) | Left::Stopped(ticket) = *before
+        {
+            outranked = Some(ticket);
+            *before = how;
+        }
+        outranked.map(exceptions::take);
+        self.leave(how, None);
+    }
+
+    /// Notes the exception of a block that fails its call. From then on all calls of the query fail with its error,
+    /// because DuckDB reports that of any worker, such as one that was cancelled for it.
+    ///
+    /// # Errors
+    /// That of the query, if the call failed.
+    pub(crate) fn settle<T>(&self, outcome: Result<T, CallError>) -> Result<T, CallError> {
+        outcome.map_err(|error| {
+            if let CallError::Raised { failure, .. } = &error
+                && failure.ticket != 0
+            {
+                self.leave(Left::Raised(failure.ticket), Some(error.clone()));
+            }
+            self.lock().as_ref().and_then(|left| left.error.clone()).unwrap_or(error)
+        })
+    }
+
+    /// Whether the query is to end, whatever DuckDB does.
+    pub(crate) fn is_stopped(&self) -> bool {
+        matches!(*self.lock(), Some(Leaving { how: Left::Stopped(_) | Left::Jumped(_), .. }))
+    }
+
+    /// Whether the block that left it jumped, which cannot be repeated without the block.
+    pub(crate) fn has_jumped(&self) -> bool {
+        matches!(*self.lock(), Some(Leaving { how: Left::Jumped(_), .. }))
+    }
+
+    /// Whether the query has failed, so that nothing more of it is to be called.
+    pub(crate) fn has_left(&self) -> bool {
+        self.lock().is_some()
+    }
+
+    /// Begins to plan a statement on this thread. With the GVL.
+    pub(crate) fn begin_plan(&self) {
+        self.planned.store(false, Relaxed);
+        self.begin();
+        self.planned.store(true, Relaxed);
+    }
+
+    /// The number of the statement that is planned or runs.
+    pub(crate) fn statement(&self) -> u64 {
+        self.statement.load(Relaxed)
+    }
+
+    /// Begins to run a statement on this thread. With the GVL.
+    pub(crate) fn begin(&self) {
+        if !self.planned.swap(false, Relaxed) {
+            self.statement.store(next_statement(), Relaxed);
+        }
+        *self.lock() = None;
+        *lock(&self.thread) = Some(Me::get());
+    }
+
+    /// How a block has left the query for good: by a jump, or by what ends a program or a thread, which goes on whatever
+    /// DuckDB makes of the error. It swallows those of constants that it tries to work out while it
+    /// plans. With the GVL.
+    pub(crate) fn left_for_good(&self) -> Option<Left> {
+        let left = self.lock().as_ref()?.how;
+        let for_good = match left {
+            Left::Raised(ticket) => exceptions::is_final(ticket),
+            Left::Stopped(_) | Left::Jumped(_) => true,
+        };
+        for_good.then_some(left)
+    }
+
+    /// How a block has left the query.
+    pub(crate) fn left(&self) -> Option<Left> {
+        self.lock().take().map(|left| left.how)
+    }
+
+    /// The VM wants the query's thread. Called by another, or by a signal handler.
+    pub(crate) fn interrupt(&self) {
+        self.interrupted.store(1, SeqCst);
+        // SAFETY: waking has no requirement but a living word.
+        unsafe {
+            libc::syscall(
+                libc::SYS_futex,
+                self.interrupted.as_ptr(),
+                libc::FUTEX_WAKE | libc::FUTEX_PRIVATE_FLAG,
+                1,
+            );
+        }
+    }
+
+    /// Whether the VM wants the query's thread, which is this one.
+    pub(crate) fn take_interrupt(&self) -> bool {
+        self.interrupted.swap(0, Relaxed) == 1 || lock(&self.thread).is_some_and(Me::is_wanted)
+    }
+
+    /// Waits a moment for the workers.
+    pub(crate) fn rest(&self, time: Duration) {
+        let time = libc::timespec { tv_sec: 0, tv_nsec: i64::from(time.subsec_nanos()) };
+        // SAFETY: the word and the time live across the call.
+        unsafe {
+            let operation = libc::FUTEX_WAIT | libc::FUTEX_PRIVATE_FLAG;
+            libc::syscall(libc::SYS_futex, self.interrupted.as_ptr(), operation, 0, &raw const time);
+        }
+    }
+
+    /// Asked by calls that wait: on the query's own thread, does what the VM wants.
+    pub(crate) fn must_stop(&self) -> bool {
+        if self.has_left() {
+            return true;
+        }
+        if stand() != Stand::Unlocked || !self.take_interrupt() {
+            return false;
+        }
+        gvl::with(|| {}, |unwind| self.stop(unwind));
+        self.has_left()
+    }
+}
+
+fn errors() -> Result<RModule, Error> {
+    Ruby::get()
+        .expect("with the GVL")
+        .class_object()
+        .const_get::<_, RModule>("Crosslane")?
+        .const_get("Errors")
+}
+
+/// What a failed query raises: what its block was left with, or else DuckDB's own words.
+pub(crate) fn failure(left: Option<Left>, message: &str) -> Error {
+    match left {
+        Some(Left::Jumped(state)) => Unwind::Jump(state).into_error(),
+        left => {
+            let exception = match left {
+                Some(Left::Raised(ticket) | Left::Stopped(ticket)) => exceptions::take(ticket),
+                _ => None,
+            };
+            match errors()
+                .and_then(|errors| errors.funcall::<_, _, Value>("raise_again", (exception, message)))
+            {
+                Err(error) => error,
+                Ok(_) => crate::errors::argument_error(message),
+            }
+        }
+    }
+}
+
+/// The sessions of a database's connections, by DuckDB's numbers.
+#[derive(Debug, Default)]
+pub(crate) struct Sessions {
+    sessions: Mutex<HashMap<u64, Arc<Session>>>,
+}
+
+impl Sessions {
+    pub(crate) fn add(&self, connection: u64) -> Arc<Session> {
+        let session = Session::new();
+        lock(&self.sessions).insert(connection, Arc::clone(&session));
+        session
+    }
+
+    pub(crate) fn remove(&self, connection: u64) {
+        lock(&self.sessions).remove(&connection);
+    }
+
+    /// The session of a connection; one of its own for a connection that is not ours.
+    pub(crate) fn of(&self, connection: u64) -> Arc<Session> {
+        lock(&self.sessions).get(&connection).cloned().unwrap_or_else(Session::new)
+    }
+}

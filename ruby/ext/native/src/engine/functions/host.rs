@@ -1,0 +1,134 @@
+//! The host lanes of this process: threads of the Ruby VM that run the program's blocks for DuckDB's workers.
+//!
+//! They are lanes like all others: the same rings, the same pool, the same calls. Their zygote is a Ruby thread
+//! (`Crosslane::Host`), which makes a thread for each lane. There is one host for all databases of a process, so that
+//! lanes outlive a query and a database; all blocks are in one list, by numbers of which none is used again. A block is
+//! in it from its registration until DuckDB has freed what it was registered with: it was dropped or replaced, or its
+//! database was closed, and no query and no prepared statement uses it any more.
+
+use crate::engine::connection::session::lock;
+use crate::functions::callable::{self, Callable};
+use crate::values::Vm;
+use crosslane::pool::{Pool, PoolOptions};
+use crosslane::{Error, Function, FunctionSpec, Library, Settings};
+use crosslane_gvl as gvl;
+use crosslane_process::{Origin, Source, Zygote, ZygoteOptions};
+use magnus::{Module, RClass, RHash, RModule, Ruby, Value};
+use std::os::fd::{FromRawFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+/// How many idle lanes the pool has at first. A query of more threads raises the number.
+const WARM: usize = 1;
+/// Threads that wait cost little, and making one needs the GVL.
+const IDLE: Duration = Duration::from_secs(3600);
+
+/// A host and the process that it belongs to: a fork has no threads of it.
+static HOST: Mutex<Option<(u32, Arc<Library<Zygote>>)>> = Mutex::new(None);
+/// The numbers of blocks that nothing can call any more, for Ruby to forget.
+static ENDED: Mutex<Vec<u32>> = Mutex::new(Vec::new());
+
+/// A block's number, as long as something can call the block.
+struct Number(u32);
+
+impl Drop for Number {
+    fn drop(&mut self) {
+        lock(&ENDED).push(self.0);
+    }
+}
+
+/// A block that DuckDB can call.
+pub(crate) struct Block {
+    pub(crate) function: Arc<Function>,
+    _number: Number,
+}
+
+impl Block {
+    /// A block that Ruby has put into the list (`Crosslane::Host.add`), and its declaration as JSON (docs/protocol.md).
+    pub(crate) fn new(number: u32, declared: &str) -> Result<Self, magnus::Error> {
+        callable::expect(number);
+        let held = Number(number);
+        let spec: FunctionSpec = serde_json::from_str(declared).map_err(crate::errors::argument_error)?;
+        let function = Arc::new(Function::new(number, spec).map_err(crate::errors::argument_error)?);
+        Ok(Self { function, _number: held })
+    }
+}
+
+/// Takes the blocks that have ended since this was asked last out of Ruby's list. With the GVL.
+///
+/// Ruby code could be interrupted between the question and the answer's use, and the blocks would stay for ever.
+pub(crate) fn forget_ended(functions: RHash) -> Result<(), magnus::Error> {
+    let ended = std::mem::take(&mut *lock(&ENDED));
+    ended.iter().for_each(|number| callable::forget(*number));
+    ended.into_iter().try_for_each(|number| functions.delete::<_, Value>(number).map(drop))
+}
+
+/// Takes the engine's end of a host's control socket; its other end is being served.
+pub(crate) fn start(descriptor: i32) -> Result<(), magnus::Error> {
+    // SAFETY: the caller gives the descriptor away.
+    let socket = UnixStream::from(unsafe { OwnedFd::from_raw_fd(descriptor) });
+    let settings = Settings::default();
+    let options = ZygoteOptions {
+        origin: Origin::thread(socket),
+        source: Source::Thread { name: "the program".into() },
+        types: crosslane::TypeNames::default(),
+        load_timeout: settings.load_timeout,
+        stuck: settings.stuck(),
+        ring_size: settings.ring_size,
+        largest_batch: settings.largest_batch,
+        spin: settings.spin,
+        on_interrupt: Arc::new(|_| {}),
+    };
+    let pool = PoolOptions { warm: WARM, idle_timeout: IDLE };
+    WARM_LANES.store(WARM, Relaxed);
+    let start = || Pool::start(pool, move |stop| Zygote::start(options, stop));
+    let (pool, _) = gvl::without_or_raise(start, || {})?.map_err(crate::errors::argument_error)?;
+    let library = Library { name: "the program".into(), version: 1, functions: Vec::new(), pool };
+    let old = lock(&HOST).replace((std::process::id(), Arc::new(library)));
+    if let Some((process, old)) = old {
+        // Its threads are gone already.
+        if process == std::process::id() {
+            gvl::without(move || drop(old), || {});
+        } else {
+            std::mem::forget(old);
+        }
+    }
+    Ok(())
+}
+
+/// The host, if this process has one.
+pub(crate) fn current() -> Result<Arc<Library<Zygote>>, Error> {
+    match &*lock(&HOST) {
+        Some((process, library)) if *process == std::process::id() => Ok(Arc::clone(library)),
+        _ => Err(Error::Boot(
+            "this process was forked after the database was opened; open it again in the child".into(),
+        )),
+    }
+}
+
+/// How many idle lanes the pool has now.
+static WARM_LANES: AtomicUsize = AtomicUsize::new(WARM);
+
+/// Keeps a lane for each of a query's threads, so that an expensive function finds them.
+pub(crate) fn keep(host: &Library<Zygote>, threads: usize) {
+    // All workers ask for each batch: only the first writes.
+    if WARM_LANES.load(Relaxed) < threads && WARM_LANES.fetch_max(threads, Relaxed) < threads {
+        host.pool.configure(PoolOptions { warm: threads, idle_timeout: IDLE });
+    }
+}
+
+/// (idle, busy, booted, discarded) lanes.
+pub(crate) fn statistics() -> Option<(usize, usize, u64, u64)> {
+    let stats = current().ok()?.pool.stats();
+    Some((stats.idle, stats.busy, stats.booted, stats.discarded))
+}
+
+/// A block, to be called right here, with arguments of these types if it takes any. With the GVL.
+pub(crate) fn callable(vm: &Vm, number: u32, types: Option<&str>) -> Result<Arc<Callable>, magnus::Error> {
+    let ruby = Ruby::get().expect("with the GVL");
+    let module: RModule = ruby.class_object().const_get("Crosslane")?;
+    let functions: Value = module.const_get::<_, RClass>("Host")?.const_get("FUNCTIONS")?;
+    callable::callable(vm, functions, number, types)
+}

@@ -1,0 +1,166 @@
+//! The program's blocks as scalar functions.
+//!
+//! Dispatch by where the caller stands: a Ruby thread calls the block itself (it takes the GVL, if it is without),
+//! any other thread goes to a host lane, its own as long as the call lasts. A Ruby thread goes to the lanes too
+//! if several would share the work, and for functions with a `timeout`, which only a lane can be held to.
+
+use crate::engine::connection::connection::Connection;
+use crate::engine::connection::session::{Session, Sessions, failure};
+use crate::engine::functions::host::{self, Block};
+use crate::functions::callable::Callable;
+use crate::values::Vm;
+use crosslane::batch;
+use crosslane::call::{Caller, Input, Output, call, deliver, place};
+use crosslane::{ColumnBuilder, DataType, Entry, Error, Failure, Function, Library};
+use crosslane_guest::{CallError, Progress};
+use crosslane_gvl::{self as gvl, Stand, Unwind, stand};
+use crosslane_process::Zygote;
+use crosslane_vectors::{Arguments, Callee, Context, RecentFailure, Results, Scalar, register_scalar};
+use std::sync::Arc;
+use std::time::Instant;
+
+/// What a registered function carries.
+struct Registered {
+    block: Block,
+    sessions: Arc<Sessions>,
+}
+
+/// What one worker needs for one occurrence of a function in a query.
+struct State {
+    callee: Callee,
+    session: Arc<Session>,
+    host: Arc<Library<Zygote>>,
+    width: usize,
+}
+
+/// Registers a function that Ruby has put into the host's list.
+pub(crate) fn register(connection: &Connection, number: u32, declared: String) -> Result<(), magnus::Error> {
+    let block = Block::new(number, &declared)?;
+    let link = connection.link()?;
+    let function = Arc::clone(&block.function);
+    let registered = Registered { block, sessions: Arc::clone(&link.database.sessions) };
+    // SAFETY: the connection is open.
+    unsafe { register_scalar(link.raw, &function, registered) }
+        .map_err(|error| failure(None, &error.to_string()))
+}
+
+impl Scalar for Registered {
+    type State = State;
+
+    fn begin(&self, context: Context) -> Result<State, Error> {
+        Ok(State {
+            callee: Callee::new(Arc::clone(&self.block.function)),
+            session: self.sessions.of(context.client.connection),
+            host: host::current()?,
+            width: context.threads,
+        })
+    }
+
+    fn statement(state: &State) -> Option<u64> {
+        Some(state.session.statement())
+    }
+
+    fn callee(state: &State) -> Result<&Callee, Error> {
+        Ok(&state.callee)
+    }
+
+    fn call(
+        state: &State,
+        function: &Function,
+        arguments: &Arguments<'_>,
+        results: &mut Results<'_>,
+    ) -> Result<(), Error> {
+        if state.session.has_left() {
+            return Err(Error::Cancelled { function: function.name().into() });
+        }
+        let stand = stand();
+        let here = stand != Stand::Foreign
+            && function.spec.timeout.is_none()
+            && !function.wants_lanes(arguments.rows(), state.width);
+        if here || stand == Stand::Locked {
+            return call_here(function, &state.session, stand, arguments, results);
+        }
+        host::keep(&state.host, state.width);
+        let caller = Caller::new(&state.session.group, state.width);
+        call(&state.host, function, caller, arguments, results)
+    }
+
+    fn settle(
+        state: &State,
+        recent: Option<&RecentFailure>,
+        outcome: Result<(), Error>,
+    ) -> Result<(), Error> {
+        // A failure from the planning of the query leaves the query that runs, too.
+        let outcome = state.session.settle(outcome);
+        if let (Some(recent), true) = (recent, state.session.has_jumped()) {
+            recent.forget();
+        }
+        outcome
+    }
+}
+
+/// Calls the block on this very thread, which is Ruby's.
+pub(crate) fn call_here(
+    function: &Function,
+    session: &Session,
+    stand: Stand,
+    arguments: &dyn Input,
+    results: &mut dyn Output,
+) -> Result<(), Error> {
+    let rows = arguments.rows();
+    let frame = arguments.frame(0..rows)?;
+    let types = function.signature.parameters.iter().map(|parameter| -> &DataType { &parameter.data_type });
+    let columns = batch::columns(frame.bytes(), types)?;
+    let returns = &function.signature.returns;
+    let mut out = ColumnBuilder::new(returns);
+    let begun = Instant::now();
+    let mut work = || {
+        // SAFETY: with the GVL.
+        let vm = unsafe { Vm::calling(true) };
+        let callable = host::callable(&vm, function.index, function.types.as_deref()).map_err(Unwind::from);
+        let progress = Progress { word: None, sequence: 0 };
+        let outcome = callable.map_err(CallError::from).and_then(|callable| {
+            let Callable::Scalar(function) = &*callable else { panic!("a scalar function is none") };
+            function.ready.run(&vm, &function.callee, &columns, rows, progress, &mut out)
+        });
+        outcome.map_err(|CallError { error, row }| {
+            let words = words(&error);
+            (Failure { ticket: session.catch(error), ..words }, row)
+        })
+    };
+    let outcome =
+        if stand == Stand::Locked { Some(work()) } else { gvl::with(work, |unwind| session.stop(unwind)) };
+    match outcome {
+        Some(Ok(mishaps)) if !session.has_left() => {
+            let stats = function.stats.here();
+            stats.errors.add(u64::from(mishaps.errors));
+            stats.retries.add(u64::from(mishaps.retries));
+            function.learn(rows, begun.elapsed().as_nanos() as u64);
+            deliver(function, Entry::Call, arguments, results, 0, &out.column(returns))
+        }
+        Some(Err((failure, row))) => Err(Error::Raised {
+            function: function.name().into(),
+            failure: Box::new(failure),
+            place: place(function, Entry::Call, arguments, row),
+        }),
+        _ => Err(Error::Cancelled { function: function.name().into() }),
+    }
+}
+
+/// The words for the query's error; the exception itself is raised behind it. With the GVL.
+fn words(unwind: &Unwind) -> Failure {
+    use magnus::rb_sys::FromRawValue;
+    use magnus::value::ReprValue;
+    match unwind {
+        Unwind::Raise(exception) => {
+            // SAFETY: the exception is alive: its holder is on this stack.
+            let exception = unsafe { magnus::Value::from_raw(*exception) };
+            let class = gvl::class_name(exception).unwrap_or_default();
+            let message = exception.funcall::<_, _, String>("message", ()).unwrap_or_default();
+            Failure { class, message, ..Failure::default() }
+        }
+        Unwind::Jump(_) => {
+            Failure { class: "Jump".into(), message: "the block was left".into(), ..Failure::default() }
+        }
+    }
+}

@@ -1,0 +1,108 @@
+//! Functions that lanes can call, by their numbers.
+//!
+//! The first call of a function prepares it for all lanes of the process. They hold it only as long as they call it: a
+//! block that no database of the program knows any more can be collected, whichever lanes have called it.
+
+use crate::functions::aggregate::Aggregate;
+use crate::functions::scalar::Function;
+use crate::functions::table::Table;
+use crate::values::Vm;
+use crosslane::{Instances, Kind};
+use magnus::value::ReprValue;
+use magnus::{Error, Value};
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// A function that lanes can call. Dropped with the GVL.
+#[derive(Debug)]
+pub(crate) enum Callable {
+    /// A scalar function.
+    Scalar(Box<Function>),
+    /// A table function or a stream function.
+    Table(Table),
+    /// An aggregate, whose states are each lane's own.
+    Aggregate(Aggregate),
+}
+
+/// The numbers of blocks (`true`) and of a guest's functions are not the same: a guest, too, may open a database.
+type Key = (bool, u32);
+
+/// What is ready of a function.
+#[derive(Default)]
+struct Known {
+    plain: Option<Arc<Callable>>,
+    /// What it is for arguments of some types, by those as text, if it takes any.
+    instances: Instances<Box<str>, Arc<Callable>>,
+}
+
+impl Known {
+    fn get(&self, types: Option<&str>) -> Option<Arc<Callable>> {
+        match types {
+            None => self.plain.clone(),
+            Some(types) => self.instances.get(types).cloned(),
+        }
+    }
+}
+
+/// The functions that there are, and what is ready of them. Held with the GVL, and never while Ruby is called.
+static KNOWN: Mutex<Option<HashMap<Key, Known>>> = Mutex::new(None);
+
+fn with<T>(body: impl FnOnce(&mut HashMap<Key, Known>) -> T) -> T {
+    let mut known: MutexGuard<'_, _> = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
+    body(known.get_or_insert_default())
+}
+
+/// Notes that there is a block of this number.
+pub(crate) fn expect(number: u32) {
+    with(|known| known.insert((true, number), Known::default()));
+}
+
+/// Forgets a block.
+pub(crate) fn forget(number: u32) {
+    with(|known| known.remove(&(true, number)));
+}
+
+/// The function of a number, for arguments of these types if it takes any; `functions` has the declarations by their
+/// numbers.
+pub(crate) fn callable(
+    vm: &Vm,
+    functions: Value,
+    number: u32,
+    types: Option<&str>,
+) -> Result<Arc<Callable>, Error> {
+    let key = (vm.host, number);
+    if let Some(known) = with(|known| known.get(&key)?.get(types)) {
+        return Ok(known);
+    }
+    let declared: Value = functions.funcall("[]", (number,))?;
+    if declared.is_nil() {
+        return Err(crate::errors::argument_error(format!(
+            "a call of function {number}, which is not known"
+        )));
+    }
+    let kind: String = declared.funcall("kind", ())?;
+    let made =
+        Arc::new(match kind.parse().map_err(|error: String| crate::errors::argument_error(error))? {
+            Kind::Scalar => Callable::Scalar(Box::new(Function::new(vm, declared, types)?)),
+            Kind::Table | Kind::Stream => Callable::Table(Table::new(vm, declared)?),
+            Kind::Aggregate => Callable::Aggregate(Aggregate::new(vm, declared)?),
+        });
+    // Dropped when nothing is locked.
+    let mut forgotten = Instances::default();
+    Ok(with(|known| {
+        if !vm.host {
+            known.entry(key).or_default();
+        }
+        // It may have been forgotten meanwhile: then it is ready for this call alone, of which nobody waits for the end.
+        let Some(known) = known.get_mut(&key) else { return made };
+        // Another thread may have been quicker.
+        if let Some(other) = known.get(types) {
+            return other;
+        }
+        match types {
+            None => known.plain = Some(Arc::clone(&made)),
+            Some(types) => forgotten = known.instances.keep(types.into(), Arc::clone(&made)),
+        }
+        made
+    }))
+}

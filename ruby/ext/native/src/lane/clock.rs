@@ -1,0 +1,29 @@
+//! The progress of a batch, as Ruby's loops tell it.
+
+use crosslane::lane::COUNT;
+use crosslane_guest::Progress;
+use crosslane_gvl::{self as gvl, Unwind};
+use crosslane_ring::ProgressWord;
+use magnus::value::ReprValue;
+use magnus::{Ruby, Value};
+
+/// Tells the engine how many rows of a batch are done, so that it can tell slow from stuck.
+#[magnus::wrap(class = "Crosslane::Native::Clock", free_immediately)]
+pub(crate) struct Clock {
+    word: Option<ProgressWord>,
+    sequence: u32,
+}
+
+impl Clock {
+    pub(crate) fn object(progress: Progress<'_>) -> Result<Value, Unwind> {
+        let clock = Clock { word: progress.word.cloned(), sequence: progress.sequence };
+        gvl::made(|| Ruby::get().expect("with the GVL").obj_wrap(clock).as_value())
+    }
+
+    pub(crate) fn call(&self, done: u32) {
+        if let Some(word) = &self.word {
+            // The highest bit keeps a count from being taken for a row.
+            word.set(self.sequence, done | COUNT);
+        }
+    }
+}

@@ -1,0 +1,58 @@
+//! Exceptions that a query's thread will raise again, by their tickets: what travels through DuckDB is a number.
+//!
+//! They are stored here and not in Ruby, because a method there does what the VM wants of the thread meanwhile. What that
+//! raised would be neither of the two exceptions' place.
+
+use crate::values::{Held, known};
+use crosslane_gvl::Unwind;
+use magnus::Value;
+use magnus::rb_sys::{AsRawValue, FromRawValue};
+use rb_sys::{Qtrue, VALUE};
+use std::collections::BTreeMap;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+/// Nobody may ever ask for an exception: a query can swallow an error (`TRY`).
+const MOST: usize = 1000;
+
+#[derive(Debug, Default)]
+struct Exceptions {
+    exceptions: BTreeMap<u64, Held>,
+    tickets: u64,
+}
+
+static EXCEPTIONS: Mutex<Exceptions> = Mutex::new(Exceptions { exceptions: BTreeMap::new(), tickets: 0 });
+
+fn lock() -> MutexGuard<'static, Exceptions> {
+    EXCEPTIONS.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Stores an exception, which must be on the caller's stack. Returns its ticket, or 0 if there is no memory to keep it in. With
+/// the GVL.
+pub(crate) fn add(exception: VALUE) -> u64 {
+    // SAFETY: the exception is alive, as the caller says.
+    let Ok(held) = Held::new(unsafe { Value::from_raw(exception) }) else { return 0 };
+    let mut stored = lock();
+    let oldest = if stored.exceptions.len() >= MOST { stored.exceptions.pop_first() } else { None };
+    stored.tickets += 1;
+    let ticket = stored.tickets;
+    stored.exceptions.insert(ticket, held);
+    drop(stored);
+    drop(oldest);
+    ticket
+}
+
+/// The exception of a ticket, which is of no use from then on. With the GVL.
+pub(crate) fn take(ticket: u64) -> Option<Value> {
+    let held = lock().exceptions.remove(&ticket)?;
+    Some(held.get())
+}
+
+/// Whether the program or its thread is to end, or to go on elsewhere, by the exception of a ticket. With the GVL.
+pub(crate) fn is_final(ticket: u64) -> bool {
+    let Some(exception) = lock().exceptions.get(&ticket).map(|held| held.get().as_raw()) else {
+        return false;
+    };
+    // SAFETY: the exception is alive, since nothing was run since it was looked up. Asking for its class raises nothing.
+    let is_throw = unsafe { rb_sys::rb_obj_is_kind_of(exception, known().uncaught_throw) == Qtrue as VALUE };
+    is_throw || Unwind::Raise(exception).is_final()
+}

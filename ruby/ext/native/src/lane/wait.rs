@@ -1,0 +1,23 @@
+//! Waits on a lane.
+
+use crosslane_gvl::{self as gvl, Me};
+use crosslane_process::guest::GuestLane;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+
+/// Waits on the lane without the GVL. `wait` is told when the VM wants the thread: then the caller lets it do what it wants
+/// ([`gvl::check_interrupts`]). `None` if the wait was not even begun.
+pub(crate) fn wait<T>(
+    lane: &mut GuestLane,
+    wait: impl FnOnce(&mut GuestLane, &dyn Fn() -> bool) -> T,
+) -> Option<T> {
+    let stop = AtomicBool::new(false);
+    let alarm = lane.alarm();
+    let me = Me::get();
+    gvl::without(
+        || wait(lane, &|| stop.load(Relaxed) || me.is_wanted()),
+        || {
+            stop.store(true, Relaxed);
+            alarm.sound();
+        },
+    )
+}

@@ -1,0 +1,79 @@
+//! Columns to objects, and objects to columns.
+
+use crate::values::fields::{Part, Shape};
+use crate::values::vm::{Fault, Made, Vm, Written};
+use crosslane::{ColumnBuilder, DataType};
+use crosslane_gvl::{Unwind, protect};
+use rb_sys::VALUE;
+use std::sync::OnceLock;
+
+/// Makes objects of a column.
+pub(crate) type Reader = crosslane_guest::Reader<Vm>;
+/// Makes a column of objects.
+pub(crate) type Writer = crosslane_guest::Writer<Vm>;
+
+/// A reader. With the GVL.
+pub(crate) fn reader(data_type: &DataType) -> Result<Reader, Unwind> {
+    // SAFETY: as the caller says; this makes and takes no object by the VM's methods.
+    Reader::new(&unsafe { Vm::new() }, data_type)
+}
+
+/// A writer. With the GVL.
+pub(crate) fn writer(data_type: &DataType) -> Result<Writer, Unwind> {
+    // SAFETY: as above.
+    Writer::new(&unsafe { Vm::new() }, data_type)
+}
+
+/// A writer of the wanted fields of a STRUCT, by their places, into a column of a STRUCT of these alone. `narrow` says
+/// whether an Array may have only those. With the GVL.
+pub(crate) fn writer_of_wanted(
+    data_type: &DataType,
+    wanted: &[usize],
+    narrow: bool,
+) -> Result<Writer, Unwind> {
+    let DataType::Struct(fields) = data_type else { return writer(data_type) };
+    let parts = wanted.iter().filter_map(|place| Some(Part::new(*place, fields.get(*place)?)));
+    let parts = parts.collect::<Result<_, _>>()?;
+    let shape = Shape::Fields { class: OnceLock::new(), parts, narrow, bare: fields.len() == 1 };
+    // SAFETY: as above.
+    Writer::of_fields(&unsafe { Vm::new() }, data_type, wanted, shape)
+}
+
+/// Adds an object, which lies on the caller's stack, as a row. With the GVL.
+pub(crate) fn write_row(writer: &Writer, object: VALUE, out: &mut ColumnBuilder) -> Written {
+    out.reserve(1)?;
+    let mut written = Ok(());
+    // SAFETY: protected, with the GVL, and nothing in the closure is to be dropped.
+    protect(|| written = writer.write(&unsafe { Vm::new() }, &object, out)).map_err(Fault::Failed)?;
+    written
+}
+
+/// Adds rows by an Array of columns, which lies on the caller's stack. With the GVL.
+pub(crate) fn write_columns(
+    writer: &Writer,
+    columns: VALUE,
+    count: usize,
+    out: &mut ColumnBuilder,
+) -> Written {
+    let mut written = Ok(());
+    // SAFETY: protected, with the GVL, and nothing in the closure is to be dropped.
+    protect(|| written = writer.write_columns(&unsafe { Vm::new() }, &columns, count, out))
+        .map_err(Fault::Failed)?;
+    written
+}
+
+/// An object that was made; a jump if it was not.
+///
+/// # Safety
+/// With the GVL, protected.
+#[inline(always)]
+pub(crate) unsafe fn made(object: Made) -> VALUE {
+    // SAFETY: as the caller says.
+    object.unwrap_or_else(|unwind| unsafe { unwind.resume() })
+}
+
+/// The exception for what is wrong with an object. With the GVL.
+pub(crate) fn exception(fault: Fault) -> Unwind {
+    // SAFETY: as the caller says; this makes and takes no object by the VM's methods.
+    fault.into_error(&unsafe { Vm::new() })
+}

@@ -1,0 +1,14 @@
+//! Ruby's objects as SQL's values, and back.
+
+pub(crate) mod columns;
+mod conversion;
+mod datetime;
+mod fields;
+mod objects;
+pub(crate) mod primitives;
+pub(crate) mod shared;
+mod vm;
+
+pub(crate) use columns::{Reader, Writer, exception, made};
+pub(crate) use primitives::{Held, intern, known, send};
+pub(crate) use vm::{Fault, CallError, Vm};

@@ -1,0 +1,131 @@
+//! Serves the lanes of a forked worker as well as host lanes, which are threads of the engine's own process: finds what a
+//! call is for.
+//!
+//! The GVL is given up while a lane waits; a signal, `Timeout` or `Thread#kill` ends the wait at once.
+
+use crate::errors::io_error;
+use crate::functions::aggregate::Accumulated;
+use crate::functions::callable::{Callable, callable};
+use crate::values::Vm;
+use crosslane::{ColumnBuilder, Entry};
+use crosslane_guest::{Language, done, fail, refuse};
+use crosslane_gvl::Unwind;
+use crosslane_process::guest::{Call, GuestLane};
+use magnus::value::ReprValue;
+use magnus::{Error, Module, RModule, Ruby, Value};
+use std::collections::HashMap;
+use std::collections::hash_map::Entry::{Occupied, Vacant};
+use std::convert::Infallible;
+use std::os::fd::{FromRawFd, OwnedFd};
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+/// What a lane reuses in the next calls of a function.
+#[derive(Default)]
+pub(crate) struct Reuse {
+    /// Where it writes the results of scalar functions, by their numbers.
+    columns: HashMap<u32, (Weak<Callable>, ColumnBuilder)>,
+    /// What it has accumulated of aggregates, by their numbers.
+    accumulated: HashMap<u32, (Weak<Callable>, Accumulated)>,
+}
+
+/// What a lane reuses for a function. A new function drops the entries of functions that are gone.
+fn reused<'a, T, E>(
+    all: &'a mut HashMap<u32, (Weak<Callable>, T)>,
+    number: u32,
+    callable: &Arc<Callable>,
+    new: impl FnOnce() -> Result<T, E>,
+) -> Result<&'a mut T, E> {
+    if !all.contains_key(&number) {
+        all.retain(|_, (callable, _)| callable.strong_count() > 0);
+    }
+    match all.entry(number) {
+        Occupied(known) => Ok(&mut known.into_mut().1),
+        Vacant(place) => Ok(&mut place.insert((Arc::downgrade(callable), new()?)).1),
+    }
+}
+
+/// Serves the calls of one lane until its engine closes it.
+///
+/// `memory` and `socket` are the descriptors that the engine sent; `functions` has the declarations by their numbers,
+/// and may change. A host lane (`host`) keeps exceptions, so that they can be raised again.
+pub(crate) fn serve(
+    memory: i32,
+    socket: i32,
+    functions: Value,
+    spin_microseconds: u64,
+    host: bool,
+) -> Result<(), Error> {
+    // SAFETY: the zygote received both descriptors for this lane and gives them away here.
+    let (memory, socket) = unsafe { (OwnedFd::from_raw_fd(memory), OwnedFd::from_raw_fd(socket)) };
+    let spin = Duration::from_micros(spin_microseconds);
+    // SAFETY: an engine sent them for this lane, which is opened here alone.
+    let mut lane = unsafe { GuestLane::open(memory, socket, spin) }.map_err(io_error)?;
+    // SAFETY: with the GVL, which is given up in waits alone.
+    let vm = unsafe { Vm::calling(host) };
+    let mut reuse = Reuse::default();
+    while let Some(call) = vm.next_call(&mut lane)? {
+        answer(&vm, functions, &mut lane, call, &mut reuse)?;
+    }
+    Ok(())
+}
+
+/// Answers one call. Its frame is gone while the lane waits for the next: the collector takes any word there for an object.
+#[inline(never)]
+fn answer(
+    vm: &Vm,
+    functions: Value,
+    lane: &mut GuestLane,
+    call: Call,
+    reuse: &mut Reuse,
+) -> Result<(), Unwind> {
+    let of_all = match call.entry() {
+        Some(Entry::SetUp) if !vm.host => Some("set_up"),
+        Some(Entry::TearDown) if !vm.host => Some("tear_down"),
+        _ => None,
+    };
+    if let Some(method) = of_all {
+        return done(vm, lane, call, stateful(method, functions).map_err(Unwind::from));
+    }
+    // A stream function knows the types of its batches.
+    let types = if call.entry() == Some(Entry::Map) { None } else { lane.types(&call)? };
+    match callable(vm, functions, call.header.function, types) {
+        Ok(callable) => answer_by(vm, &callable, lane, call, reuse),
+        Err(error) => fail(vm, lane, call, Unwind::from(error).into()),
+    }
+}
+
+/// Sets up all functions of a guest that need it, or ends that.
+fn stateful(method: &str, functions: Value) -> Result<(), Error> {
+    let ruby = Ruby::get().expect("with the GVL");
+    let all: RModule = ruby.class_object().const_get::<_, RModule>("Crosslane")?.const_get("Prepares")?;
+    let _: Value = all.funcall(method, (functions,))?;
+    Ok(())
+}
+
+/// Answers one call of a function that is ready.
+pub(crate) fn answer_by(
+    vm: &Vm,
+    callable: &Arc<Callable>,
+    lane: &mut GuestLane,
+    call: Call,
+    reuse: &mut Reuse,
+) -> Result<(), Unwind> {
+    let number = call.header.function;
+    match &**callable {
+        Callable::Table(table) => table.answer(vm, lane, call),
+        Callable::Aggregate(aggregate) => {
+            match reused(&mut reuse.accumulated, number, callable, || Accumulated::new(vm)) {
+                Ok(accumulated) => aggregate.answer(vm, accumulated, lane, call),
+                Err(unwind) => fail(vm, lane, call, unwind.into()),
+            }
+        }
+        Callable::Scalar(function) if call.entry() == Some(Entry::Call) => {
+            let Ok(out) = reused(&mut reuse.columns, number, callable, || {
+                Ok::<_, Infallible>(function.ready.results())
+            });
+            function.ready.answer(vm, &function.callee, lane, call, out)
+        }
+        Callable::Scalar(_) => refuse(vm, lane, call, &call.refusal(), None),
+    }
+}
