@@ -41,7 +41,11 @@ def test_a_change_that_nothing_tests() -> None:
     ("test", "words", "folder"),
     [
         ("python/tests/test_x.py::test_y[1]", ["-q", "tests/test_x.py::test_y[1]"], "python"),
-        ("ruby/test/v8/test_values.rb:test_y", ["TEST=test/v8/test_values.rb", "TESTOPTS=--name=/test_y/"], "ruby"),
+        (
+            "ruby/test/v8/test_values.rb:test_y",
+            ["TEST=test/v8/test_values.rb", "TESTOPTS=--name=/test_y/"],
+            "ruby",
+        ),
         ("crosslane-ring:full", ["crosslane-ring", "full"], "."),
     ],
 )

@@ -141,7 +141,8 @@ fn command(language: Language, settings: &Settings) -> Result<(Vec<String>, &'st
             // The Python package has the gem's files in a folder; the gem has this library among its files. Without
             // either the gem is looked for where gems are.
             let near = [this_file().with_file_name(RUBY), this_file().with_file_name("..")];
-            if let Some(gem) = near.iter().find(|folder| is_file(&folder.join("crosslane/worker/zygote.rb"))) {
+            if let Some(gem) = near.iter().find(|folder| is_file(&folder.join("crosslane/worker/zygote.rb")))
+            {
                 command.push(format!("-I{}", gem.display()));
             }
             command.extend(["-rcrosslane/worker/zygote", "-e", "Crosslane::Zygote.run"].map(String::from));

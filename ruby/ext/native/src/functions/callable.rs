@@ -1,7 +1,7 @@
 //! Functions that lanes can call, by their numbers.
 //!
-//! The first call of a function prepares it for all lanes of the process. They hold it only as long as they call it: a
-//! block that no database of the program knows any more can be collected, whichever lanes have called it.
+//! The first call of a function prepares it for all lanes of the process. A lane holds the function only during a call.
+//! So Ruby can collect a block that no database of the program knows any more.
 
 use crate::functions::aggregate::Aggregate;
 use crate::functions::scalar::Function;
@@ -27,11 +27,11 @@ pub(crate) enum Callable {
 /// The numbers of blocks (`true`) and of a guest's functions are not the same: a guest, too, may open a database.
 type Key = (bool, u32);
 
-/// What is ready of a function.
+/// The prepared forms of a function.
 #[derive(Default)]
 struct Known {
     plain: Option<Arc<Callable>>,
-    /// What it is for arguments of some types, by those as text, if it takes any.
+    /// The form for each list of argument types, as text. Only functions of arguments of any type have such forms.
     instances: Instances<Box<str>, Arc<Callable>>,
 }
 
@@ -44,7 +44,7 @@ impl Known {
     }
 }
 
-/// The functions that there are, and what is ready of them. Held with the GVL, and never while Ruby is called.
+/// The known functions, with their prepared forms. Locked with the GVL, and never while Ruby is called.
 static KNOWN: Mutex<Option<HashMap<Key, Known>>> = Mutex::new(None);
 
 fn with<T>(body: impl FnOnce(&mut HashMap<Key, Known>) -> T) -> T {

@@ -1,4 +1,6 @@
-//! The rows of a table function, or of a stream function for a batch: the block yields them, the engine takes them batch by batch ([`crosslane_guest::Rows`]).
+//! The rows of a table function, or of a stream function for a batch.
+//!
+//! The block yields rows, and the engine takes them batch by batch ([`crosslane_guest::Rows`]).
 //!
 //! The block's `each` runs until it has no more rows, on the lane's thread, without fibers. A scan that ends early (a LIMIT) is
 //! cancelled, and the `each` is left by an exception, which runs its `ensure` clauses.

@@ -1,7 +1,6 @@
-//! Exceptions that a query's thread will raise again, by their tickets: what travels through DuckDB is a number.
+//! Exceptions that a query's thread will raise again, by their tickets: only a number travels through DuckDB.
 //!
-//! They are stored here and not in Ruby, because a method there does what the VM wants of the thread meanwhile. What that
-//! raised would be neither of the two exceptions' place.
+//! Rust stores them, because a Ruby method could be interrupted. An exception of that interrupt would lose the stored one.
 
 use crate::values::{Held, known};
 use crosslane_gvl::Unwind;
@@ -11,7 +10,7 @@ use rb_sys::{Qtrue, VALUE};
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// Nobody may ever ask for an exception: a query can swallow an error (`TRY`).
+/// The most exceptions. A query may never ask for its own, because it can swallow an error (`TRY`).
 const MOST: usize = 1000;
 
 #[derive(Debug, Default)]
@@ -26,8 +25,8 @@ fn lock() -> MutexGuard<'static, Exceptions> {
     EXCEPTIONS.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Stores an exception, which must be on the caller's stack. Returns its ticket, or 0 if there is no memory to keep it in. With
-/// the GVL.
+/// Stores an exception, which must be on the caller's stack. Returns its ticket, or 0 if there is no memory for it.
+/// With the GVL.
 pub(crate) fn add(exception: VALUE) -> u64 {
     // SAFETY: the exception is alive, as the caller says.
     let Ok(held) = Held::new(unsafe { Value::from_raw(exception) }) else { return 0 };

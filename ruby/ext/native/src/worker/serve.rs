@@ -1,5 +1,6 @@
-//! Serves the lanes of a forked worker as well as host lanes, which are threads of the engine's own process: finds what a
-//! call is for.
+//! Serves a lane: finds the function of each call, and answers the call.
+//!
+//! Forked workers and host lanes run the same loop. A host lane is a thread of the engine's own process.
 //!
 //! The GVL is given up while a lane waits; a signal, `Timeout` or `Thread#kill` ends the wait at once.
 
