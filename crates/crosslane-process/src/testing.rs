@@ -283,7 +283,7 @@ fn read_results(lane: &mut ProcessLane, data_type: &DataType) -> Option<bool> {
         walk(column, &|row| !unfit.contains_key(&row));
         Some(unfit.is_empty())
     };
-    if let Some(left) = lane.unread() {
+    if let Some(left) = lane.borrowed() {
         match batch::column_before(lane.frame(), left.length(), data_type) {
             Ok(Some((column, length))) => {
                 let mut values = vec![0u64; length.div_ceil(8)];

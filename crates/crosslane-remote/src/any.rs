@@ -5,7 +5,7 @@ use crate::lane::RemoteLane;
 use crosslane::batch::{Encode, Header};
 use crosslane::lane::{Lane, LaneError, Stuck, Waiter};
 use crosslane::pool::{self, SetUp};
-use crosslane::{Address, Error, Unread};
+use crosslane::{Address, Borrowed, Error};
 use crosslane_process::{ProcessLane, Zygote};
 use std::time::Duration;
 
@@ -52,7 +52,7 @@ impl Lane for AnyLane {
         fn id(&self) -> u64;
         fn process(&self) -> i32;
         fn most(&self) -> usize;
-        fn unread(&self) -> Option<Unread<'_>>;
+        fn borrowed(&self) -> Option<Borrowed<'_>>;
         fn shares_its_process(&self) -> bool;
         fn frame(&self) -> &[u8];
         fn in_flight(&self) -> usize;

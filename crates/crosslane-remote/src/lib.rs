@@ -14,6 +14,7 @@ mod any;
 pub mod client;
 pub mod lane;
 pub mod session;
+mod socket;
 pub mod stream;
 pub mod tls;
 mod wait;

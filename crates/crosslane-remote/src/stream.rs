@@ -1,12 +1,13 @@
 //! Sockets of either kind, encrypted or not. No operation waits.
 
 use crate::address::Address;
+use crate::socket::Socket;
 use crate::tls::{self, Session};
 use crate::wait::Wait;
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::io::{Errno, retry_on_intr};
 use rustix::net::sockopt::{Timeout, set_socket_timeout};
-use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketAddrUnix, SocketFlags, SocketType};
+use rustix::net::{AddressFamily, RecvFlags, SocketAddrUnix, SocketFlags, SocketType};
 use rustls::ServerConfig;
 use std::fs;
 use std::io::{self, ErrorKind, IoSlice, Read, Write};
@@ -15,41 +16,6 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::FileTypeExt;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::sync::{Arc, Mutex, PoisonError};
-
-/// A socket, whose operations do not wait.
-#[derive(Debug)]
-pub(crate) enum Socket {
-    Tcp(TcpStream),
-    Unix(UnixStream),
-}
-
-impl AsFd for Socket {
-    fn as_fd(&self) -> BorrowedFd<'_> {
-        match self {
-            Socket::Tcp(stream) => stream.as_fd(),
-            Socket::Unix(stream) => stream.as_fd(),
-        }
-    }
-}
-
-impl Read for &Socket {
-    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        Ok(rustix::net::recv(self, buffer, RecvFlags::DONTWAIT)?.0)
-    }
-}
-
-impl Write for &Socket {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        self.write_vectored(&[IoSlice::new(bytes)])
-    }
-    fn write_vectored(&mut self, parts: &[IoSlice<'_>]) -> io::Result<usize> {
-        let mut nothing = rustix::net::SendAncillaryBuffer::default();
-        Ok(rustix::net::sendmsg(self, parts, &mut nothing, SendFlags::DONTWAIT | SendFlags::NOSIGNAL)?)
-    }
-    fn flush(&mut self) -> io::Result<()> {
-        Ok(())
-    }
-}
 
 /// Connects to an address.
 fn reach(address: SocketAddr, wait: Wait<'_>) -> io::Result<TcpStream> {

@@ -3,7 +3,7 @@
 //! A client trusts the authorities that the system trusts, or, if the environment has the variable `SSL_CERT_FILE`, those of that
 //! file. Clients show who they are by their token, and have no certificates.
 
-use crate::stream::Socket;
+use crate::socket::Socket;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 use rustls::{ClientConfig, ClientConnection, Connection, RootCertStore, ServerConfig, ServerConnection};

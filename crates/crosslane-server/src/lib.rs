@@ -16,7 +16,6 @@ mod lock;
 pub mod log;
 pub mod server;
 
-use crosslane_remote::stream;
 pub use crosslane_remote::{Address, LaneOptions, Remote, RemoteZygote, address, client, lane, tls, wire};
 pub use http::{Http, HttpRuntime};
 pub use server::{Options, Server};

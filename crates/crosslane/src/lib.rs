@@ -23,11 +23,11 @@ pub mod states;
 pub mod stats;
 pub mod types;
 
-pub use batch::{ColumnBuilder, Rows, Unread, builder, member};
+pub use batch::{Borrowed, ColumnBuilder, Rows, builder, member};
 pub use error::{Error, Failure, Place, Stall, shortened};
 pub use function::{
-    Calling, EntryTypes, Function, FunctionSpec, Instances, Kind, LARGEST_MEMORY_LIMIT, LONGEST_TIMEOUT,
-    Leniency, Library, MOST_CONCURRENCY, MOST_RETRIES, OnError, Verdict, catalog,
+    Calling, EntryTypes, ErrorPolicy, Function, FunctionSpec, Instances, Kind, LARGEST_MEMORY_LIMIT,
+    LONGEST_TIMEOUT, Library, MOST_CONCURRENCY, MOST_RETRIES, OnError, Verdict, catalog,
 };
 pub use lane::{Address, Entry, Exchanges, Part};
 pub use pool::warmth;

@@ -1,7 +1,7 @@
 //! The options that all declared functions have.
 
 use crate::values::{Hint, Reader, reader};
-use crosslane::{Field, Leniency, Signature};
+use crosslane::{ErrorPolicy, Field, Signature};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 
@@ -12,7 +12,7 @@ pub(crate) struct Declaration<'py> {
     pub(crate) hints: Vec<Hint<'py>>,
     /// For each parameter, whether rows with a NULL in it are called.
     pub(crate) admits_null: Vec<bool>,
-    pub(crate) leniency: Leniency,
+    pub(crate) error_policy: ErrorPolicy,
     pub(crate) memory_limit: Option<u64>,
 }
 
@@ -25,7 +25,7 @@ impl<'py> Declaration<'py> {
             signature: signature.parse().map_err(crate::signatures::value_error)?,
             hints: declared.getattr("shapes")?.extract()?,
             admits_null: declared.getattr("admits_null")?.extract()?,
-            leniency: Leniency {
+            error_policy: ErrorPolicy {
                 retries: declared.getattr("retries")?.extract()?,
                 on_error: on_error.parse().map_err(PyValueError::new_err)?,
             },

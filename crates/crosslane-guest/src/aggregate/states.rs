@@ -9,7 +9,7 @@ use crate::calls::{Batch, CallError, Function, Language, Progress, fail, refuse,
 use crate::values::Fault;
 use crosslane::batch::{Column, Encode};
 use crosslane::lane::COUNT;
-use crosslane::{Calling, ColumnBuilder, Entry, FunctionSpec, Leniency, Verdict};
+use crosslane::{Calling, ColumnBuilder, Entry, ErrorPolicy, FunctionSpec, Verdict};
 use crosslane_process::guest::{Call, GuestLane, Mishaps};
 use crosslane_process::limits;
 use std::io;
@@ -175,7 +175,7 @@ impl<L: Aggregates> Aggregate<L> {
             // An update and a finish may be tried again if the function declares so. Work on states
             // that failed half-way cannot be done again.
             if !matches!(function.entry(), Entry::Update | Entry::Finish) {
-                function.prepared.leniency = Leniency::default();
+                function.prepared.error_policy = ErrorPolicy::default();
             }
         }
         Ok(Self { entries, calling: spec.calling, memory_limit: spec.memory_limit })
@@ -378,7 +378,7 @@ impl<L: Aggregates> Aggregate<L> {
                 if language.is_final(&mishap.error) {
                     return Err(mishap);
                 }
-                match mishaps.judge(function.prepared.leniency, mishap, &mut tries, rows.len())? {
+                match mishaps.judge(function.prepared.error_policy, mishap, &mut tries, rows.len())? {
                     Verdict::Again(pause) => language.pause(pause)?,
                     Verdict::Null => break,
                 }

@@ -183,7 +183,7 @@ impl<'a, L: Invoke> Batch<'a, L> {
         if self.language.is_final(&mishap.error) {
             return Err(mishap);
         }
-        let verdict = mishaps.judge(self.prepared.leniency, mishap, tries, rows)?;
+        let verdict = mishaps.judge(self.prepared.error_policy, mishap, tries, rows)?;
         if let Verdict::Again(time) = verdict {
             self.language.pause(time)?;
         }

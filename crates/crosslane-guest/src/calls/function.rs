@@ -56,7 +56,7 @@ impl<L: Language> Function<L> {
             entry,
             variadic: signature.variadic && !carried.arguments.is_empty(),
             admits_null: leading.chain(admits_null).take(types.len()).collect(),
-            leniency: spec.leniency(),
+            error_policy: spec.error_policy(),
             readers: readers.collect::<Result<_, _>>()?,
             writer: carried.returns.map(|returns| Writer::new(language, returns)).transpose()?,
         };

@@ -7,7 +7,7 @@ use crate::isolate::{Argument, Handle, Host, Isolate, Part, Reason, Thrown, Valu
 use crate::library::{Function, Library};
 use crosslane::batch::Column;
 use crosslane::lane::{COUNT, WRITING};
-use crosslane::{DataType, Entry, Failure, Instances, Kind, Leniency, Verdict};
+use crosslane::{DataType, Entry, ErrorPolicy, Failure, Instances, Kind, Verdict};
 use crosslane_process::guest::Mishaps;
 use std::collections::{HashMap, HashSet};
 use std::ffi::CStr;
@@ -178,7 +178,7 @@ impl Guest {
         self.states |= matches!(entry, Entry::Update | Entry::Combine | Entry::Load);
         // Those of a vectorized update are tried again and left out where the columns of a group are made.
         let lenient = entry == Entry::Finish || entry == Entry::Update && !function.vectorized;
-        let leniency = if lenient { function.leniency() } else { Leniency::default() };
+        let error_policy = if lenient { function.error_policy() } else { ErrorPolicy::default() };
         let mut arguments = vec![Argument::Word(progress)];
         columns.iter().for_each(|column| columns::add(column, Argument::Reused, &mut arguments));
         let mut call = BatchRun {
@@ -187,7 +187,7 @@ impl Guest {
             progress,
             mishaps: Mishaps::default(),
             tries: HashMap::new(),
-            leniency,
+            error_policy,
             vectorized: false,
         };
         // What waits comes before anything else.
@@ -426,7 +426,7 @@ impl Guest {
             progress,
             mishaps: Mishaps::default(),
             tries: HashMap::new(),
-            leniency: function.leniency(),
+            error_policy: function.error_policy(),
             vectorized: function.vectorized,
         };
         let begun = call.guest.isolate.call(c"begin", &[rows as f64, number as f64], &arguments);
@@ -470,7 +470,7 @@ struct BatchRun<'a> {
     mishaps: Mishaps,
     /// How often rows that failed were called again: several rows run at once, and fail in turns.
     tries: HashMap<usize, u32>,
-    leniency: Leniency,
+    error_policy: ErrorPolicy,
     /// Whether the rows are called at once.
     vectorized: bool,
 }
@@ -532,9 +532,9 @@ impl BatchRun<'_> {
             let message = format!("{}; the states of this worker's groups are lost with it", failure.message);
             return Err(Some((Failure { message, ..failure }, None)));
         }
-        let Self { vectorized, leniency, .. } = *self;
+        let Self { vectorized, error_policy, .. } = *self;
         if !vectorized && row >= rows {
-            if row == u32::MAX as usize || leniency == Leniency::default() {
+            if row == u32::MAX as usize || error_policy == ErrorPolicy::default() {
                 return Err(Some((failure, None)));
             }
             // Several rows were ended together. They are called one by one to see which was to blame.
@@ -542,7 +542,7 @@ impl BatchRun<'_> {
         }
         let tries = self.tries.entry(if vectorized { 0 } else { row }).or_default();
         let rows = if vectorized { rows } else { 1 };
-        self.mishaps.judge(leniency, Some((failure, Some(row))), tries, rows)
+        self.mishaps.judge(error_policy, Some((failure, Some(row))), tries, rows)
     }
 }
 

@@ -2,7 +2,7 @@
 
 use crate::isolate::{self, Builder, Host, Isolate, Reason, Snapshot, Thrown};
 use crate::library::source;
-use crosslane::{DataType, Entry, Failure, Kind, Leniency, OnError, Signature};
+use crosslane::{DataType, Entry, ErrorPolicy, Failure, Kind, OnError, Signature};
 use crosslane_process::control;
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -94,8 +94,8 @@ impl Function {
     }
 
     /// What becomes of calls that fail.
-    pub(crate) fn leniency(&self) -> Leniency {
-        Leniency { retries: self.retries, on_error: self.on_error }
+    pub(crate) fn error_policy(&self) -> ErrorPolicy {
+        ErrorPolicy { retries: self.retries, on_error: self.on_error }
     }
 
     /// The types of the columns of an entry's batches; `None` if it has no such entry. What travels as bytes between isolates

@@ -1,13 +1,14 @@
 //! The guest's side of a process lane, for guests of any language.
 
+use super::call::{Call, Emitted, Mishaps, Next, Room};
 use crate::external::{self, EXTERNAL, INLINE};
 use crate::identity;
 use crate::placement::{Placement, Side};
 use crate::poll::is_ready;
 use crosslane::batch::{self, BATCH, CANCEL, Column, Encode, FAILURE, Header, LAST, Plan};
 use crosslane::stats::now;
-use crosslane::{DataType, Entry, Failure, Leniency, Verdict};
-use crosslane_ring::{Alarm, Ends, MappedRing, Parked, ProgressWord, Slice, Spin, wait_either};
+use crosslane::{DataType, Entry, Failure};
+use crosslane_ring::{Alarm, Ends, MappedRing, Parked, ProgressWord, Slice, Spin};
 use rustix::event::{PollFd, PollFlags};
 use rustix::net::SendFlags;
 use std::collections::HashSet;
@@ -18,13 +19,13 @@ use std::time::Duration;
 
 /// How often a waiting guest looks whether its engine lives. (The kernel kills it too, if its
 /// zygote ends.)
-const LOOK: Duration = Duration::from_secs(1);
+pub(super) const LOOK: Duration = Duration::from_secs(1);
 
 /// A call that takes longer is a long one: others do not wait behind it if they need not.
 pub const LONG: Duration = Duration::from_millis(1);
 
 /// The bytes of the frame that says how long a message is that is none of the ring's.
-const ANNOUNCEMENT: usize = size_of::<u64>();
+pub(super) const ANNOUNCEMENT: usize = size_of::<u64>();
 
 /// Whether this process writes its stack when it gets SIGQUIT.
 static TELLS_STACK: AtomicBool = AtomicBool::new(false);
@@ -38,132 +39,31 @@ pub fn tells_stack() {
 /// A guest's end of its lane.
 #[derive(Debug)]
 pub struct GuestLane {
-    ends: Ends,
-    socket: OwnedFd,
-    spin: Spin,
+    pub(super) ends: Ends,
+    pub(super) socket: OwnedFd,
+    pub(super) spin: Spin,
     /// Short while it waits for an engine whose threads work with many lanes ([`crate::ProcessLane::share`]), and during calls that are not
     /// known to be long: others with short slices would wait until such a call ends.
-    slice: Slice,
+    pub(super) slice: Slice,
     /// The functions of such an engine whose last call was long.
-    long: HashSet<u32>,
-    placement: Placement,
+    pub(super) long: HashSet<u32>,
+    pub(super) placement: Placement,
     /// Whether the oldest message of the request ring is the current call's. The one behind it may have been looked at
     /// while there was no room for results, and is not to be given back with it.
-    held: bool,
+    pub(super) held: bool,
     /// The current call's message, if it is none of the ring's.
-    external: Option<external::MappedFile>,
+    pub(super) external: Option<external::MappedFile>,
     /// How many batches of the current exchange were taken behind the one that opened it, and how many of them the engine was told of.
-    taken: u32,
-    told: u32,
+    pub(super) taken: u32,
+    pub(super) told: u32,
     /// The number of the last exchange that this guest has ended.
-    ended: u64,
+    pub(super) ended: u64,
     /// That of the last exchange that the engine wants no more of.
-    cancelled: u64,
+    pub(super) cancelled: u64,
     /// When it last began or stopped to wait for its engine.
-    mark: u64,
+    pub(super) mark: u64,
     /// For how long it waited before it began with what it works on.
-    waited: u64,
-}
-
-/// A batch of an exchange, to be answered. Its columns are in [`GuestLane::columns`].
-#[derive(Debug, Clone, Copy)]
-pub struct Call {
-    /// The batch's header.
-    pub header: Header,
-}
-
-impl Call {
-    /// What of the function is used; `None` if this guest knows no such entry.
-    pub fn entry(&self) -> Option<Entry> {
-        Entry::of(self.header.entry)
-    }
-
-    /// Whether it is the engine's last batch of its exchange.
-    pub fn is_last(&self) -> bool {
-        self.header.flags & LAST != 0
-    }
-
-    /// The same call, for an answer with another number of rows (a table function's).
-    pub fn with_rows(mut self, rows: usize) -> Self {
-        self.header.rows = rows as u32;
-        self
-    }
-
-    /// What a guest says that cannot do what it is asked for.
-    pub fn refusal(&self) -> Failure {
-        let entry = self.entry().map_or_else(|| self.header.entry.to_string(), |entry| format!("{entry:?}"));
-        let message = format!("this guest has no entry {entry} of function {}", self.header.function);
-        Failure { class: "Error".into(), message, ..Failure::default() }
-    }
-}
-
-/// How a wait for a batch ended.
-#[derive(Debug, Clone, Copy)]
-pub enum Next {
-    /// With one.
-    Call(Call),
-    /// The engine wants no more of the exchange.
-    Cancelled,
-    /// The engine has closed the lane.
-    Closed,
-    /// It was stopped.
-    Stopped,
-}
-
-/// What became of a batch of results that is not the last.
-#[derive(Debug)]
-pub enum Emitted {
-    /// It was sent.
-    Sent,
-    /// The engine wants no more of the exchange, which is still to be ended.
-    Cancelled,
-    /// The wait for room was stopped: nothing was sent.
-    Stopped,
-    /// There is no memory for it.
-    Failed(Failure),
-}
-
-/// What a guest waits for that has results to send.
-#[derive(Debug, Clone, Copy)]
-pub enum Room {
-    /// For a message of so many bytes.
-    Of(usize),
-    /// That the engine has taken all.
-    All,
-}
-
-/// What happened to the rows of a call beside their results.
-#[derive(Debug, Clone, Copy, Default)]
-pub struct Mishaps {
-    /// Rows that became NULL because of `on_error = null`.
-    pub errors: u32,
-    /// Calls that were tried again.
-    pub retries: u32,
-}
-
-impl Mishaps {
-    /// What becomes of `rows` whose call failed, after `tries` more than the first; it counts.
-    ///
-    /// # Errors
-    /// With `error`, if there is no further try and the rows do not become NULL.
-    #[inline]
-    pub fn judge<E>(
-        &mut self,
-        leniency: Leniency,
-        error: E,
-        tries: &mut u32,
-        rows: usize,
-    ) -> Result<Verdict, E> {
-        let verdict = leniency.judge(error, *tries)?;
-        match verdict {
-            Verdict::Again(_) => {
-                *tries += 1;
-                self.retries += 1;
-            }
-            Verdict::Null => self.errors += rows as u32,
-        }
-        Ok(verdict)
-    }
+    pub(super) waited: u64,
 }
 
 fn no_memory(size: usize, error: &rustix::io::Errno) -> Failure {
@@ -171,7 +71,7 @@ fn no_memory(size: usize, error: &rustix::io::Errno) -> Failure {
     Failure { class: "NoMemory".into(), message, ..Failure::default() }
 }
 
-fn broken(error: impl std::fmt::Display) -> io::Error {
+pub(super) fn broken(error: impl std::fmt::Display) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, error.to_string())
 }
 
@@ -289,7 +189,7 @@ impl GuestLane {
     }
 
     /// Waits for a message; `None` for one of an exchange that this guest has ended.
-    fn any_message(&mut self, stop: &impl Fn() -> bool) -> io::Result<Option<Next>> {
+    pub(super) fn any_message(&mut self, stop: &impl Fn() -> bool) -> io::Result<Option<Next>> {
         let taken = loop {
             if let Some(frame) = self.ends.consumer.peek().map_err(broken)? {
                 let taken = now();
@@ -371,7 +271,7 @@ impl GuestLane {
         self.ends.consumer.alarm()
     }
 
-    fn engine_is_gone(&self) -> bool {
+    pub(super) fn engine_is_gone(&self) -> bool {
         is_ready(&mut [PollFd::new(&self.socket, PollFlags::empty())])
     }
 
@@ -415,24 +315,6 @@ impl GuestLane {
     /// Where progress is reported.
     pub fn progress(&self) -> &ProgressWord {
         &self.ends.progress
-    }
-
-    /// Waits until a message of so many bytes fits into the ring. The arguments are gone then.
-    ///
-    /// # Errors
-    /// If the engine is gone or broke the protocol.
-    pub fn wait_for_room(&mut self, size: usize) -> io::Result<()> {
-        self.wait_for_room_or(size, || false).map(drop)
-    }
-
-    /// The same, or until `stop` says so, as [`GuestLane::next_call_or`]. Returns whether they fit.
-    ///
-    /// # Errors
-    /// If the engine is gone or broke the protocol.
-    pub fn wait_for_room_or(&mut self, size: usize, stop: impl Fn() -> bool) -> io::Result<bool> {
-        self.release();
-        let inline = size <= self.ends.producer.most();
-        self.make_room(if inline { size } else { ANNOUNCEMENT }, stop)
     }
 
     /// Answers the current call with its results, or with a failure if there is no memory for them.
@@ -552,33 +434,6 @@ impl GuestLane {
         Ok(Emitted::Sent)
     }
 
-    /// Waits until there is room for a batch of results, or the engine has taken all that was sent (for guests that make
-    /// results as they are wanted), or until `stop` says so, as [`GuestLane::next_call_or`]. The arguments are gone then.
-    ///
-    /// # Errors
-    /// If the engine is gone or broke the protocol.
-    pub fn await_room(&mut self, call: &Call, room: Room, stop: impl Fn() -> bool) -> io::Result<Emitted> {
-        self.release();
-        let begun = now();
-        let room = match room {
-            Room::Of(size) if size > self.ends.producer.most() => Room::All,
-            room => room,
-        };
-        let ended = self.room_or_end(call, room, &stop)?;
-        // What is worked before this wait and after it is told with the next batch.
-        let waited = now().saturating_sub(begun);
-        self.mark += waited;
-        self.waited += waited;
-        Ok(ended.unwrap_or(Emitted::Sent))
-    }
-
-    /// The guest goes on with its exchange, after it waited.
-    fn resume(&mut self) {
-        let now = now();
-        self.waited = now.saturating_sub(self.mark);
-        self.mark = now;
-    }
-
     /// Whether the engine wants no more of the exchange, by a look at the ring. The arguments are gone then.
     ///
     /// # Errors
@@ -599,7 +454,7 @@ impl GuestLane {
     }
 
     /// Takes the cancels at the beginning of the ring, which were seen, so that they take no room.
-    fn drop_cancels(&mut self) -> io::Result<()> {
+    pub(super) fn drop_cancels(&mut self) -> io::Result<()> {
         while let Some(frame) = self.ends.consumer.peek().map_err(broken)? {
             let mut header = Header::default();
             let bytes = bytemuck::bytes_of_mut(&mut header);
@@ -625,35 +480,6 @@ impl GuestLane {
     pub fn news(&mut self) -> (&AtomicU64, u64) {
         self.release();
         self.ends.consumer.news()
-    }
-
-    /// Waits for room for results, unless something comes before it.
-    fn room_or_end(
-        &mut self,
-        call: &Call,
-        room: Room,
-        stop: &impl Fn() -> bool,
-    ) -> io::Result<Option<Emitted>> {
-        loop {
-            if self.is_cancelled(call)? {
-                return Ok(Some(Emitted::Cancelled));
-            }
-            let has_room = match room {
-                Room::Of(size) => self.ends.producer.reserve(size).map_err(broken)?.is_some(),
-                Room::All => self.ends.producer.is_empty().map_err(broken)?,
-            };
-            if has_room {
-                return Ok(None);
-            }
-            if stop() {
-                return Ok(Some(Emitted::Stopped));
-            }
-            let Ends { consumer, producer, .. } = &self.ends;
-            let parked = wait_either(consumer, producer, self.spin, LOOK, |news| news || stop());
-            if parked == Parked::TimedOut && self.engine_is_gone() {
-                return Err(io::ErrorKind::BrokenPipe.into());
-            }
-        }
     }
 
     /// Answers the current call with an exception, for a row if one is to blame. Long texts are cut.
@@ -689,7 +515,7 @@ impl GuestLane {
     }
 
     /// Sends a message for which there is room.
-    fn send(&mut self, size: usize, write: impl FnOnce(&mut [u8])) -> io::Result<()> {
+    pub(super) fn send(&mut self, size: usize, write: impl FnOnce(&mut [u8])) -> io::Result<()> {
         let Some(mut grant) = self.ends.producer.reserve(size).map_err(broken)? else {
             return Err(broken("a ring that lost its room"));
         };
@@ -711,26 +537,10 @@ impl GuestLane {
     }
 
     /// Ends the use of the arguments: they are no longer needed, and the engine may wait for their space.
-    fn release(&mut self) {
+    pub(super) fn release(&mut self) {
         self.external = None;
         if std::mem::take(&mut self.held) {
             self.ends.consumer.release();
         }
-    }
-
-    /// Waits until the reply ring has room for a frame of so many bytes, or until `stop` says so; whether it has.
-    fn make_room(&mut self, size: usize, stop: impl Fn() -> bool) -> io::Result<bool> {
-        while self.ends.producer.reserve(size).map_err(broken)?.is_none() {
-            if stop() {
-                return Ok(false);
-            }
-            let Ends { consumer, producer, .. } = &self.ends;
-            // What is to be taken is taken later.
-            let parked = wait_either(consumer, producer, self.spin, LOOK, |_| stop());
-            if parked == Parked::TimedOut && self.engine_is_gone() {
-                return Err(io::ErrorKind::BrokenPipe.into());
-            }
-        }
-        Ok(true)
     }
 }

@@ -1,5 +1,8 @@
 //! The guest's side of a lane, for guests of any language: it takes calls from the ring and answers them.
 
+mod call;
 mod guest_lane;
+mod room;
 
-pub use guest_lane::{Call, Emitted, GuestLane, LONG, Mishaps, Next, Room, tells_stack};
+pub use call::{Call, Emitted, Mishaps, Next, Room};
+pub use guest_lane::{GuestLane, LONG, tells_stack};

@@ -10,7 +10,7 @@ use crate::warden::memory::Watched;
 use crate::warden::{Ended, LaneRecord};
 use crosslane::batch::{self, CANCEL, Encode, Header, LAST, Plan};
 use crosslane::lane::{Lane, LaneError, Stuck, Waiter, plan_batch};
-use crosslane::{Address, Exchanges, Unread};
+use crosslane::{Address, Borrowed, Exchanges};
 use crosslane_ring::{Ends, MappedRing, RingError, Watch};
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::io::Errno;
@@ -372,12 +372,12 @@ impl Lane for ProcessLane {
         self.collect(false)
     }
 
-    fn unread(&self) -> Option<Unread<'_>> {
+    fn borrowed(&self) -> Option<Borrowed<'_>> {
         let frame = self.ends.consumer.shared().filter(|_| self.left)?;
         let read = self.reply.bytes().len();
         // SAFETY: the frame is mapped as long as the lane lives, and is not released before it is; what was read of
         // it is no more than all.
-        Some(unsafe { Unread::new(frame.cast::<u8>().as_ptr().add(read), frame.len() - read) })
+        Some(unsafe { Borrowed::new(frame.cast::<u8>().as_ptr().add(read), frame.len() - read) })
     }
 
     fn copy_rest(&mut self) {

@@ -352,11 +352,12 @@ fn children(pid: i32) -> impl Iterator<Item = i32> {
     })
 }
 
-/// The process group of a process.
+/// The process group of a process. The kernel gives 0 for a group whose leader is outside of this
+/// process's pid namespace, which is no number that [`rustix::process::getpgid`] can return.
 fn group(pid: i32) -> Option<i32> {
-    rustix::process::getpgid(rustix::process::Pid::from_raw(pid))
-        .ok()
-        .map(|group| group.as_raw_nonzero().get())
+    // SAFETY: getpgid takes a number.
+    let group = unsafe { libc::getpgid(pid) };
+    (group > 0).then_some(group)
 }
 
 /// The devices of memfds and of all tmpfs.

@@ -223,7 +223,7 @@ mod tests {
         let mut written = Vec::new();
         call.write(7, &mut written);
         assert_eq!(written.len(), call.size());
-        let message = crate::wire::Message::new(&written);
+        let message = crosslane_remote::wire::Message::new(&written);
         let header = batch::header(message.bytes()).unwrap();
         assert_eq!((header.kind, header.flags, header.exchange, header.rows), (BATCH, LAST, 7, 1));
         let function = Function::new(0, functions[0].clone()).unwrap();

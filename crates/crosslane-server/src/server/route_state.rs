@@ -3,8 +3,8 @@
 use super::budget::Held;
 use super::served::States;
 use super::workers::Slot;
-use crate::wire::Message;
 use crosslane::{Entry, Failure, Part};
+use crosslane_remote::wire::Message;
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Instant;

@@ -10,7 +10,7 @@ use crate::vector::string::{DuckString, INLINE};
 use crate::vector::{memory, validity};
 use crosslane::batch::{Column, bit};
 use crosslane::call::Output;
-use crosslane::{DataType, Error, Layout, Unread};
+use crosslane::{Borrowed, DataType, Error, Layout};
 use libduckdb_sys as ffi;
 use std::ops::Range;
 
@@ -45,11 +45,11 @@ impl Output for Results<'_> {
         unsafe { write(self.vector, first, results) }
     }
 
-    fn accept_unread(
+    fn accept_borrowed(
         &mut self,
         first: usize,
         results: &Column<'_>,
-        values: Unread<'_>,
+        values: Borrowed<'_>,
         check: &mut dyn FnMut(&Column<'_>) -> Result<(), Error>,
     ) -> Result<bool, Error> {
         let fits = first.checked_add(results.rows).is_some_and(|end| end <= self.rows);
@@ -58,7 +58,7 @@ impl Output for Results<'_> {
         }
         // SAFETY: the vector is of the column's type and has its rows, and column and values hold
         // together.
-        unsafe { write_unread(self.vector, first, results, values, check)? };
+        unsafe { write_borrowed(self.vector, first, results, values, check)? };
         Ok(true)
     }
 
@@ -238,11 +238,11 @@ unsafe fn write(vector: ffi::duckdb_vector, first: usize, column: &Column<'_>) -
 ///
 /// # Safety
 /// As [`write`]; column and values must be as [`is_direct`] says.
-unsafe fn write_unread(
+unsafe fn write_borrowed(
     vector: ffi::duckdb_vector,
     first: usize,
     column: &Column<'_>,
-    values: Unread<'_>,
+    values: Borrowed<'_>,
     check: &mut dyn FnMut(&Column<'_>) -> Result<(), Error>,
 ) -> Result<(), Error> {
     let length = values.length();

@@ -3,7 +3,7 @@
 use crate::duckdb::Chunk;
 use crosslane::batch::{self, Column};
 use crosslane::call::{Input, Output};
-use crosslane::{ColumnBuilder, DataType, Error, Unread};
+use crosslane::{Borrowed, ColumnBuilder, DataType, Error};
 use crosslane_vectors::Arguments;
 use libduckdb_sys as ffi;
 use std::cell::Cell;
@@ -212,10 +212,10 @@ fn nothing(data_type: &DataType, rows: usize) -> Column<'_> {
 fn taken(chunk: &Chunk, first: usize, column: &Column<'_>, guests: &mut [u8], told: &[u8]) -> bool {
     let (start, length) = (guests.as_mut_ptr(), guests.len());
     // SAFETY: the bytes live across the call.
-    let values = unsafe { Unread::new(start, length) };
+    let values = unsafe { Borrowed::new(start, length) };
     let mut results = chunk.results(2048);
     let mut checked = false;
-    let accepted = results.accept_unread(first, column, values, &mut |copied| {
+    let accepted = results.accept_borrowed(first, column, values, &mut |copied| {
         assert_eq!(copied.data, told);
         checked = true;
         // SAFETY: nobody reads the bytes now.

@@ -6,8 +6,8 @@
 //! 1. All before that buffer (header, node, buffer list, validity, offsets) is copied into the engine's own memory
 //!    and checked there ([`crate::batch::column_before`]). What it says of the last buffer is checked against the length of
 //!    the frame, which the ring has read once.
-//! 2. The last buffer, an [`Unread`], can be copied out and nothing else: no reference to its bytes can be had. An output copies
-//!    it to the place where the engine wants it ([`crate::call::Output::accept_unread`]), and what must be checked of it is
+//! 2. The last buffer, an [`Borrowed`], can be copied out and nothing else: no reference to its bytes can be had. An output copies
+//!    it to the place where the engine wants it ([`crate::call::Output::accept_borrowed`]), and what must be checked of it is
 //!    checked on that copy, before the engine's rows refer to it.
 //!
 //! Then the guest gets its space back ([`crate::lane::Lane::release`]). If the guest changes the buffer meanwhile, the engine gets
@@ -17,13 +17,13 @@ use std::marker::PhantomData;
 
 /// Bytes that somebody else may change at any time: they can only be copied.
 #[derive(Debug, Clone, Copy)]
-pub struct Unread<'a> {
+pub struct Borrowed<'a> {
     start: *const u8,
     length: usize,
     memory: PhantomData<&'a ()>,
 }
 
-impl Unread<'_> {
+impl Borrowed<'_> {
     /// # Safety
     /// So many bytes from `start` on must be mapped as long as the result lives.
     pub unsafe fn new(start: *const u8, length: usize) -> Self {

@@ -7,7 +7,7 @@ mod encode;
 mod header;
 mod rows;
 
-pub use borrowed::Unread;
+pub use borrowed::Borrowed;
 pub use builder::ColumnBuilder;
 pub use column::{
     Column, Malformed, bit, column, column_before, columns, failure_frame, failure_text, header, last_buffer,

@@ -1,6 +1,6 @@
 //! What a call takes from the engine, and what it gives.
 
-use crate::batch::{Column, Encode, Frame, Unread};
+use crate::batch::{Borrowed, Column, Encode, Frame};
 use crate::error::Error;
 use std::ops::Range;
 
@@ -37,11 +37,11 @@ pub trait Output {
     ///
     /// # Errors
     /// That of `check`; or if the engine cannot hold them.
-    fn accept_unread(
+    fn accept_borrowed(
         &mut self,
         _first: usize,
         _results: &Column<'_>,
-        _values: Unread<'_>,
+        _values: Borrowed<'_>,
         _check: &mut dyn FnMut(&Column<'_>) -> Result<(), Error>,
     ) -> Result<bool, Error> {
         Ok(false)

@@ -215,7 +215,7 @@ impl<Z: Zygote, I: Input> Scan<Z, I> {
     /// That of the scan, if it is not to be done again.
     fn settle(&mut self, mut stop: Stop, caller: Caller<'_>) -> Result<(), Error> {
         loop {
-            let mut leniency = self.function.spec.leniency();
+            let mut error_policy = self.function.spec.error_policy();
             let pause = match stop.again {
                 Again::Never => return Err(stop.error),
                 Again::Unbegun if self.unbegun < MOST_UNBEGUN => {
@@ -226,8 +226,8 @@ impl<Z: Zygote, I: Input> Scan<Z, I> {
                 Again::Tries(more) => {
                     // Other rows than before would be thrown away.
                     let repeats = self.delivered == 0 || self.function.spec.deterministic;
-                    leniency.retries = if repeats { leniency.retries + more } else { 0 };
-                    match leniency.judge(stop.error, self.tries)? {
+                    error_policy.retries = if repeats { error_policy.retries + more } else { 0 };
+                    match error_policy.judge(stop.error, self.tries)? {
                         Verdict::Again(pause) => {
                             self.tries += 1;
                             self.function.stats.here().retries.add(1);

@@ -12,7 +12,7 @@ pub use definition::Function;
 pub use instances::Instances;
 pub use kind::{EntryTypes, Kind};
 pub use library::Library;
-pub use on_error::{Leniency, OnError, Verdict, backoff};
+pub use on_error::{ErrorPolicy, OnError, Verdict, backoff};
 pub use spec::{
     Calling, FunctionSpec, LARGEST_MEMORY_LIMIT, LONGEST_TIMEOUT, MOST_CONCURRENCY, MOST_RETRIES,
 };

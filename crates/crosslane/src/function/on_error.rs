@@ -37,7 +37,7 @@ impl FromStr for OnError {
 
 /// What a function's options say of calls that fail.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Leniency {
+pub struct ErrorPolicy {
     /// How often a failed call is tried again.
     pub retries: u32,
     /// What follows when it has failed as often.
@@ -53,7 +53,7 @@ pub enum Verdict {
     Null,
 }
 
-impl Leniency {
+impl ErrorPolicy {
     /// What becomes of rows whose call failed after `tries` more than the first; the error itself if it ends the query.
     ///
     /// # Errors
@@ -75,13 +75,13 @@ mod tests {
     #[test]
     fn tries_come_first_and_then_null_or_the_error() {
         for (on_error, at_last) in [(OnError::Fail, Err("why")), (OnError::Null, Ok(Verdict::Null))] {
-            let leniency = Leniency { retries: 2, on_error };
-            assert_eq!(leniency.judge("why", 0), Ok(Verdict::Again(backoff(0))));
-            assert_eq!(leniency.judge("why", 1), Ok(Verdict::Again(backoff(1))));
-            assert_eq!(leniency.judge("why", 2), at_last);
-            assert_eq!(leniency.judge("why", 3), at_last);
+            let error_policy = ErrorPolicy { retries: 2, on_error };
+            assert_eq!(error_policy.judge("why", 0), Ok(Verdict::Again(backoff(0))));
+            assert_eq!(error_policy.judge("why", 1), Ok(Verdict::Again(backoff(1))));
+            assert_eq!(error_policy.judge("why", 2), at_last);
+            assert_eq!(error_policy.judge("why", 3), at_last);
         }
-        assert_eq!(Leniency::default().judge("why", 0), Err("why"));
+        assert_eq!(ErrorPolicy::default().judge("why", 0), Err("why"));
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! What a guest says of its functions.
 
 use super::kind::Kind;
-use super::on_error::{Leniency, OnError};
+use super::on_error::{ErrorPolicy, OnError};
 use crate::error::bounded;
 use serde::{Deserialize, Serialize};
 
@@ -143,8 +143,8 @@ impl FunctionSpec {
     }
 
     /// What becomes of its calls that fail.
-    pub fn leniency(&self) -> Leniency {
-        Leniency { retries: self.retries, on_error: self.on_error }
+    pub fn error_policy(&self) -> ErrorPolicy {
+        ErrorPolicy { retries: self.retries, on_error: self.on_error }
     }
 
     /// Whether each option can be what it is said to be. Guests check this where a function is declared; what they

@@ -1,6 +1,6 @@
 //! A lane: one caller's private, ordered way to one guest.
 
-use crate::batch::{Encode, Header, Plan, Unread};
+use crate::batch::{Borrowed, Encode, Header, Plan};
 use crate::lane::{Address, LaneError};
 use crosslane_ring::Spin;
 pub use crosslane_ring::Waiter;
@@ -85,7 +85,7 @@ pub trait Lane: Send + Sized + 'static {
     /// [`LaneError`]; after any but [`LaneError::TooLarge`] the lane must not be used again.
     fn try_collect(&mut self) -> Result<Option<Header>, LaneError>;
 
-    /// The same, but it may leave the last buffer of a batch where the guest has written it: then [`Lane::unread`] is
+    /// The same, but it may leave the last buffer of a batch where the guest has written it: then [`Lane::borrowed`] is
     /// that buffer, [`Lane::frame`] ends before it, and [`Lane::copy_rest`] or [`Lane::release`] follows.
     ///
     /// # Errors
@@ -95,7 +95,7 @@ pub trait Lane: Send + Sized + 'static {
     }
 
     /// What of the reply that was collected last is still where the guest has written it.
-    fn unread(&self) -> Option<Unread<'_>> {
+    fn borrowed(&self) -> Option<Borrowed<'_>> {
         None
     }
 

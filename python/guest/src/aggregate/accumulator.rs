@@ -13,7 +13,7 @@ use crate::loops::{Argument, Cursor, Loop, ResultWriter, RowCaller, RowResults, 
 use crate::values::{FastPath, Reader, overflow};
 use crosslane::batch::Column;
 use crosslane::lane::COUNT;
-use crosslane::{ColumnBuilder, DataType, Leniency, Signature, Verdict};
+use crosslane::{ColumnBuilder, DataType, ErrorPolicy, Signature, Verdict};
 use crosslane_process::guest::Mishaps;
 use pyo3::exceptions::PyMemoryError;
 use pyo3::ffi;
@@ -49,7 +49,7 @@ pub(crate) struct Aggregate<'py> {
     pub(super) saved: ColumnBuilder,
     /// The loop over rows gets this column instead of results.
     pub(super) no_results: ColumnBuilder,
-    pub(super) leniency: Leniency,
+    pub(super) error_policy: ErrorPolicy,
     pub(super) memory_limit: Option<u64>,
     /// The size of the process when the first of the living states began.
     pub(super) base: Option<u64>,
@@ -60,7 +60,7 @@ impl<'py> Aggregate<'py> {
         let py = declared.py();
         let declaration = Declaration::read(declared)?;
         let readers = declaration.readers(py)?;
-        let Declaration { signature, admits_null, leniency, memory_limit, .. } = declaration;
+        let Declaration { signature, admits_null, error_policy, memory_limit, .. } = declaration;
         let module = py.import("crosslane._worker.aggregates")?;
         let kind: String = declared.getattr("kind")?.extract()?;
         let states = module.getattr("States")?.call1((declared,))?;
@@ -87,7 +87,7 @@ impl<'py> Aggregate<'py> {
             saved: ColumnBuilder::new(&DataType::Blob),
             no_results: ColumnBuilder::new(&DataType::Boolean),
             signature,
-            leniency,
+            error_policy,
             memory_limit,
             base: None,
         })
@@ -229,7 +229,9 @@ impl<'py> Aggregate<'py> {
             let instance = unsafe { Bound::from_borrowed_ptr(py, instances[row]) };
             let mut tries = 0;
             let mut failed = with_row(error)?;
-            while let Verdict::Again(_) = retry_or_null(py, self.leniency, failed, &mut tries, 1, mishaps)? {
+            while let Verdict::Again(_) =
+                retry_or_null(py, self.error_policy, failed, &mut tries, 1, mishaps)?
+            {
                 exchange.tell(row as u32 | if pending { COUNT } else { 0 });
                 let method = instance.getattr(intern!(py, "update"));
                 let called = method.and_then(|method| RowCaller::new(&method, &arguments, false).call(row));

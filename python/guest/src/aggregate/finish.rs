@@ -65,7 +65,7 @@ impl<'py> Aggregate<'py> {
                 Err(error) => error,
             };
             self.results.truncate(row);
-            match retry_or_null(py, self.leniency, (error, row).into(), &mut tries, 1, mishaps)? {
+            match retry_or_null(py, self.error_policy, (error, row).into(), &mut tries, 1, mishaps)? {
                 Verdict::Again(_) => {}
                 Verdict::Null => {
                     self.results.null();

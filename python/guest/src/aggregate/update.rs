@@ -53,7 +53,7 @@ impl<'py> Aggregate<'py> {
                 tries = 0;
             }
             if let Verdict::Again(_) =
-                retry_or_null(py, self.leniency, error.into(), &mut tries, count, mishaps)?
+                retry_or_null(py, self.error_policy, error.into(), &mut tries, count, mishaps)?
             {
                 groups.borrow_mut().repeat();
             }

@@ -1,7 +1,7 @@
 //! The decision after a failed call: another try, a NULL, or the failure.
 
 use super::error::{CallError, ends_lane};
-use crosslane::{Leniency, Verdict};
+use crosslane::{ErrorPolicy, Verdict};
 use crosslane_process::guest::Mishaps;
 use pyo3::intern;
 use pyo3::prelude::*;
@@ -11,7 +11,7 @@ use pyo3::prelude::*;
 /// become NULL.
 pub(crate) fn retry_or_null(
     py: Python<'_>,
-    leniency: Leniency,
+    error_policy: ErrorPolicy,
     error: CallError,
     tries: &mut u32,
     rows: usize,
@@ -20,7 +20,7 @@ pub(crate) fn retry_or_null(
     if ends_lane(py, &error.error) {
         return Err(error);
     }
-    let verdict = mishaps.judge(leniency, error, tries, rows)?;
+    let verdict = mishaps.judge(error_policy, error, tries, rows)?;
     if let Verdict::Again(pause) = verdict {
         // Python's own sleep lets signals through.
         py.import(intern!(py, "time"))?.call_method1(intern!(py, "sleep"), (pause.as_secs_f64(),))?;

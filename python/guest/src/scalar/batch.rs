@@ -2,7 +2,7 @@
 
 use crate::lane::{CallError, CallResult, Exchange, retry_or_null};
 use crate::loops::Selection;
-use crosslane::{Leniency, Verdict};
+use crosslane::{ErrorPolicy, Verdict};
 use crosslane_process::guest::Mishaps;
 use pyo3::prelude::*;
 
@@ -13,7 +13,7 @@ pub(super) struct Callee {
     pub(super) variadic: bool,
     /// For each column, whether rows with a NULL in it are called.
     pub(super) admits_null: Vec<bool>,
-    pub(super) leniency: Leniency,
+    pub(super) error_policy: ErrorPolicy,
 }
 
 /// A batch, and the function that is called for it.
@@ -34,6 +34,6 @@ impl Batch<'_, '_> {
         rows: usize,
         mishaps: &mut Mishaps,
     ) -> CallResult<Verdict> {
-        retry_or_null(self.py, self.callee.leniency, error, tries, rows, mishaps)
+        retry_or_null(self.py, self.callee.error_policy, error, tries, rows, mishaps)
     }
 }

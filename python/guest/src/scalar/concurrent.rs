@@ -48,7 +48,7 @@ impl<'py> ConcurrentCalls<'py> {
                 Ok(values) => arguments.append(values)?,
                 Err(error) => {
                     // Another try would read the same, so there is none left.
-                    let mut tries = callee.leniency.retries;
+                    let mut tries = callee.error_policy.retries;
                     batch.retry_or_null((error, row).into(), &mut tries, 1, mishaps)?;
                     arguments.append(py.None())?;
                 }

@@ -49,7 +49,8 @@ impl<'py> Function<'py> {
             "async" => {
                 let kind = Kind::Async(ConcurrentCalls::new(declared, &declaration)?);
                 if runner.is_none() {
-                    let made = py.import("crosslane._worker.coroutines")?.getattr("Runner")?.call1((declared,))?;
+                    let made =
+                        py.import("crosslane._worker.coroutines")?.getattr("Runner")?.call1((declared,))?;
                     *runner = Some(made.unbind());
                 }
                 (kind, runner.as_ref().map_or_else(|| declared.clone(), |runner| runner.bind(py).clone()))
@@ -59,13 +60,13 @@ impl<'py> Function<'py> {
                 (Kind::Vectorized(calls), caller)
             }
         };
-        let Declaration { signature, admits_null, leniency, memory_limit, .. } = declaration;
+        let Declaration { signature, admits_null, error_policy, memory_limit, .. } = declaration;
         Ok(Self {
             callee: Callee {
                 callable: callable.unbind(),
                 variadic: signature.variadic,
                 admits_null,
-                leniency,
+                error_policy,
             },
             types: signature.parameters.into_iter().map(|field| field.data_type).collect(),
             returns: signature.returns,

@@ -94,7 +94,7 @@ impl<'py> Table<'py> {
             columns: Arc::clone(columns),
             hints: table.getattr("shapes")?.extract()?,
             vectorized,
-            on_error: declaration.leniency.on_error,
+            on_error: declaration.error_policy.on_error,
             memory_limit: declaration.memory_limit,
             declared: table,
         }))

@@ -1,6 +1,6 @@
 //! Giving results to the engine.
 
-use crate::batch::{Column, Unread};
+use crate::batch::{Borrowed, Column};
 use crate::call::{Input, Output, place};
 use crate::error::{Error, Failure};
 use crate::function::{Function, OnError};
@@ -32,17 +32,17 @@ pub fn deliver(
 ///
 /// # Errors
 /// As [`deliver`].
-pub(super) fn deliver_unread(
+pub(super) fn deliver_borrowed(
     function: &Function,
     entry: Entry,
     input: &dyn Input,
     output: &mut dyn Output,
     first: usize,
     results: &Column<'_>,
-    values: Unread<'_>,
+    values: Borrowed<'_>,
 ) -> Result<bool, Error> {
     let mut unfit = Unfit::new();
-    let accepted = output.accept_unread(first, results, values, &mut |copied| {
+    let accepted = output.accept_borrowed(first, results, values, &mut |copied| {
         unfit = judged(function, entry, input, first, copied)?;
         Ok(())
     })?;

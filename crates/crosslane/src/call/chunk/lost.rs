@@ -5,7 +5,7 @@ use super::worker::{Slice, Worker};
 use crate::call::loss::{Loss, MOST_UNBEGUN, died};
 use crate::call::place::place;
 use crate::error::{Error, Place};
-use crate::function::{Leniency, Verdict};
+use crate::function::{ErrorPolicy, Verdict};
 use crate::lane::{Lane, LaneError};
 use crate::pool::Zygote;
 use std::time::Instant;
@@ -86,14 +86,14 @@ impl<Z: Zygote> ChunkCall<'_, Z> {
         mut slice: Slice,
         loss: Loss<'_>,
     ) -> Result<(), Error> {
-        let leniency = self.leniency(&worker, loss);
+        let error_policy = self.error_policy(&worker, loss);
         let behind = self.end(worker, loss);
         if self.held || slice.unbegun == MOST_UNBEGUN {
             return Err(self.error(loss, None));
         }
         slice.unbegun += 1;
         self.again.push_front(slice);
-        behind.into_iter().try_for_each(|slice| self.judge(slice, None, loss, leniency))
+        behind.into_iter().try_for_each(|slice| self.judge(slice, None, loss, error_policy))
     }
 
     /// Decides what becomes of a slice whose lane was lost while it worked on `row`, and of those behind it that may have begun.
@@ -104,24 +104,24 @@ impl<Z: Zygote> ChunkCall<'_, Z> {
         row: Option<usize>,
         loss: Loss<'_>,
     ) -> Result<(), Error> {
-        let leniency = self.leniency(&worker, loss);
+        let error_policy = self.error_policy(&worker, loss);
         let behind = self.end(worker, loss);
         if self.held {
             // With it everything is lost that it had kept.
             return Err(self.error(loss, row));
         }
-        self.judge(slice, row, loss, leniency)?;
-        behind.into_iter().try_for_each(|slice| self.judge(slice, None, loss, leniency))
+        self.judge(slice, row, loss, error_policy)?;
+        behind.into_iter().try_for_each(|slice| self.judge(slice, None, loss, error_policy))
     }
 
     /// What is forgiven of a lane that is lost so.
-    fn leniency(&self, worker: &Worker<'_, Z::Lane>, loss: Loss<'_>) -> Leniency {
+    fn error_policy(&self, worker: &Worker<'_, Z::Lane>, loss: Loss<'_>) -> ErrorPolicy {
         // A lane that shares its process may have died because of another lane, and so gets another try.
-        let mut leniency = self.function.spec.leniency();
+        let mut error_policy = self.function.spec.error_policy();
         if matches!(loss, Loss::Failed(_)) && !self.entry.changes_states() {
-            leniency.retries += u32::from(worker.lane.shares_its_process());
+            error_policy.retries += u32::from(worker.lane.shares_its_process());
         }
-        leniency
+        error_policy
     }
 
     /// Decides what becomes of a slice that may have begun, at this row if it is known.
@@ -130,9 +130,9 @@ impl<Z: Zygote> ChunkCall<'_, Z> {
         mut slice: Slice,
         row: Option<usize>,
         loss: Loss<'_>,
-        leniency: Leniency,
+        error_policy: ErrorPolicy,
     ) -> Result<(), Error> {
-        match leniency.judge(loss, slice.lost) {
+        match error_policy.judge(loss, slice.lost) {
             Ok(Verdict::Null) => {}
             Ok(Verdict::Again(pause)) => {
                 slice.due = Some(Instant::now() + pause);

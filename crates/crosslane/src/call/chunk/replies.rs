@@ -1,9 +1,9 @@
 //! Taking replies, and checking them.
 
-use crate::batch::{self, BATCH, FAILURE, Header, Malformed, Unread};
+use crate::batch::{self, BATCH, Borrowed, FAILURE, Header, Malformed};
 use crate::call::answers::failure;
 use crate::call::chunk::chunk_call::ChunkCall;
-use crate::call::chunk::deliver::{deliver, deliver_unread};
+use crate::call::chunk::deliver::{deliver, deliver_borrowed};
 use crate::call::chunk::worker::Submitted;
 use crate::call::clock::Seen;
 use crate::call::loss::Loss;
@@ -49,10 +49,10 @@ impl<Z: Zygote> ChunkCall<'_, Z> {
         let Some(returns) = types.returns else {
             return Ok(batch::columns(lane.frame(), std::iter::empty()).err());
         };
-        if let Some(left) = lane.unread() {
+        if let Some(left) = lane.borrowed() {
             let accepted = match batch::column_before(lane.frame(), left.length(), returns) {
                 Ok(Some((column, length))) => {
-                    deliver_unread(function, *entry, *input, *output, first, &column, left.first(length))
+                    deliver_borrowed(function, *entry, *input, *output, first, &column, left.first(length))
                 }
                 Ok(None) => Ok(false),
                 Err(malformed) => return Ok(Some(malformed)),
@@ -81,7 +81,7 @@ impl<Z: Zygote> ChunkCall<'_, Z> {
         worker.full = false;
         let rows = submitted.slice.rows.clone();
         let due = self.types.answer(rows.len());
-        let bytes = worker.lane.frame().len() + worker.lane.unread().map_or(0, Unread::length);
+        let bytes = worker.lane.frame().len() + worker.lane.borrowed().map_or(0, Borrowed::length);
         let outcome = match header.kind {
             BATCH if header.exchange == submitted.exchange && header.rows as usize == due => {
                 self.results(index, rows.start)?.map(|malformed| malformed.to_string())

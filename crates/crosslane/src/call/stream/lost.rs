@@ -39,14 +39,14 @@ impl<Z: Zygote> Map<Z> {
 
     /// What becomes of a batch that failed, or was lost with a lane that had begun it.
     pub(super) fn judge(&mut self, mut job: Job, more: u32, error: Error) -> Result<(), Error> {
-        let mut leniency = self.function.spec.leniency();
-        leniency.retries += more;
+        let mut error_policy = self.function.spec.error_policy();
+        error_policy.retries += more;
         if job.delivered > 0 && !self.function.spec.deterministic {
             // Other rows could come.
-            leniency.retries = 0;
+            error_policy.retries = 0;
         }
         let stats = self.function.stats.here();
-        match leniency.judge(error, job.lost)? {
+        match error_policy.judge(error, job.lost)? {
             Verdict::Null => stats.errors.add(1),
             Verdict::Again(pause) => {
                 stats.retries.add(1);

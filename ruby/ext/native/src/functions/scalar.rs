@@ -6,7 +6,7 @@ use crate::errors::argument_error;
 use crate::functions::{block, concurrent};
 use crate::lane::failure::describe;
 use crate::lane::wait::wait;
-use crate::values::{Held, CallError, Vm, intern};
+use crate::values::{CallError, Held, Vm, intern};
 use crosslane::{Calling, ColumnBuilder, Entry, Failure, FunctionSpec};
 use crosslane_guest::{Batch, Invoke, Language};
 use crosslane_gvl::{self as gvl, Unwind, protect};

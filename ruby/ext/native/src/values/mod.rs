@@ -11,4 +11,4 @@ mod vm;
 
 pub(crate) use columns::{Reader, Writer, exception, made};
 pub(crate) use primitives::{Held, intern, known, send};
-pub(crate) use vm::{Fault, CallError, Vm};
+pub(crate) use vm::{CallError, Fault, Vm};

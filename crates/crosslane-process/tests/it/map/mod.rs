@@ -1,0 +1,5 @@
+//! Streams through process lanes.
+
+mod fixture;
+mod losses;
+mod results;
