@@ -486,7 +486,7 @@ mod tests {
     impl Worker {
         fn new() -> Self {
             let mut command = Command::new(std::env::current_exe().unwrap());
-            command.args(["usage::tests::worker", "--exact", "--nocapture"]).env(WORKER, "1");
+            command.args(["warden::usage::tests::worker", "--exact", "--nocapture"]).env(WORKER, "1");
             let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
             let said = BufReader::new(child.stdout.take().unwrap());
             Self(child, said)
