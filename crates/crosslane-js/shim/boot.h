@@ -34,7 +34,7 @@ ClIsolate* Allocate(ClText blob, const ClHost* host) {
 }
 
 // Makes the context: the snapshot's, or a new one in which the prelude is run.
-ClIsolate* Furnish(ClIsolate* self, ClText prelude, ClOutcome* outcome) {
+ClIsolate* MakeContext(ClIsolate* self, ClText prelude, ClOutcome* outcome) {
   v8::Isolate* isolate = self->isolate;
   Begin(self, outcome);
   v8::HandleScope scope(isolate);

@@ -52,7 +52,7 @@ void CallProgram(const v8::FunctionCallbackInfo<v8::Value>& info) {
   uint32_t number = info.Data().As<v8::Uint32>()->Value();
   bool called;
   {
-    Away away(self);
+    OutsideV8 outside_v8(self);
     called = self->host.call(self->host.host, number, arguments.View(), &result);
   }
   arguments = Encoded();
@@ -74,7 +74,7 @@ void Forget(ClIsolate* self) {
   self->results.Reset();
   self->failed_with.Reset();
   self->lent.clear();
-  self->kept.clear();
+  self->detached.clear();
   self->reused.clear();
   self->word.Reset();
   self->word_at = nullptr;
@@ -85,7 +85,10 @@ void Forget(ClIsolate* self) {
 // What a call by the program needs around it.
 struct Entry {
   Entry(ClIsolate* self, size_t stack, ClOutcome* outcome)
-      : scopes(self), caught(self->isolate), outer(self->entry), away(std::exchange(self->away, false)) {
+      : scopes(self),
+        caught(self->isolate),
+        outer(self->entry),
+        outside(std::exchange(self->outside, false)) {
     self->entry = this;
     self->isolate->SetStackLimit(reinterpret_cast<uintptr_t>(__builtin_frame_address(0)) - stack);
     Begin(self, outcome);
@@ -128,7 +131,7 @@ struct Entry {
   v8::TryCatch caught;
   Entry* outer;
   // Whether the host makes the call.
-  bool away;
+  bool outside;
   // Where a call continues that is given up.
   jmp_buf exit;
 };
@@ -160,11 +163,11 @@ template <typename Work>
   if (setjmp(entry->exit) == 0) {
     work(*entry);
     self->entry = entry->outer;
-    self->away = entry->away;
+    self->outside = entry->outside;
     entry->~Entry();
   } else {
     self->entry = entry->outer;
-    self->away = entry->away;
+    self->outside = entry->outside;
     self->isolate->Exit();
     GivenUp(self, outcome);
   }

@@ -206,7 +206,7 @@ struct ClIsolate {
   std::map<size_t, v8::Global<v8::ArrayBuffer>> reused;
   v8::Global<v8::Uint32Array> word;
   const uint8_t* word_at = nullptr;
-  std::vector<std::shared_ptr<v8::BackingStore>> kept;
+  std::vector<std::shared_ptr<v8::BackingStore>> detached;
   // Modules of a load by their paths.
   std::map<std::string, v8::Global<v8::Module>> modules;
 
@@ -231,9 +231,9 @@ struct ClIsolate {
   // Whether a method of the prelude runs.
   std::atomic<bool> at_work{false};
   // Whether more memory is in use than may be, where V8 does not come to a check.
-  std::atomic<bool> greedy{false};
+  std::atomic<bool> excess{false};
   // Whether the host's code runs, and not V8's or this.
-  bool away = false;
+  bool outside = false;
   // Calls by the program that are under way, one inside of the other, and the innermost.
   int depth = 0;
   Entry* entry = nullptr;
@@ -254,9 +254,9 @@ namespace {
 ClIsolate* Self(v8::Isolate* isolate) { return static_cast<ClIsolate*>(isolate->GetData(0)); }
 
 // What the host does, it does outside of V8.
-struct Away {
-  explicit Away(ClIsolate* self) : self(self) { self->away = true; }
-  ~Away() { self->away = false; }
+struct OutsideV8 {
+  explicit OutsideV8(ClIsolate* self) : self(self) { self->outside = true; }
+  ~OutsideV8() { self->outside = false; }
   ClIsolate* self;
 };
 

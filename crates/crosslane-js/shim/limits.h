@@ -67,7 +67,7 @@ void LeaveIfGivenUp(ClIsolate* self) {
 void Heard(v8::Isolate* isolate, void*) {
   ClIsolate* self = Self(isolate);
   self->unheard_since = 0;
-  self->greedy = false;
+  self->excess = false;
 }
 
 void AskForSign(ClIsolate* self) {
@@ -126,8 +126,8 @@ void LowerHardLimit(ClIsolate* self) {
 }
 
 // Builtins that fill a table or a list come to no check, so that nothing can end them: they are found here,
-// and given up, or ended with their process by whoever sees `greedy`.
-void LookForGreed(ClIsolate* self, size_t used, bool all_alive) {
+// and given up, or ended with their process by whoever sees `excess`.
+void LookForExcess(ClIsolate* self, size_t used, bool all_alive) {
   if (used / 4 <= self->memory_limit / 16) return;
   bool asks = self->unheard_since == 0;
   if (asks) AskForSign(self);
@@ -139,7 +139,7 @@ void LookForGreed(ClIsolate* self, size_t used, bool all_alive) {
   if (asks) return;
   if (!self->unwinding) LowerHardLimit(self);
   if (used > self->memory_limit && Worked() - self->worked_before > kPatience) {
-    self->greedy = true;
+    self->excess = true;
     // Beyond 1.5 times the limit V8 has collected by itself, so that nothing of this is dead.
     if (all_alive || used > HardLimit(self)) GiveUp(self, CL_MEMORY);
   }
@@ -173,7 +173,7 @@ void AfterCollection(v8::Isolate* isolate, v8::GCType type, v8::GCCallbackFlags,
   ClIsolate* self = Self(isolate);
   size_t used = Used(self);
   bool full = type == v8::kGCTypeMarkSweepCompact;
-  LookForGreed(self, used, full);
+  LookForExcess(self, used, full);
   if (full) {
     if (used <= self->memory_limit) return;
     // At the next check the place can be told, if there comes one before the next collection.
@@ -241,7 +241,7 @@ _Unwind_Reason_Code LookAtNew(_Unwind_Context* frame, void* data) {
 // Whether V8 may be left where `new` finds no memory. (Its own threads have no isolate, so this is the one
 // that makes the call.)
 bool MayLeave(ClIsolate* self) {
-  if (self->away) return false;
+  if (self->outside) return false;
   // `new (std::nothrow)` turns the exception into null. V8 then frees memory and tries again, and asks
   // `OutOfMemory` if that does not help.
   News news;

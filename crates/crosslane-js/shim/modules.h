@@ -12,7 +12,7 @@ bool Resolve(ClIsolate* self, v8::Local<v8::String> specifier, const std::string
   ClText found{}, content{};
   bool exists;
   {
-    Away away(self);
+    OutsideV8 outside_v8(self);
     exists = self->host.resolve(self->host.host, View(text), View(referrer), &found, &content);
   }
   *path = std::string(reinterpret_cast<const char*>(found.data), found.length);

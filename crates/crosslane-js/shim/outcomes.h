@@ -11,7 +11,7 @@ void Print(const v8::FunctionCallbackInfo<v8::Value>& info) {
   {
     v8::String::Utf8Value text(info.GetIsolate(), info[1]);
     ClText view{reinterpret_cast<const uint8_t*>(*text), static_cast<size_t>(text.length())};
-    Away away(self);
+    OutsideV8 outside_v8(self);
     self->host.print(self->host.host, info[0].As<v8::Int32>()->Value(), view);
   }
   LeaveIfGivenUp(self);
@@ -26,7 +26,7 @@ void UrlParts(const v8::FunctionCallbackInfo<v8::Value>& info) {
   std::string second = ToString(isolate, info[2]);
   ClText result;
   {
-    Away away(self);
+    OutsideV8 outside_v8(self);
     if (!self->host.url(self->host.host, View(operation), View(first), View(second), &result)) return;
   }
   std::vector<v8::Local<v8::Value>> parts;
@@ -48,12 +48,12 @@ extern const intptr_t external_references[];
 void Begin(ClIsolate* self, ClOutcome* outcome) {
   *outcome = {};
   self->results.Reset();
-  self->kept.clear();
+  self->detached.clear();
   self->given = Encoded();
   self->interrupted_at.clear();
   self->asked = false;
   self->unheard_since = 0;
-  self->greedy = false;
+  self->excess = false;
   if (self->look_at == SIZE_MAX) self->look_at = self->memory_limit;
   self->unwinding = false;
 }

@@ -24,7 +24,7 @@ ClIsolate* cl_builder(ClText blob, ClText prelude, const ClHost* host, size_t me
                                                         blob.length ? &self->blob : nullptr);
   self->warming = blob.length > 0;
   Guard(self, memory_limit);
-  return Furnish(self, prelude, outcome);
+  return MakeContext(self, prelude, outcome);
 }
 
 void cl_load(ClIsolate* self, ClText path, ClText source, ClOutcome* outcome) {
@@ -85,7 +85,7 @@ ClIsolate* cl_boot(bool shared, ClText blob, ClText prelude, const ClHost* host,
   Guard(self, memory_limit);
   v8::Isolate::Scope scope(self->isolate);
   self->isolate->SetStackLimit(reinterpret_cast<uintptr_t>(__builtin_frame_address(0)) - stack);
-  return Furnish(self, prelude, outcome);
+  return MakeContext(self, prelude, outcome);
 }
 
 void cl_eval(ClIsolate* self, ClText source, ClText name, size_t stack, ClOutcome* outcome) {
@@ -287,7 +287,7 @@ void cl_detach(ClIsolate* self) {
   Scopes scopes(self);
   for (auto& lent : self->lent) {
     v8::Local<v8::ArrayBuffer> buffer = lent.Get(self->isolate);
-    self->kept.push_back(buffer->GetBackingStore());
+    self->detached.push_back(buffer->GetBackingStore());
     buffer->Detach();
   }
   self->lent.clear();
@@ -308,7 +308,7 @@ void cl_read_string(ClIsolate* self, size_t result, uint8_t* latin1, uint16_t* u
 
 uint32_t cl_pending(ClIsolate* self) {
   uint32_t reason = self->reason.load();
-  return reason == 0 && self->greedy ? static_cast<uint32_t>(CL_MEMORY) : reason;
+  return reason == 0 && self->excess ? static_cast<uint32_t>(CL_MEMORY) : reason;
 }
 
 uint32_t cl_sign(ClIsolate* self) {
@@ -332,7 +332,7 @@ void cl_terminate(ClIsolate* self, uint32_t reason, bool stack) {
           if (reason == 0) return;
           bool confirmed;
           {
-            Away away(self);
+            OutsideV8 outside_v8(self);
             confirmed = self->host.confirm(self->host.host, reason);
           }
           LeaveIfGivenUp(self);

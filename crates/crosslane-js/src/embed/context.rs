@@ -9,7 +9,7 @@
 //! be forked and go on using it: both are refused here.
 
 use crate::isolate::ffi::{self, ClHost, ClIsolate, ClOutcome, ClText};
-use crate::isolate::{self, Handle, LARGEST_OBJECTS, Reason, STACK, Tenant, Thrown};
+use crate::isolate::{self, Handle, LARGEST_OBJECTS, Reason, STACK, SnapshotUse, Thrown};
 use crate::isolate::{SMALL_PRELUDE, Snapshot};
 use std::ffi::c_void;
 use std::fmt;
@@ -153,7 +153,7 @@ pub struct Context {
     /// V8 reads from it as long as the isolate lives.
     snapshot: Option<Arc<Snapshot>>,
     _host: Box<Host>,
-    tenant: Option<Tenant>,
+    snapshot_use: Option<SnapshotUse>,
     process: u32,
 }
 
@@ -174,7 +174,7 @@ impl Drop for Context {
             let disposed = unsafe { ffi::cl_dispose(self.raw.as_ptr()) };
             if !disposed {
                 // The isolate stays, and so must what it boots from.
-                std::mem::forget((self.snapshot.take(), self.tenant.take()));
+                std::mem::forget((self.snapshot.take(), self.snapshot_use.take()));
             }
         }
     }
@@ -194,7 +194,7 @@ impl Context {
     ) -> Result<Self, Refused> {
         enter()?;
         let blob = snapshot.as_ref().map_or(ClText::EMPTY, |snapshot| snapshot.text());
-        let tenant = Tenant::try_new(blob).ok_or(Refused::Occupied)?;
+        let snapshot_use = SnapshotUse::try_new(blob).ok_or(Refused::Occupied)?;
         let host = Host::new(program);
         let hard = memory.saturating_add(memory / 2).saturating_add(LARGEST_OBJECTS);
         let prelude = ClText::new(SMALL_PRELUDE.as_bytes());
@@ -205,7 +205,7 @@ impl Context {
         let raw = isolate::booted(raw, &outcome)?;
         let handle = Handle::new(raw);
         let process = std::process::id();
-        let this = Self { raw, handle, snapshot, _host: host, tenant: Some(tenant), process };
+        let this = Self { raw, handle, snapshot, _host: host, snapshot_use: Some(snapshot_use), process };
         // SAFETY: nothing was called since.
         unsafe { isolate::check(&outcome) }?;
         Ok(this)
@@ -317,21 +317,21 @@ struct Builder {
     raw: NonNull<ClIsolate>,
     handle: Arc<Handle>,
     _host: Box<Host>,
-    tenant: Option<Tenant>,
+    snapshot_use: Option<SnapshotUse>,
 }
 
 impl Builder {
     /// A builder, with what `blob` holds.
     fn new(blob: ClText, program: Arc<dyn Program>) -> Result<Self, Refused> {
         enter()?;
-        let tenant = Tenant::try_new(blob).ok_or(Refused::Occupied)?;
+        let snapshot_use = SnapshotUse::try_new(blob).ok_or(Refused::Occupied)?;
         let host = Host::new(program);
         let prelude = ClText::new(SMALL_PRELUDE.as_bytes());
         let mut outcome = ClOutcome::EMPTY;
         // SAFETY: the host lives as long as the isolate, and the blob as its callers see to.
         let raw = unsafe { ffi::cl_builder(blob, prelude, &host.table(), LARGEST_OBJECTS, &mut outcome) };
         let raw = isolate::booted(raw, &outcome)?;
-        Ok(Self { raw, handle: Handle::new(raw), _host: host, tenant: Some(tenant) })
+        Ok(Self { raw, handle: Handle::new(raw), _host: host, snapshot_use: Some(snapshot_use) })
     }
 
     /// The snapshot of what a script makes of `blob`.
@@ -364,7 +364,7 @@ impl Builder {
             let blob = ffi::cl_snapshot(this.raw.as_ptr());
             drop(std::ptr::read(&this.handle));
             drop(std::ptr::read(&this._host));
-            drop(std::ptr::read(&this.tenant));
+            drop(std::ptr::read(&this.snapshot_use));
             Snapshot::made(blob)
         }
     }
@@ -377,7 +377,7 @@ impl Drop for Builder {
         let disposed = unsafe { ffi::cl_dispose(self.raw.as_ptr()) };
         if !disposed {
             // The isolate stays.
-            std::mem::forget(self.tenant.take());
+            std::mem::forget(self.snapshot_use.take());
         }
     }
 }

@@ -1,5 +1,8 @@
-//! Contexts of a program that embeds V8.
+//! V8 contexts of a program that embeds V8. The Ruby package `crosslane-v8` uses them; lanes do not.
+//!
+//! `context` has the contexts and the snapshots that they boot from. A context may be used by any thread of the
+//! program, by one at a time.
 
 mod context;
 
-pub use context::*;
+pub use context::{Context, MOST_STACK, Program, Refused, Script};

@@ -1,8 +1,8 @@
 //! A lane: a thread with an isolate, which answers the calls of one ring.
 
-use super::watch::{Watched, Words, lock};
+use super::watch::{PendingCall, Watched, lock};
 use crate::guest::{Answer, Guest, MEMORY, News, Step};
-use crate::host::bell::Bell;
+use crate::host::waker::Waker;
 use crate::isolate::{Host, Reason};
 use crate::library::{Function, Library};
 use crosslane::lane::COUNT;
@@ -42,7 +42,7 @@ impl Host for Console {
     }
 
     fn fatal(&mut self, reason: Reason, what: &str) {
-        self.watched.speak(reason, what);
+        self.watched.fail_pending_call(reason, what);
     }
 }
 
@@ -52,7 +52,7 @@ pub(crate) struct Lane {
     library: Arc<Library>,
     guest: Guest,
     log: Arc<File>,
-    bell: Arc<Bell>,
+    waker: Arc<Waker>,
     pub(crate) watched: Arc<Watched>,
     types: Types,
 }
@@ -76,7 +76,7 @@ impl Lane {
         socket: OwnedFd,
         log: OwnedFd,
         spin: Duration,
-        bell: Arc<Bell>,
+        waker: Arc<Waker>,
     ) -> io::Result<Self> {
         // SAFETY: an engine sent them for this lane, which is opened here alone.
         let lane = unsafe { GuestLane::open(memory, socket, spin) }?;
@@ -84,7 +84,7 @@ impl Lane {
         let watched = Arc::new(Watched::new(lane.progress().clone()));
         let guest = boot(library, &log, &watched)?;
         let (library, types) = (Arc::clone(library), Types::default());
-        Ok(Self { lane, library, guest, log, bell, watched, types })
+        Ok(Self { lane, library, guest, log, waker, watched, types })
     }
 
     /// Answers the exchanges until the engine closes the lane.
@@ -176,7 +176,7 @@ impl Lane {
         function: &Function,
         limit: Option<f64>,
     ) -> Result<(), Option<Failure>> {
-        begin(&self.watched, &self.bell, &raw mut self.lane, call, function, limit);
+        begin(&self.watched, &self.waker, &raw mut self.lane, call, function, limit);
         let made = self.guest.set_up(index);
         end(&self.watched);
         made
@@ -196,7 +196,7 @@ impl Lane {
             // Each has its own clock.
             self.lane.progress().set(call.header.exchange as u32, COUNT | index as u32);
             let left = Some(left.as_secs_f64());
-            begin(&self.watched, &self.bell, &raw mut self.lane, call, function, left);
+            begin(&self.watched, &self.waker, &raw mut self.lane, call, function, left);
             let ended = self.guest.tear_down(index);
             end(&self.watched);
             match ended {
@@ -224,7 +224,7 @@ impl Lane {
         let (index, rows) = (call.header.function as usize, call.header.rows as usize);
         let lane = &raw mut self.lane;
         let columns = self.lane.columns(types.iter())?;
-        begin(&self.watched, &self.bell, lane, call, function, function.timeout);
+        begin(&self.watched, &self.waker, lane, call, function, function.timeout);
         let answer = self.guest.enter(index, entry, &columns, rows, progress.word());
         end(&self.watched);
         drop(columns);
@@ -243,7 +243,7 @@ impl Lane {
         let progress = progress.word();
         let lane = &raw mut self.lane;
         let columns = self.lane.columns(types.iter())?;
-        begin(&self.watched, &self.bell, lane, call, function, function.timeout);
+        begin(&self.watched, &self.waker, lane, call, function, function.timeout);
         let mut step = self.guest.open(call.header.function as usize, entry, &columns, progress);
         end(&self.watched);
         drop(columns);
@@ -272,7 +272,7 @@ impl Lane {
                 }
                 Step::Failed(why) if failure.is_none() => {
                     failure = Some((why, row_at(progress)));
-                    begin(&self.watched, &self.bell, &raw mut self.lane, call, function, Some(CLOSING));
+                    begin(&self.watched, &self.waker, &raw mut self.lane, call, function, Some(CLOSING));
                     step = self.guest.rest();
                     end(&self.watched);
                     continue;
@@ -284,7 +284,7 @@ impl Lane {
             if cancelled || failure.is_some() {
                 break;
             }
-            begin(&self.watched, &self.bell, &raw mut self.lane, call, function, function.timeout);
+            begin(&self.watched, &self.waker, &raw mut self.lane, call, function, function.timeout);
             pace.begin();
             let (word, seen) = self.lane.news();
             step = self.guest.rows(pace.rows(), progress, News(word, seen));
@@ -293,7 +293,7 @@ impl Lane {
         }
         if !self.guest.is_spent() {
             let limit = function.timeout.map_or(CLOSING, |timeout| timeout.min(CLOSING));
-            begin(&self.watched, &self.bell, &raw mut self.lane, call, function, Some(limit));
+            begin(&self.watched, &self.waker, &raw mut self.lane, call, function, Some(limit));
             let closed = self.guest.close(progress);
             end(&self.watched);
             // What its `finally` blocks throw is nobody's.
@@ -329,7 +329,7 @@ impl Lane {
         let progress = self.lane.progress().clone();
         let lane = &raw mut self.lane;
         let columns = self.lane.columns(types.unwrap_or(&function.parameters).iter())?;
-        begin(&self.watched, &self.bell, lane, call, function, function.timeout);
+        begin(&self.watched, &self.waker, lane, call, function, function.timeout);
         let answer = self.guest.answer(index, &columns, call.header.rows as usize, progress.word());
         end(&self.watched);
         drop(columns);
@@ -361,21 +361,21 @@ fn tell(lane: &mut GuestLane, call: Call, answer: Answer<'_>) -> io::Result<bool
 /// its call ends, and must not answer it.
 fn begin(
     watched: &Watched,
-    bell: &Bell,
+    waker: &Waker,
     lane: *mut GuestLane,
     call: Call,
     function: &Function,
     limit: Option<f64>,
 ) {
-    watched.begin(Words { lane, call }, limit, function.memory_limit.unwrap_or(MEMORY as u64));
+    watched.begin(PendingCall { lane, call }, limit, function.memory_limit.unwrap_or(MEMORY as u64));
     // The watch sees the words above, and does not sleep while they are there.
-    bell.call();
+    waker.begin_call();
 }
 
 /// The isolate works no longer.
 fn end(watched: &Watched) {
     watched.limit.store(0, Relaxed);
-    if lock(&watched.words).take().is_none() {
+    if lock(&watched.pending_call).take().is_none() {
         // Someone has answered, and is about to end the process.
         loop {
             std::thread::park();
@@ -455,8 +455,8 @@ mod tests {
             engine.submit(Address::call(0), 1, &()).unwrap().unwrap();
             let call = guest.next_call().unwrap().unwrap();
             let watched = Watched::new(guest.progress().clone());
-            *lock(&watched.words) = Some(Words { lane: &raw mut guest, call });
-            assert!(watched.speak(Reason::Memory, "it is too large"));
+            *lock(&watched.pending_call) = Some(PendingCall { lane: &raw mut guest, call });
+            assert!(watched.fail_pending_call(Reason::Memory, "it is too large"));
             for _ in 0..before {
                 assert_eq!(engine.try_collect().unwrap().unwrap().kind, BATCH);
             }
@@ -480,7 +480,7 @@ mod tests {
         let seconds = |seconds: u64| seconds * 1_000_000_000;
         let mut seen = Seen::default();
         for limit in [5, 1] {
-            watched.begin(Words { lane, call }, Some(limit as f64), 0);
+            watched.begin(PendingCall { lane, call }, Some(limit as f64), 0);
             watched.look(&mut seen);
             assert!(!seen.noting, "it has only begun");
             seen.since -= seconds(limit) - seconds(1) / 2;
@@ -488,7 +488,7 @@ mod tests {
             assert!(!seen.noting, "it has half a second left");
             end(&watched);
         }
-        watched.begin(Words { lane, call }, Some(1.0), 0);
+        watched.begin(PendingCall { lane, call }, Some(1.0), 0);
         watched.look(&mut seen);
         seen.since -= seconds(1);
         watched.look(&mut seen);

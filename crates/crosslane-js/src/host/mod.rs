@@ -1,11 +1,21 @@
-//! The process around the isolates: a zygote whose lanes are threads, one isolate each.
+//! The host process of JavaScript: a zygote whose lanes are threads, with one isolate each.
+//!
+//! | file | what is in it | which thread runs it |
+//! |---|---|---|
+//! | `zygote` | the main loop: requests of the engine, new lanes, lanes to be closed | main |
+//! | `loader` | loads the library in a child process, and gets its snapshot from there | main |
+//! | `watch` | finds calls that take too much time or memory, and ends them | main |
+//! | `thread_memory` | what the kernel counts of a thread's memory and time | main |
+//! | `lane` | answers the calls of one engine connection | a lane's |
+//! | `waker` | wakes the main thread | lanes' |
+//! | `attention` | whether the main thread has calls to watch | all |
 
 pub mod attention;
-mod bell;
 mod lane;
 mod loader;
-mod process;
 mod thread_memory;
+mod waker;
 mod watch;
+mod zygote;
 
-pub use process::{check, run};
+pub use zygote::{check, run};

@@ -7,7 +7,7 @@ use std::fs;
 use std::time::Duration;
 
 /// The bytes of all pages that a thread of this process was given since it began; some may be gone again.
-pub(crate) fn given_to(thread: Pid) -> u64 {
+pub(crate) fn faulted_by(thread: Pid) -> u64 {
     in_bytes(told_of(thread, 8).map(|[minflt]| minflt))
 }
 
@@ -63,16 +63,16 @@ mod tests {
         const SIZE: u64 = 64 << 20;
         rustix::thread::disable_transparent_huge_pages(true).expect("a setting of this process");
         let me = rustix::thread::gettid();
-        let before = (given_to(me), held());
+        let before = (faulted_by(me), held());
         let filled = std::thread::spawn(|| {
-            let before = given_to(rustix::thread::gettid());
+            let before = faulted_by(rustix::thread::gettid());
             let filled = vec![1u8; SIZE as usize];
-            assert!(given_to(rustix::thread::gettid()) >= before + SIZE);
+            assert!(faulted_by(rustix::thread::gettid()) >= before + SIZE);
             filled
         });
         let filled = filled.join().expect("the thread asserts what is so");
         assert!(held() >= before.1 + SIZE / 2);
-        assert!(given_to(me) < before.0 + SIZE / 2);
+        assert!(faulted_by(me) < before.0 + SIZE / 2);
         drop(filled);
     }
 }

@@ -8,7 +8,7 @@
 //!
 //! | the pages exceed | what follows |
 //! |---|---|
-//! | 1.5 times the function's limit, as V8's own limit for such code, and [`ROOM`] | the call is to end at its next check; if there is none within [`GREEDY`], the process ends |
+//! | 1.5 times the function's limit, as V8's own limit for such code, and [`ROOM`] | the call is to end at its next check; if there is none within [`LONGEST_EXCESS`], the process ends |
 //! | that and the limit once more | the process ends at once |
 //!
 //! Pages that were given back count, too; so what counts is at most what the process holds. Before the process ends, the
@@ -36,7 +36,7 @@ const NOTE: Duration = Duration::from_millis(100);
 /// For how long a call may go on after it used up its memory. Where V8 does not come to a check, it may fill a table for
 /// minutes. This is time in which its thread runs: where the machine has more to do than it can, a call that comes to a
 /// check at once has to wait for a processor.
-const GREEDY: Duration = Duration::from_millis(500);
+const LONGEST_EXCESS: Duration = Duration::from_millis(500);
 
 /// The same for a thread that does not run: it may wait for something that never happens.
 const WAITING: Duration = Duration::from_secs(60);
@@ -46,7 +46,7 @@ const ROOM: u64 = 64 << 20;
 
 /// How long the end of a process waits for an engine that is slow to take its replies. The host's watch waits for nothing
 /// longer: it is there for all lanes.
-const WORDS: Duration = Duration::from_secs(1);
+const LONGEST_REPLY: Duration = Duration::from_secs(1);
 
 /// What the host's watch knows of a lane.
 #[derive(Debug)]
@@ -66,7 +66,7 @@ pub(crate) struct Watched {
     pub(super) closed: AtomicBool,
     pub(crate) ended: AtomicBool,
     /// The right to answer the call at work.
-    pub(super) words: Mutex<Option<Words>>,
+    pub(super) pending_call: Mutex<Option<PendingCall>>,
 }
 
 /// What the watch saw of a lane when it last looked.
@@ -78,7 +78,7 @@ pub(crate) struct Seen {
     pub(super) since: u64,
     pub(super) noting: bool,
     /// When the call at work had used up its memory, and for how long its thread had run then.
-    pub(super) greedy_since: Option<(Instant, Duration)>,
+    pub(super) excess_since: Option<(Instant, Duration)>,
     /// What the lane's thread had been given when the call at work was asked for a sign.
     pub(super) given: Option<u64>,
 }
@@ -86,14 +86,14 @@ pub(crate) struct Seen {
 /// Whoever takes this answers the call: the lane when it is done, or someone else whose next act is to
 /// end the process.
 #[derive(Debug)]
-pub(super) struct Words {
+pub(super) struct PendingCall {
     pub(super) lane: *mut GuestLane,
     pub(super) call: Call,
 }
 
 // SAFETY: the pointer is used once, by whoever took the words out of their mutex; the lane's own thread uses
 // the lane only if it took them itself.
-unsafe impl Send for Words {}
+unsafe impl Send for PendingCall {}
 
 pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
@@ -112,13 +112,13 @@ impl Watched {
             memory: AtomicU64::new(0),
             closed: AtomicBool::new(false),
             ended: AtomicBool::new(false),
-            words: Mutex::new(None),
+            pending_call: Mutex::new(None),
         }
     }
 
     /// The isolate begins to work, within `limit` seconds and `memory` bytes.
-    pub(super) fn begin(&self, words: Words, limit: Option<f64>, memory: u64) {
-        *lock(&self.words) = Some(words);
+    pub(super) fn begin(&self, pending_call: PendingCall, limit: Option<f64>, memory: u64) {
+        *lock(&self.pending_call) = Some(pending_call);
         self.memory.store(memory, Relaxed);
         // Released with the limit, so that a watch that sees the limit sees that this is another work.
         self.works.fetch_add(1, Relaxed);
@@ -138,12 +138,12 @@ impl Watched {
         let pending = handle.as_ref().and_then(|handle| handle.pending());
         let attempt = handle.as_ref().and_then(|handle| handle.attempt());
         if pending != Some(Reason::Memory) {
-            seen.greedy_since = None;
-        } else if too_much || self.is_greedy_for_long(seen) {
-            if self.speak(Reason::Memory, "a call used up its memory and could not be ended") {
+            seen.excess_since = None;
+        } else if too_much || self.is_excess_for_long(seen) {
+            if self.fail_pending_call(Reason::Memory, "a call used up its memory and could not be ended") {
                 std::process::abort();
             }
-            seen.greedy_since = None;
+            seen.excess_since = None;
         }
         let word = self.progress.word().load(Relaxed);
         let (now, limit, progress) = (now(), self.limit.load(Acquire), self.progress.get());
@@ -164,10 +164,10 @@ impl Watched {
     }
 
     /// Whether a call has not ended in the time that it has for that.
-    pub(super) fn is_greedy_for_long(&self, seen: &mut Seen) -> bool {
+    pub(super) fn is_excess_for_long(&self, seen: &mut Seen) -> bool {
         let worked = thread_memory::worked_by(self.thread);
-        let (since, before) = *seen.greedy_since.get_or_insert_with(|| (Instant::now(), worked));
-        worked.saturating_sub(before) > GREEDY || since.elapsed() > WAITING
+        let (since, before) = *seen.excess_since.get_or_insert_with(|| (Instant::now(), worked));
+        worked.saturating_sub(before) > LONGEST_EXCESS || since.elapsed() > WAITING
     }
 
     /// Ends a call that fills more memory than it may and comes to no check. Whether it is too much to wait for that.
@@ -175,7 +175,7 @@ impl Watched {
         match handle.sign() {
             Some(false) => {}
             Some(true) => {
-                seen.given = Some(thread_memory::given_to(self.thread));
+                seen.given = Some(thread_memory::faulted_by(self.thread));
                 return false;
             }
             None => {
@@ -185,7 +185,7 @@ impl Watched {
         }
         // V8 may have asked by itself.
         let Some(given) = seen.given else { return false };
-        let filled = thread_memory::given_to(self.thread).saturating_sub(given);
+        let filled = thread_memory::faulted_by(self.thread).saturating_sub(given);
         let limit = self.memory.load(Relaxed);
         let most = limit.saturating_add(limit / 2).saturating_add(ROOM);
         if filled <= most {
@@ -200,7 +200,7 @@ impl Watched {
 
     /// Whether a call is at work, rather than the lane waiting, booting or going away.
     pub(crate) fn is_at_work(&self) -> bool {
-        lock(&self.words).is_some()
+        lock(&self.pending_call).is_some()
     }
 
     /// Ends the lane, whatever it does.
@@ -210,8 +210,8 @@ impl Watched {
     }
 
     /// Tells the caller of the call at work why the process ends, which must follow. False if there is none.
-    pub(super) fn speak(&self, reason: Reason, what: &str) -> bool {
-        let Some(Words { lane, call }) = lock(&self.words).take() else { return false };
+    pub(super) fn fail_pending_call(&self, reason: Reason, what: &str) -> bool {
+        let Some(PendingCall { lane, call }) = lock(&self.pending_call).take() else { return false };
         let row = self.progress.get().1;
         let mut message = format!("its process had to be ended: {what}");
         if reason == Reason::Memory {
@@ -222,7 +222,7 @@ impl Watched {
         // Its thread is in V8, and will not touch it again.
         let lane = unsafe { &mut *lane };
         let row = (row & COUNT == 0).then_some((row & !WRITING) as usize);
-        let end = Instant::now() + WORDS;
+        let end = Instant::now() + LONGEST_REPLY;
         // An engine that is not told sees that the process has ended.
         let _ = lane.fail_after(call, &failure, row, |lane, size| {
             let has_room = lane.wait_for_room_or(size, || Instant::now() >= end)?;

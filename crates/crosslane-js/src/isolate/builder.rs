@@ -11,7 +11,7 @@ use super::ffi::{self, ClOutcome, ClText};
 use super::handle::Handle;
 use super::heap::Isolate;
 use super::prelude::PRELUDE;
-use super::snapshot::{Snapshot, Tenant};
+use super::snapshot::{Snapshot, SnapshotUse};
 use super::values::Argument;
 use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
@@ -38,10 +38,10 @@ impl Builder {
         let mut host = HostBox::new(host);
         let mut outcome = ClOutcome::EMPTY;
         let prelude = ClText::new(PRELUDE.as_bytes());
-        let tenant = Tenant::new(blob);
+        let snapshot_use = SnapshotUse::new(blob);
         // SAFETY: the host lives as long as the isolate; the blob does as its callers see to.
         let raw = unsafe { ffi::cl_builder(blob, prelude, &host.table(), memory, &mut outcome) };
-        let isolate = Isolate::new(engine::booted(raw, &outcome)?, None, host, tenant);
+        let isolate = Isolate::new(engine::booted(raw, &outcome)?, None, host, snapshot_use);
         // SAFETY: nothing was called since.
         unsafe { engine::check(&outcome)? };
         Ok(Self { isolate })

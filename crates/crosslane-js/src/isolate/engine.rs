@@ -95,7 +95,7 @@ pub(crate) fn initialize() {
     static ONCE: Once = Once::new();
     // WebAssembly and shared memory are ways to use memory that no limit sees. Collectors with threads of
     // their own take the cores from the other lanes (a tenth of the throughput of text functions). What V8
-    // would add where an isolate boots from a snapshot is in the snapshot (`js/language/missing.js`).
+    // would add where an isolate boots from a snapshot is in the snapshot (`js/language/polyfills.js`).
     const FLAGS: &[u8] = b"--no-expose-wasm --no-harmony-sharedarraybuffer --no-harmony-atomics \
         --no-harmony-object-has-own --no-harmony-relative-indexing-methods --no-harmony-array-find-last \
         --stack-size=3900 --single-threaded-gc --no-verify-snapshot-checksum";

@@ -5,7 +5,7 @@ use super::engine::{Host, LARGEST_OBJECTS, STACK, Thrown, booted, check, initial
 use super::ffi::{self, ClOutcome, ClText, ClValue};
 use super::handle::Handle;
 use super::prelude::PRELUDE;
-use super::snapshot::{Snapshot, Tenant};
+use super::snapshot::{Snapshot, SnapshotUse};
 use super::values::{Argument, Reply, Value};
 use std::ffi::CStr;
 use std::fmt;
@@ -24,7 +24,7 @@ pub struct Isolate {
     host: Box<HostBox>,
     /// The parts of the last call's result.
     parts: Vec<ClValue>,
-    tenant: Tenant,
+    snapshot_use: SnapshotUse,
 }
 
 impl fmt::Debug for Isolate {
@@ -62,11 +62,11 @@ impl Isolate {
         let blob = snapshot.as_ref().map_or(ClText::EMPTY, |snapshot| snapshot.text());
         let prelude = ClText::new(PRELUDE.as_bytes());
         let mut outcome = ClOutcome::EMPTY;
-        let tenant = Tenant::new(blob);
+        let snapshot_use = SnapshotUse::new(blob);
         // SAFETY: the snapshot lives as long as the isolate, and so does the host.
         let raw =
             unsafe { ffi::cl_boot(false, blob, prelude, &host.table(), memory, hard, STACK, &mut outcome) };
-        let this = Self::new(booted(raw, &outcome)?, snapshot, host, tenant);
+        let this = Self::new(booted(raw, &outcome)?, snapshot, host, snapshot_use);
         // SAFETY: nothing was called since.
         unsafe { check(&outcome)? };
         Ok(this)
@@ -76,9 +76,9 @@ impl Isolate {
         raw: NonNull<ffi::ClIsolate>,
         snapshot: Option<Arc<Snapshot>>,
         host: Box<HostBox>,
-        tenant: Tenant,
+        snapshot_use: SnapshotUse,
     ) -> Self {
-        Self { raw, handle: Handle::new(raw), snapshot, host, parts: Vec::new(), tenant }
+        Self { raw, handle: Handle::new(raw), snapshot, host, parts: Vec::new(), snapshot_use }
     }
 
     /// What ends its calls.
@@ -172,7 +172,7 @@ impl Isolate {
             drop(std::ptr::read(&this.handle));
             drop(std::ptr::read(&this.snapshot));
             drop(std::ptr::read(&this.parts));
-            drop(std::ptr::read(&this.tenant));
+            drop(std::ptr::read(&this.snapshot_use));
             blob
         }
     }

@@ -1,8 +1,23 @@
-//! An isolate: one heap of JavaScript objects, used by one thread at a time.
+//! An isolate: one heap of JavaScript objects, used by one thread at a time. This folder wraps the C interface of
+//! `shim/shim.h`.
 //!
-//! An isolate calls methods of the prelude (`src/js`), which holds the library's functions. Whoever
-//! has its [`Handle`] can end what it does at any time: the call then fails as [`Thrown::Ended`], and the
-//! isolate can be used again.
+//! An isolate calls methods of the prelude (`src/js`), which holds the library's functions. Any thread that has
+//! the isolate's [`Handle`] can end a call at any time: the call then fails as [`Thrown::Ended`], and the isolate
+//! can be used again.
+//!
+//! | file | what is in it | which thread runs it |
+//! |---|---|---|
+//! | `engine` | starts V8; what an isolate asks of its host; how a call fails | any |
+//! | `heap` | [`Isolate`]: boots, calls methods, frees | the isolate's |
+//! | `handle` | [`Handle`]: ends calls | any |
+//! | `builder` | loads a library and makes its snapshot | the loading process's |
+//! | `snapshot` | [`Snapshot`]: the bytes that isolates boot from | any |
+//! | `prelude` | the files of `src/js` as one text, with the rules of `value_rules` | any |
+//! | `value_rules` | limits and messages that the prelude shares with the guests in Rust | any |
+//! | `values` | arguments and results of calls | the isolate's |
+//! | `callbacks` | functions that V8 calls | the isolate's |
+//! | `url` | parses URLs for the prelude | the isolate's |
+//! | `ffi` | the declarations of the shim | any |
 
 mod builder;
 mod callbacks;
@@ -11,9 +26,9 @@ pub(crate) mod ffi;
 mod handle;
 mod heap;
 mod prelude;
-pub(crate) mod rules;
 mod snapshot;
 mod url;
+pub(crate) mod value_rules;
 mod values;
 
 pub(crate) use builder::{Builder, warmed};
@@ -23,5 +38,5 @@ pub use handle::Handle;
 pub use heap::Isolate;
 pub(crate) use prelude::SMALL_PRELUDE;
 pub use snapshot::Snapshot;
-pub(crate) use snapshot::Tenant;
+pub(crate) use snapshot::SnapshotUse;
 pub(crate) use values::{Argument, Part, Reply, Value};

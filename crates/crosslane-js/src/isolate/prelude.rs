@@ -1,6 +1,6 @@
 //! The JavaScript side of the guest, as one text.
 
-use super::rules;
+use super::value_rules;
 use std::sync::LazyLock;
 
 /// The JavaScript side of the guest.
@@ -9,7 +9,7 @@ pub(crate) static PRELUDE: LazyLock<String> = LazyLock::new(|| prelude("print, u
 const FULL: &str = concat!(
     include_str!("../js/language/primordials.js"),
     include_str!("../js/language/values.js"),
-    include_str!("../js/language/missing.js"),
+    include_str!("../js/language/polyfills.js"),
     include_str!("../js/language/json.js"),
     include_str!("../js/loops/columns.js"),
     include_str!("../js/web/intl.js"),
@@ -20,13 +20,13 @@ const FULL: &str = concat!(
     include_str!("../js/loops/compile.js"),
     include_str!("../js/loops/run.js"),
     include_str!("../js/web/clone.js"),
-    include_str!("../js/loops/saved.js"),
+    include_str!("../js/loops/serialize.js"),
     include_str!("../js/loops/sink.js"),
     include_str!("../js/loops/scan.js"),
     include_str!("../js/loops/aggregate.js"),
     include_str!("../js/web/console.js"),
     include_str!("../js/library/declare.js"),
-    include_str!("../js/loops/warm.js"),
+    include_str!("../js/loops/warm_up.js"),
     include_str!("../js/library/describe.js"),
     include_str!("../js/library/guest.js"),
     "return methods;"
@@ -38,7 +38,7 @@ pub(crate) static SMALL_PRELUDE: LazyLock<String> = LazyLock::new(|| prelude("pr
 const SMALL: &str = concat!(
     include_str!("../js/language/primordials.js"),
     include_str!("../js/language/values.js"),
-    include_str!("../js/language/missing.js"),
+    include_str!("../js/language/polyfills.js"),
     include_str!("../js/web/console.js"),
     include_str!("../js/library/describe.js"),
     "return { describe };"
@@ -46,5 +46,5 @@ const SMALL: &str = concat!(
 
 /// A function of these parameters with this body, which knows the rules.
 fn prelude(parameters: &str, body: &str) -> String {
-    format!("(function ({parameters}) {{ 'use strict';\n{}{body} }})", rules::source())
+    format!("(function ({parameters}) {{ 'use strict';\n{}{body} }})", value_rules::source())
 }

@@ -77,13 +77,13 @@ impl Snapshot {
 
 /// The snapshot of the isolates that live in this process, and their number. V8 shares what is read-only in a
 /// snapshot between all isolates, and crashes if they have different ones.
-static TENANTS: Mutex<(usize, usize)> = Mutex::new((0, 0));
+static IN_USE: Mutex<(usize, usize)> = Mutex::new((0, 0));
 
-/// An isolate's part of [`TENANTS`].
+/// An isolate's part of [`IN_USE`].
 #[derive(Debug)]
-pub(crate) struct Tenant;
+pub(crate) struct SnapshotUse;
 
-impl Tenant {
+impl SnapshotUse {
     /// # Panics
     /// If isolates of another snapshot live in this process.
     pub(crate) fn new(snapshot: ClText) -> Self {
@@ -92,18 +92,18 @@ impl Tenant {
 
     /// `None` if isolates of another snapshot live in this process.
     pub(crate) fn try_new(snapshot: ClText) -> Option<Self> {
-        let mut tenants = TENANTS.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut in_use = IN_USE.lock().unwrap_or_else(PoisonError::into_inner);
         let snapshot = snapshot.data.addr();
-        if tenants.1 > 0 && tenants.0 != snapshot {
+        if in_use.1 > 0 && in_use.0 != snapshot {
             return None;
         }
-        *tenants = (snapshot, tenants.1 + 1);
+        *in_use = (snapshot, in_use.1 + 1);
         Some(Self)
     }
 }
 
-impl Drop for Tenant {
+impl Drop for SnapshotUse {
     fn drop(&mut self) {
-        TENANTS.lock().unwrap_or_else(PoisonError::into_inner).1 -= 1;
+        IN_USE.lock().unwrap_or_else(PoisonError::into_inner).1 -= 1;
     }
 }

@@ -1,4 +1,12 @@
-//! A library: a file and its modules, loaded once and kept as a snapshot.
+//! A library: a JavaScript file and the modules that it imports. The loading process runs this code once, makes a
+//! snapshot, and ends; the lanes' isolates boot from the snapshot.
+//!
+//! | file | what is in it |
+//! |---|---|
+//! | `load` | loads a file and its imports, and reads the declarations of its functions |
+//! | `source` | makes an ES module of a file: JSON, CommonJS, TypeScript |
+//! | `typescript` | removes types from TypeScript |
+//! | `unreadable` | the error of a file that is no module |
 
 mod load;
 mod source;
@@ -6,4 +14,4 @@ mod source;
 mod typescript;
 mod unreadable;
 
-pub use load::*;
+pub use load::{Function, Library, Stage, from_source, load};

@@ -1,8 +1,8 @@
 //! What V8 gets of a file: an ES module, whatever the file is. Lines stay where they are, for messages.
 
 #[cfg(feature = "typescript")]
+use super::typescript::strip_types;
 use super::unreadable::Unreadable;
-use crate::library::typescript::strip_types;
 use std::path::Path;
 
 /// The endings of files that are modules, for advice.

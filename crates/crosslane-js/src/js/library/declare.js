@@ -171,7 +171,7 @@ function checkAggregate(made, { classes }) {
   const state = isClass ? construct(made, []) : made.start();
   if (state === undefined) throw new DeclarationError(`${name}: start gives undefined, which is no state`);
   try {
-    saved(state, prototypesOf(made, classes));
+    serialized(state, prototypesOf(made, classes));
   } catch (error) {
     throw new DeclarationError(
       `${name}: in a new state, ${error.message}; the option classes names the classes of objects in it`,

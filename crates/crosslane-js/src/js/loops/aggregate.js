@@ -100,9 +100,10 @@ function prepareAggregate(declared, types) {
     [STATE],
     types.returns,
   );
-  const savedState = (number) => (states[number] === undefined ? null : saved(states[number], prototypes));
-  add(SAVE, savedState, [STATE], TEXT);
-  add(LOAD, (number, text) => merged(number, loaded(text, prototypes)), [STATE, TEXT], NOTHING);
+  const serializedState = (number) =>
+    states[number] === undefined ? null : serialized(states[number], prototypes);
+  add(SAVE, serializedState, [STATE], TEXT);
+  add(LOAD, (number, text) => merged(number, deserialized(text, prototypes)), [STATE, TEXT], NOTHING);
   add(FORGET, forget, [STATE], NOTHING);
   const holdsStates = () => states.length > 0 || (waiting !== undefined && waiting.count() > 0);
   return { __proto__: null, spec: { ...types, ...spec, __proto__: null }, entries, waiting, holdsStates };

@@ -230,12 +230,12 @@ function without(valid, i) {
 }
 
 // Makes all rows from this one on not NULL. Gives how many rows before it are NULL.
-function restored(valid, rows) {
+function validityFor(valid, rows) {
   if (valid === undefined) return 0;
   let nulls = 0;
   for (let index = 0; index < lengthOf(valid); index++) {
-    const kept = rows - 8 * index;
-    if (kept < 8) valid[index] |= kept > 0 ? 0xff << kept : 0xff;
+    const left = rows - 8 * index;
+    if (left < 8) valid[index] |= left > 0 ? 0xff << left : 0xff;
     for (let bits = ~valid[index] & 0xff; bits !== 0; bits &= bits - 1) nulls++;
   }
   return nulls;
@@ -308,7 +308,7 @@ function flat(outputs) {
 // how many rows there will be for one of the batch; it stays small in lists of lists. Gives the function's name, and the sources of what `finish` gives: rows, NULLs,
 // bitmap, buffers, and then the children's. `kept` is the source of how many rows the column keeps where the source's `backs`
 // run.
-function writer(type, source, factor = 1, kept = "n") {
+function writer(type, source, factor = 1, rowCount = "n") {
   const expected = `${factor} * rows`;
   const id = source.id();
   const name = stringify(type.name);
@@ -317,7 +317,7 @@ function writer(type, source, factor = 1, kept = "n") {
     outputs[outputs.length] = expression;
   };
   source.add(`let c${id} = 0, z${id} = 0, v${id};`);
-  source.back(`const t${id} = ${kept}; z${id} = restored(v${id}, t${id}); c${id} = t${id};`);
+  source.back(`const t${id} = ${rowCount}; z${id} = validityFor(v${id}, t${id}); c${id} = t${id};`);
   let append;
   let empty = "";
   const column = (kind, per = 1) => {
@@ -510,9 +510,9 @@ function writer(type, source, factor = 1, kept = "n") {
 }
 
 // The writers of a STRUCT's fields: their functions' names. Their outputs are added to those given.
-function fieldWriters(type, source, factor, outputs, kept) {
+function fieldWriters(type, source, factor, outputs, rowCount) {
   return mapped(type.fields, (field) => {
-    const child = writer(field.type, source, factor, kept);
+    const child = writer(field.type, source, factor, rowCount);
     addAll(outputs, child.outputs);
     return child.call;
   });

@@ -147,7 +147,7 @@ const passed = (column) =>
   column.admits ? `(${column.valid("i")} ? ${column.value("i")} : null)` : column.value("i");
 
 // The arguments with those of a list behind them.
-function spread(fixed, rest) {
+function appended(fixed, rest) {
   return addAll(addAll(list(), fixed), rest);
 }
 
@@ -165,7 +165,7 @@ function called(spec, read) {
   if (!spec.variadic) return `${callee}(${join(values, ", ")})`;
   const rest = withoutLast(values);
   const itself = spec.stateful ? "f" : "undefined";
-  return `apply(${callee}, ${itself}, ${values.length === 0 ? rest : `spread([${join(values, ", ")}], ${rest})`})`;
+  return `apply(${callee}, ${itself}, ${values.length === 0 ? rest : `appended([${join(values, ", ")}], ${rest})`})`;
 }
 
 // The loop that calls a row function. `kept` makes it keep the results, for types of variable length.
@@ -250,7 +250,7 @@ function vectors(spec) {
       }
       batch.chosen = chosen;
       const count = chosen === undefined ? rows : lengthOf(chosen);
-      return spread([${join(arrays, ", ")}], ${rest});
+      return appended([${join(arrays, ", ")}], ${rest});
     }`,
   );
 }

@@ -85,24 +85,24 @@ const deadline = (since) => since + (batch.prepared.spec.timeout ?? Infinity) * 
 function beginRows() {
   const { rows, prepared } = batch;
   const store = STORES[prepared.spec.returns.kind];
-  batch.out = store === undefined ? blank(rows) : room(store.array, rows * store.per);
+  batch.out = store === undefined ? blank(rows) : resultArray(store.array, rows * store.per);
   return loop(0);
 }
 
 // The arrays for results of row functions by their kinds. No code of the user sees them, so one batch after the other has
 // the same ones: the host has read the results of the last batch when the next begins.
-const rooms = { __proto__: null };
-const MOST_KEPT = 32768;
+const resultArrays = { __proto__: null };
+const MOST_REUSED = 32768;
 
 // An array of this kind for so many results. What earlier ones have left in it is there.
-function room(kind, length) {
+function resultArray(kind, length) {
   const Kind = globals[kind];
-  if (length > MOST_KEPT) return new Kind(length);
-  let array = rooms[kind];
+  if (length > MOST_REUSED) return new Kind(length);
+  let array = resultArrays[kind];
   if (array === undefined || lengthOf(array) < length) {
     let size = 1024;
     while (size < length) size *= 2;
-    array = rooms[kind] = new Kind(size);
+    array = resultArrays[kind] = new Kind(size);
   }
   return prefix(array, length, Kind);
 }

@@ -174,7 +174,8 @@ function openScan(prepared, isTable, word, memory) {
   const wanted = isTable ? values[1] : null;
   scan = new Scan(prepared, sinkFor(prepared, wanted, isTable), isTable);
   const given = list();
-  if (isTable && spec.partitions !== null) given[0] = values[0] === null ? undefined : loaded(values[0]);
+  if (isTable && spec.partitions !== null)
+    given[0] = values[0] === null ? undefined : deserialized(values[0]);
   const first = isTable ? 2 : 0;
   for (let at = 0; at < named.length; at++) {
     const value = values[first + at];

@@ -5,12 +5,20 @@ const { now } = Date;
 let timers = list();
 let lastTimer = 0;
 // Whether those that are started now are kept for later batches.
-let keeps = false;
+let timersOutliveBatch = false;
 
 function setTimer(call, milliseconds, repeat, passed) {
   if (typeof call !== "function") throw new TypeError(`a timer calls a function, not ${show(call)}`);
   const delay = max(0, Number(milliseconds) || 0);
-  timers[timers.length] = { id: ++lastTimer, due: now() + delay, delay, repeat, call, passed, kept: keeps };
+  timers[timers.length] = {
+    id: ++lastTimer,
+    due: now() + delay,
+    delay,
+    repeat,
+    call,
+    passed,
+    outlivesBatch: timersOutliveBatch,
+  };
   return lastTimer;
 }
 
@@ -24,14 +32,14 @@ globalThis.clearTimeout = globalThis.clearInterval = clearTimer;
 
 // Another batch begins, or the same again.
 function clearTimers() {
-  keeps = false;
-  if (timers.length > 0) timers = chosenOf(timers, (timer) => timer.kept);
+  timersOutliveBatch = false;
+  if (timers.length > 0) timers = chosenOf(timers, (timer) => timer.outlivesBatch);
 }
 
 // Something was set up: its timers are those of now, and what its promises start before the next batch.
 function keepTimers() {
-  keeps = true;
-  for (let i = 0; i < timers.length; i++) timers[i].kept = true;
+  timersOutliveBatch = true;
+  for (let i = 0; i < timers.length; i++) timers[i].outlivesBatch = true;
 }
 
 // Calls what is due. Whether anything was.
@@ -45,11 +53,11 @@ function runTimers() {
     if (chosenOf(timers, (other) => other === timer).length === 0) continue;
     if (timer.repeat) timer.due = now() + max(1, timer.delay);
     else clearTimer(timer.id);
-    keeps = timer.kept;
+    timersOutliveBatch = timer.outlivesBatch;
     try {
       apply(timer.call, undefined, timer.passed);
     } finally {
-      keeps = false;
+      timersOutliveBatch = false;
     }
   }
   return due.length > 0;

@@ -6,22 +6,22 @@ use std::os::unix::net::UnixStream;
 
 /// What wakes the main thread.
 #[derive(Debug)]
-pub(crate) struct Bell {
+pub(crate) struct Waker {
     pub(super) attention: Attention,
     pub(super) end: UnixStream,
 }
 
-impl Bell {
+impl Waker {
     /// Something has happened that it must see.
-    pub(super) fn ring(&self) -> io::Result<()> {
+    pub(super) fn wake(&self) -> io::Result<()> {
         (&self.end).write_all(b"l")
     }
 
     /// A call is at work, and may take too long or too much.
-    pub(crate) fn call(&self) {
+    pub(crate) fn begin_call(&self) {
         if self.attention.begin() {
             // It fails if the main thread is gone, and with it the process.
-            let _ = self.ring();
+            let _ = self.wake();
         }
     }
 }

@@ -1,8 +1,9 @@
 //! A guest: an isolate that answers calls of its library's functions.
 
 use crate::guest::columns;
+use crate::guest::outcome::{Answer, News, Step};
 use crate::guest::results::Results;
-use crate::isolate::rules;
+use crate::isolate::value_rules;
 use crate::isolate::{Argument, Handle, Host, Isolate, Part, Reason, Thrown, Value};
 use crate::library::{Function, Library};
 use crosslane::batch::Column;
@@ -17,47 +18,6 @@ use std::time::Duration;
 
 /// The limit of a function that names none, in bytes.
 pub const MEMORY: usize = 512 << 20;
-
-/// What became of a call.
-#[derive(Debug)]
-pub enum Answer<'a> {
-    /// Its results.
-    Done(Results<'a>, Mishaps),
-    /// It has none.
-    Nothing(Mishaps),
-    /// Why it failed, and for which row if one is to blame.
-    Failed(Failure, Option<usize>),
-    /// Nobody waits for it any more.
-    Closed,
-}
-
-/// What became of a scan.
-#[derive(Debug)]
-pub enum Step<'a> {
-    /// It was begun, or ended.
-    Done,
-    /// So many rows, and how many of them failed and are NULL.
-    Rows {
-        /// The rows.
-        results: Results<'a>,
-        /// How many.
-        rows: usize,
-        /// How many of them failed and are NULL.
-        errors: u32,
-        /// Whether no more come.
-        last: bool,
-    },
-    /// It waits, and there is news.
-    Interrupted,
-    /// Why it failed. There may be rows from before.
-    Failed(Failure),
-    /// Nobody waits for it any more.
-    Closed,
-}
-
-/// How a guest learns in the midst of a scan that it was sent something: the word and what it was when there was nothing.
-#[derive(Debug, Clone, Copy)]
-pub struct News<'a>(pub &'a AtomicU64, pub u64);
 
 /// How often a scan that waits for a timer looks for news.
 const LOOK: Duration = Duration::from_millis(20);
@@ -361,7 +321,7 @@ impl Guest {
 
     /// What a call that was ended says; `None` if nobody waits for it.
     fn failure(&mut self, function: &Function, thrown: Thrown) -> Option<Failure> {
-        self.failure_or(function, thrown, || rules::late(function.timeout.unwrap_or_default()))
+        self.failure_or(function, thrown, || value_rules::late(function.timeout.unwrap_or_default()))
     }
 
     /// The same of what has a time that is not the function's: what it says if it was `late`.

@@ -21,7 +21,7 @@ const bufferLetters = (buffer) => {
   return text;
 };
 
-function unsaveable(value) {
+function notSerializable(value) {
   let text = "an object that cannot be shown";
   try {
     text = show(value);
@@ -42,7 +42,7 @@ function partOf(kind, content) {
 
 // A value as JSON can have it. `seen` are the objects by their numbers; `classes` the prototypes that objects may have
 // beside that of all, null among them.
-function savedPart(value, seen, classes) {
+function serializedPart(value, seen, classes) {
   switch (typeof value) {
     case "string":
     case "boolean":
@@ -60,7 +60,7 @@ function savedPart(value, seen, classes) {
     case "object":
       break;
     default:
-      throw unsaveable(value);
+      throw notSerializable(value);
   }
   if (value === null) return null;
   const known = mapGet(seen, value);
@@ -68,7 +68,7 @@ function savedPart(value, seen, classes) {
   mapSet(seen, value, sizeOfMap(seen));
   const made = list();
   const add = (part) => {
-    made[made.length] = savedPart(part, seen, classes);
+    made[made.length] = serializedPart(part, seen, classes);
   };
   if (isArray(value)) {
     made[0] = ARRAY;
@@ -110,10 +110,10 @@ function savedPart(value, seen, classes) {
     return made;
   }
   if (prototype === ArrayBuffer.prototype) return partOf(BUFFER, bufferLetters(value));
-  throw unsaveable(value);
+  throw notSerializable(value);
 }
 
-function loadedPart(part, seen, classes) {
+function deserializedPart(part, seen, classes) {
   if (typeof part !== "object" || part === null) return part;
   const kind = part[0];
   if (kind === UNDEFINED) return undefined;
@@ -126,7 +126,7 @@ function loadedPart(part, seen, classes) {
     seen[number] = made;
     return made;
   };
-  const at = (index) => loadedPart(part[index], seen, classes);
+  const at = (index) => deserializedPart(part[index], seen, classes);
   note(undefined);
   switch (kind) {
     case ARRAY: {
@@ -166,10 +166,10 @@ function loadedPart(part, seen, classes) {
 
 const NO_CLASSES = addAll(list(), [null]);
 
-function saved(value, classes = NO_CLASSES) {
-  return stringify(savedPart(value, new Map(), classes));
+function serialized(value, classes = NO_CLASSES) {
+  return stringify(serializedPart(value, new Map(), classes));
 }
 
-function loaded(text, classes = NO_CLASSES) {
-  return loadedPart(parse(text), list(), classes);
+function deserialized(text, classes = NO_CLASSES) {
+  return deserializedPart(parse(text), list(), classes);
 }

@@ -32,7 +32,7 @@ pub(crate) fn source() -> String {
         "refusals": { "wrong": refusal(Refusal::Mismatch), "unfit": refusal(Refusal::TooLarge) },
         "nullKey": NULL_KEY,
         "tooMuch": Overflow::TooLarge.to_string(),
-        "late": around(&late(GAP)),
+        "late": around(&late(PLACEHOLDER)),
     });
     format!("const RULES = {rules};\n")
 }
@@ -76,18 +76,18 @@ fn units() -> Value {
 }
 
 /// Stands for what the prelude puts into words.
-const GAP: &str = "\0";
+const PLACEHOLDER: &str = "\0";
 
 /// The class of an error, and its words around the value and the type.
 fn refusal(refusal: Refusal<()>) -> Value {
-    match refusal.told(|| Ok(GAP.into()), GAP) {
+    match refusal.told(|| Ok(PLACEHOLDER.into()), PLACEHOLDER) {
         Fault::Refused(refused) => json!({ "class": refused.0.name(), "words": around(&refused.1) }),
         Fault::Failed(()) => Value::Null,
     }
 }
 
 fn around(words: &str) -> Vec<&str> {
-    words.split(GAP).collect()
+    words.split(PLACEHOLDER).collect()
 }
 
 #[cfg(test)]

@@ -5,8 +5,8 @@
 //! on its own thread. A lane that cannot be ended within [`STUBBORN`] takes the process with it: its
 //! other lanes' calls are made again elsewhere. See `docs/protocol.md` for the messages.
 
-use super::bell::Bell;
 use super::lane::Lane;
+use super::waker::Waker;
 use super::watch::{Seen, Watched};
 use crate::host::attention::Attention;
 use crate::host::loader;
@@ -165,21 +165,21 @@ fn serve(control: &ControlSocket, interrupts: &OwnedFd, library: &Arc<Library>) 
     let mut threads: Vec<Thread> = Vec::new();
     // Lanes that have booted, and a byte to wake the poll for each.
     let (booted, boots) = mpsc::channel();
-    let (rung, end) = UnixStream::pair()?;
-    rung.set_nonblocking(true)?;
-    let bell = Arc::new(Bell { attention: Attention::new(), end });
+    let (woken, end) = UnixStream::pair()?;
+    woken.set_nonblocking(true)?;
+    let waker = Arc::new(Waker { attention: Attention::new(), end });
     let mut last_call = Instant::now();
     loop {
         let at_work = || threads.iter().any(|thread| thread.watched.is_at_work());
         let wait = if threads.iter().any(|thread| thread.closed.is_some()) {
             Some(Duration::from_millis(10))
         } else {
-            bell.attention.is_due(&mut last_call, at_work).then_some(tick)
+            waker.attention.is_due(&mut last_call, at_work).then_some(tick)
         };
         let mut fds = vec![
             PollFd::new(control, PollFlags::IN),
             PollFd::new(interrupts, PollFlags::IN),
-            PollFd::new(&rung, PollFlags::IN),
+            PollFd::new(&woken, PollFlags::IN),
         ];
         let open: Vec<usize> = (0..threads.len()).filter(|index| threads[*index].closed.is_none()).collect();
         fds.extend(open.iter().map(|index| PollFd::new(&threads[*index].socket, PollFlags::empty())));
@@ -211,14 +211,14 @@ fn serve(control: &ControlSocket, interrupts: &OwnedFd, library: &Arc<Library>) 
             control.send(&Report::Interrupted { at: crosslane::stats::now() })?;
         }
         if ready[2] {
-            let _ = rustix::io::read(&rung, &mut [0; 64]);
+            let _ = rustix::io::read(&woken, &mut [0; 64]);
             threads.extend(boots.try_iter());
         }
         if ready[0] {
             match control.receive()? {
                 Some((Request::Fork { lane, spin_microseconds }, fds)) => {
                     let spin = Duration::from_micros(spin_microseconds);
-                    let told = (booted.clone(), Arc::clone(&bell));
+                    let told = (booted.clone(), Arc::clone(&waker));
                     fork(control, library, lane, fds, spin, told)?;
                 }
                 // Its socket is closed, which ends a thread.
@@ -237,7 +237,7 @@ fn fork(
     lane: u64,
     fds: Vec<OwnedFd>,
     spin: Duration,
-    (booted, bell): (mpsc::Sender<Thread>, Arc<Bell>),
+    (booted, waker): (mpsc::Sender<Thread>, Arc<Waker>),
 ) -> io::Result<()> {
     let unforked = |message: String| Report::Unforked { lane, message };
     let Ok([memory, socket, log]) = <[OwnedFd; 3]>::try_from(fds) else {
@@ -247,7 +247,7 @@ fn fork(
     let library = Arc::clone(library);
     let body = move || {
         let made = socket.try_clone().and_then(|watched| {
-            Ok((watched, Lane::boot(&library, memory, socket, log, spin, Arc::clone(&bell))?))
+            Ok((watched, Lane::boot(&library, memory, socket, log, spin, Arc::clone(&waker))?))
         });
         let (socket, made) = match made {
             Ok(made) => made,
@@ -256,14 +256,14 @@ fn fork(
         let watched = Arc::clone(&made.watched);
         let thread = Thread { socket, watched: Arc::clone(&watched), seen: Seen::default(), closed: None };
         let _ = booted.send(thread);
-        bell.ring()?;
+        waker.wake()?;
         reports.send(&Report::Forked { lane })?;
         let served = made.serve();
         if let Err(error) = &served {
             eprintln!("crosslane: a lane ended: {error}");
         }
         watched.ended.store(true, std::sync::atomic::Ordering::Relaxed);
-        bell.ring()?;
+        waker.wake()?;
         reports.send(&Report::Exited { lane, code: Some(i32::from(served.is_err())), signal: None })
     };
     let name = format!("lane-{lane}");

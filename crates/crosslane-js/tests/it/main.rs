@@ -1,0 +1,9 @@
+//! The guest in this process: batches go in, results or failures come out. The tests in `python/tests` run the guest
+//! behind an engine.
+
+mod aggregates;
+mod calls;
+mod isolates;
+mod scans;
+mod set_up;
+mod support;
