@@ -1,4 +1,5 @@
-//! Compiles the C++ shim and links it with V8, which `tools/v8` puts into `.v8` (or `CROSSLANE_V8` names).
+//! Compiles the C++ shim and links it with V8, which `tools/v8` puts into `.v8` (or into the folder
+//! in `CROSSLANE_V8`).
 
 use std::env;
 use std::path::PathBuf;
@@ -22,8 +23,8 @@ fn main() {
     let libraries = prefix.join("lib");
     println!("cargo:rustc-link-search=native={}", libraries.display());
     println!("cargo:rustc-link-lib=dylib=node");
-    // The first path is where the package has its copy. Old tags, because libnode's own libraries are
-    // looked for along the program's path only then.
+    // The first path is where the package has its copy. The old kind of tag is needed: with the new
+    // kind the loader does not search the program's path for libraries of libnode.
     for argument in ["--disable-new-dtags", "-rpath,$ORIGIN/v8", &format!("-rpath,{}", libraries.display())] {
         println!("cargo:rustc-link-arg=-Wl,{argument}");
     }

@@ -6,16 +6,16 @@
 
 namespace {
 
-// What V8 reserves for the code of an isolate, if its constraints name no other size; and what more an
-// isolate takes of the address space until it has booted.
+// What V8 reserves for the code of an isolate if the isolate's constraints give no other size; and
+// how much more address space an isolate takes until it has booted.
 constexpr size_t kCode = 128u << 20;
 constexpr size_t kBoot = 24u << 20;
 
-// Held from the look for room until the isolate has booted: else the boot of another thread finds the same
-// room.
+// Locked from the check for room until the isolate has booted: otherwise another thread that boots
+// counts on the same room.
 std::mutex one_boots;
 
-// Whether there is room for one more isolate. V8 ends the process where it finds none.
+// Whether the address space has room for one more isolate. Without room, V8 ends the process.
 bool IsRoomToBoot(size_t code, ClOutcome* outcome) {
   *outcome = {};
   if (IsThere((code ? code : kCode) + kBoot, PROT_NONE)) return true;
@@ -33,7 +33,7 @@ ClIsolate* Allocate(ClText blob, const ClHost* host) {
   return self;
 }
 
-// Makes the context: the snapshot's, or a new one in which the prelude is run.
+// Makes the context: the one of the snapshot, or a new one in which the prelude runs.
 ClIsolate* MakeContext(ClIsolate* self, ClText prelude, ClOutcome* outcome) {
   v8::Isolate* isolate = self->isolate;
   Begin(self, outcome);
@@ -61,7 +61,7 @@ ClIsolate* MakeContext(ClIsolate* self, ClText prelude, ClOutcome* outcome) {
   return self;
 }
 
-// The lanes' isolates are entered for a call only, so that several can be used on one thread.
+// Isolates of lanes are entered only during a call, so that one thread can use several.
 struct Scopes {
   explicit Scopes(ClIsolate* self)
       : lock(self->shared ? std::optional<v8::Locker>(std::in_place, self->isolate) : std::nullopt),

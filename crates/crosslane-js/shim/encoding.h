@@ -21,7 +21,8 @@ void Throw(v8::Isolate* isolate, const char* message) {
   isolate->ThrowException(v8::Exception::TypeError(Text(isolate, message, strlen(message))));
 }
 
-// Empty, with an exception, if it is beyond V8's longest.
+// Makes a string. If the text is longer than V8's longest string, throws and returns an empty
+// handle.
 v8::MaybeLocal<v8::String> TextOrError(v8::Isolate* isolate, ClText text) {
   v8::MaybeLocal<v8::String> made = MaybeText(isolate, reinterpret_cast<const char*>(text.data), text.length);
   if (made.IsEmpty()) {
@@ -30,7 +31,7 @@ v8::MaybeLocal<v8::String> TextOrError(v8::Isolate* isolate, ClText text) {
   return made;
 }
 
-// Comes to a check if there is something to be ended. False if it was.
+// Runs code that comes to a check if the call is to end. False if the call was ended there.
 bool Poll(ClIsolate* self, v8::Local<v8::Context> context) {
   if (self->reason.load(std::memory_order_relaxed) == 0) return true;
   v8::Local<v8::Script> script;
@@ -40,7 +41,7 @@ bool Poll(ClIsolate* self, v8::Local<v8::Context> context) {
          script->Run(context).ToLocal(&value);
 }
 
-// Ends the call that passes a value which there is no memory for.
+// Ends a call because there is no memory for a value that it passes.
 void EndForLack(ClIsolate* self, v8::Local<v8::Context> context) {
   Terminate(self, CL_NO_MEMORY);
   Poll(self, context);
@@ -62,7 +63,7 @@ bool HasRoom(v8::Isolate* isolate, v8::Local<v8::Context> context, const Encoded
 bool EncodeObject(v8::Isolate* isolate, v8::Local<v8::Context> context, v8::Local<v8::Object> object,
                   int depth, Encoded* out);
 
-// Appends a value; false with an exception if it cannot travel.
+// Appends a value. Throws and returns false if the value cannot be encoded.
 bool EncodeValue(v8::Isolate* isolate, v8::Local<v8::Context> context, v8::Local<v8::Value> value, int depth,
                  Encoded* out) {
   if (depth > kDeepest) {
@@ -88,7 +89,7 @@ bool EncodeValue(v8::Isolate* isolate, v8::Local<v8::Context> context, v8::Local
   } else if (value->IsNullOrUndefined()) {
     out->Put<uint8_t>(CL_VALUE_UNDEFINED);
   } else if (value->IsBigInt()) {
-    // In words: decimal digits take V8 time that grows faster than their number.
+    // The digits go in words, because V8's time for decimal digits grows faster than their number.
     auto number = value.As<v8::BigInt>();
     int negative = 0, words = number->WordCount();
     List<uint64_t> digits = ListOf<uint64_t>(words);
@@ -113,7 +114,7 @@ bool EncodeValue(v8::Isolate* isolate, v8::Local<v8::Context> context, v8::Local
   } else if (value->IsPromise() && value.As<v8::Promise>()->State() == v8::Promise::kPending) {
     out->Put<uint8_t>(CL_VALUE_PENDING);
   } else if (value->IsFunction() || value->IsSymbol()) {
-    // As JSON leaves them out.
+    // JSON leaves these out, too.
     out->Put<uint8_t>(CL_VALUE_UNDEFINED);
   } else {
     return EncodeObject(isolate, context, value.As<v8::Object>(), depth, out);
@@ -127,7 +128,7 @@ bool EncodeObject(v8::Isolate* isolate, v8::Local<v8::Context> context, v8::Loca
   if (object->IsArray()) {
     auto array = object.As<v8::Array>();
     uint32_t length = array->Length();
-    // Each element, hole or not, becomes a word of the program's.
+    // Each element, also a hole, becomes a word in the program's memory.
     if (!HasRoom(isolate, context, *out, size_t{length} * sizeof(void*))) return false;
     out->Put<uint8_t>(CL_VALUE_ARRAY);
     out->Put<uint32_t>(length);
@@ -169,7 +170,7 @@ bool EncodeObject(v8::Isolate* isolate, v8::Local<v8::Context> context, v8::Loca
   return true;
 }
 
-// Appends a whole value, as `EncodeValue`.
+// Appends a whole value; throws as `EncodeValue` does.
 bool Encode(v8::Isolate* isolate, v8::Local<v8::Context> context, v8::Local<v8::Value> value, Encoded* out) {
   if (!EncodeValue(isolate, context, value, 0, out)) return false;
   if (out->lacks()) EndForLack(Self(isolate), context);
@@ -178,13 +179,13 @@ bool Encode(v8::Isolate* isolate, v8::Local<v8::Context> context, v8::Local<v8::
 
 using Handles = List<v8::Local<v8::Value>>;
 
-// Reads what the program encoded, which it is trusted to have done right.
+// Reads values that the program encoded. The program is trusted to have encoded them correctly.
 class Decoder {
  public:
   Decoder(v8::Isolate* isolate, v8::Local<v8::Context> context, ClText text)
       : isolate_(isolate), context_(context), at_(text.data) {}
 
-  // Empty, with an exception, if V8 cannot hold it.
+  // Throws and returns an empty handle if V8 cannot hold the value.
   v8::MaybeLocal<v8::Value> Value() {
     switch (Take<uint8_t>()) {
       case CL_VALUE_TRUE:
@@ -245,7 +246,7 @@ class Decoder {
     }
   }
 
-  // So many values; none, with an exception, if V8 cannot hold one.
+  // Reads `count` values. Throws and returns none if V8 cannot hold one of them.
   Handles Values(uint32_t count) {
     Handles values = ListOf<v8::Local<v8::Value>>(count);
     if (!values) Lack();

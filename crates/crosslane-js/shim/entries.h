@@ -1,21 +1,21 @@
-// Calls by a program that embeds V8, and calls of its functions.
-// A part of shim.cc, which includes all parts in one translation unit: V8's headers are slow to compile.
+// Calls that a program makes into V8, and calls that JavaScript makes into the program.
 #pragma once
 
 #include "encoding.h"
 
 namespace {
 
-// Has V8 come to a check, where it does what it was asked to. Its loops come to one after thousands of rounds
-// only, and each may wait for the program. False if the call at work is to end.
+// Runs an empty script: V8 comes to a check there, and handles interrupts. V8's loops come to a
+// check only after thousands of rounds, and each round may wait for the program. False if the call
+// at work is to end.
 bool Check(v8::Isolate* isolate, v8::Local<v8::Context> context) {
   v8::Local<v8::Script> nothing;
   return v8::Script::Compile(context, v8::String::Empty(isolate)).ToLocal(&nothing) &&
          !nothing->Run(context).IsEmpty();
 }
 
-// Throws what a function of the program failed with: an error of one of JavaScript's classes, or one that has
-// this name.
+// Throws the error of a function of the program: an error of a class of JavaScript, or an `Error`
+// with the given name.
 void Fail(ClIsolate* self, v8::Local<v8::Context> context, ClText text) {
   static const std::map<std::string_view, v8::Local<v8::Value> (*)(v8::Local<v8::String>)> classes = {
       {"RangeError", v8::Exception::RangeError},
@@ -34,12 +34,12 @@ void Fail(ClIsolate* self, v8::Local<v8::Context> context, ClText text) {
   isolate->ThrowException(error);
 }
 
-// A function of the program: its number is the function's data.
+// A function of the program. The function's data is its number.
 void CallProgram(const v8::FunctionCallbackInfo<v8::Value>& info) {
   v8::Isolate* isolate = info.GetIsolate();
   v8::Local<v8::Context> context = isolate->GetCurrentContext();
   ClIsolate* self = Self(isolate);
-  // At the first check it is asked whether the call is to end, and at the second it ends.
+  // At the first check V8 asks whether the call is to end; at the second check V8 ends it.
   for (int check = 0; check < 2 && self->reason != 0; check++) {
     if (!Check(isolate, context)) return;
   }
@@ -69,7 +69,7 @@ const intptr_t external_references[] = {reinterpret_cast<intptr_t>(Print),
                                         reinterpret_cast<intptr_t>(CallProgram),
                                         reinterpret_cast<intptr_t>(UrlParts), 0};
 
-// Lets go of what was made for calls.
+// Releases all handles that calls made.
 void Forget(ClIsolate* self) {
   self->results.Reset();
   self->failed_with.Reset();
@@ -82,7 +82,7 @@ void Forget(ClIsolate* self) {
   self->modules.clear();
 }
 
-// What a call by the program needs around it.
+// The state around a call that the program makes.
 struct Entry {
   Entry(ClIsolate* self, size_t stack, ClOutcome* outcome)
       : scopes(self),
@@ -92,7 +92,7 @@ struct Entry {
     self->entry = this;
     self->isolate->SetStackLimit(reinterpret_cast<uintptr_t>(__builtin_frame_address(0)) - stack);
     Begin(self, outcome);
-    // An inner call ends with the outer one.
+    // An inner call ends together with the outer call.
     if (self->depth++ == 0) Spare(self);
   }
 
@@ -104,7 +104,8 @@ struct Entry {
       isolate->PerformMicrotaskCheckpoint();
       done = !isolate->IsExecutionTerminating() && !caught.HasCaught();
     }
-    // A promise that is settled is its value: nothing else will happen to it before the next call.
+    // The result of a settled promise is the promise's value: nothing else happens to it before the
+    // next call.
     if (done && value->IsPromise()) {
       auto promise = value.As<v8::Promise>();
       if (promise->State() == v8::Promise::kRejected) {
@@ -130,15 +131,16 @@ struct Entry {
   Scopes scopes;
   v8::TryCatch caught;
   Entry* outer;
-  // Whether the host makes the call.
+  // The value of `ClIsolate::outside` around the call: whether a function of the host makes the
+  // call.
   bool outside;
-  // Where a call continues that is given up.
+  // Where the thread goes on when the call is given up.
   jmp_buf exit;
 };
 
-// Leaves what the isolate does where it is, for ever: its frames are left behind with the isolate and its
-// memory. The call that is under way ends, and then those around it, of which none may touch the isolate.
-// What no call by a program is under way for (a lane's) goes on instead.
+// Gives up the call of the program that is at work. Its frames are never left in order: they stay
+// as they are, with the isolate and its memory. The call ends, and then the calls around it, none
+// of which may touch the isolate. Does nothing if no call of a program is at work, as in a lane.
 void GiveUp(ClIsolate* self, uint32_t reason) {
   if (!self->entry) return;
   self->given_up = reason;
@@ -151,17 +153,20 @@ void GivenUp(ClIsolate* self, ClOutcome* outcome) {
   outcome->reason = self->given_up;
 }
 
-// Makes a call by the program.
+// Makes a call of the program: `work` gets the isolate, the context and a place for the result, and returns
+// false if V8 has an exception.
 template <typename Work>
 [[gnu::noinline]] void Run(ClIsolate* self, size_t stack, ClOutcome* outcome, Work work) {
   std::optional<v8::Locker> lock;
   if (self->shared) lock.emplace(self->isolate);
   if (self->given_up) return GivenUp(self, outcome);
-  // Not destroyed if the call is given up.
+  // This is not destroyed if the call is given up.
   alignas(Entry) char room[sizeof(Entry)];
   auto* entry = new (room) Entry(self, stack, outcome);
   if (setjmp(entry->exit) == 0) {
-    work(*entry);
+    v8::Local<v8::Value> value;
+    bool done = work(self->isolate, entry->scopes.context, &value);
+    entry->Leave(self, done, value, outcome);
     self->entry = entry->outer;
     self->outside = entry->outside;
     entry->~Entry();
@@ -173,8 +178,8 @@ template <typename Work>
   }
 }
 
-// The object that holds the last name of a path (`a.b.c`), and that name. With `make`, objects that are
-// missing on the way are made.
+// Finds the object that holds the last name of a path (`a.b.c`), and that name. With `make`,
+// creates objects that are missing in the path.
 bool Holder(v8::Isolate* isolate, v8::Local<v8::Context> context, ClText path, bool make,
             v8::Local<v8::Object>* holder, v8::Local<v8::String>* name) {
   std::string_view text(reinterpret_cast<const char*>(path.data), path.length);
@@ -189,7 +194,7 @@ bool Holder(v8::Isolate* isolate, v8::Local<v8::Context> context, ClText path, b
       if (!(*holder)->Set(context, key, next).FromMaybe(false)) return false;
     }
     if (!next->IsObject()) {
-      // A long one is cut: there may be no memory for it.
+      // A long path is cut, because there may be no memory for it.
       std::string shown(text.substr(0, std::min<size_t>(dot, 200)));
       Throw(isolate, (shown + " is no object").c_str());
       return false;

@@ -45,7 +45,8 @@
 
 #include "shim.h"
 
-// Not in V8's headers: sets what is called before V8 ends the process where a check failed.
+// V8's headers do not declare this. It sets the function that V8 calls before it ends the process
+// because a check failed.
 namespace v8::base {
 void SetPrintStackTrace(void (*)());
 }
@@ -56,7 +57,7 @@ struct Entry;
 
 v8::Platform* platform = nullptr;
 
-// Counts the bytes of array buffers, and refuses what exceeds the isolate's limit.
+// Counts the bytes of array buffers, and refuses memory beyond the isolate's limit.
 class CappedAllocator final : public v8::ArrayBuffer::Allocator {
  public:
   void* Allocate(size_t length) override {
@@ -69,7 +70,7 @@ class CappedAllocator final : public v8::ArrayBuffer::Allocator {
     free(data);
     used_.fetch_sub(length, std::memory_order_relaxed);
   }
-  // Memory for what the host passes. It counts, but is not refused for the limit's sake.
+  // Memory for a value that the host passes. It counts, but the limit does not refuse it.
   std::unique_ptr<v8::BackingStore> Room(size_t length) {
     void* data = malloc(std::max<size_t>(length, 1));
     if (data == nullptr) return nullptr;
@@ -81,7 +82,7 @@ class CappedAllocator final : public v8::ArrayBuffer::Allocator {
   }
   size_t used() const { return used_.load(std::memory_order_relaxed); }
   std::atomic<size_t> limit{SIZE_MAX};
-  // Whether anything was refused since the call at work began.
+  // Whether memory was refused since the call at work began.
   std::atomic<bool> refused{false};
 
  private:
@@ -100,13 +101,13 @@ class CappedAllocator final : public v8::ArrayBuffer::Allocator {
   std::atomic<size_t> used_{0};
 };
 
-// What V8 throws, as a RangeError, where that refuses memory.
+// The message of the RangeError that V8 throws when the allocator refuses memory.
 constexpr char kRefused[] = "Array buffer allocation failed";
 
 struct Freed {
   void operator()(void* data) const { free(data); }
 };
-// A list, or nothing if there is no memory for it. (C++'s own `new` asks `NoMemory` first.)
+// A list, or null if there is no memory for it. (C++'s own `new` calls `NoMemory` first.)
 template <typename T>
 using List = std::unique_ptr<T[], Freed>;
 template <typename T>
@@ -114,7 +115,8 @@ List<T> ListOf(uint32_t count) {
   return List<T>(static_cast<T*>(calloc(std::max(count, 1u), sizeof(T))));
 }
 
-// Bytes for the program, written one after the other. What there is no memory for is left out, and noted.
+// Bytes for the program, appended one after the other. If there is no memory for some, they are
+// left out, and `lacks` is set.
 class Encoded {
  public:
   Encoded() = default;
@@ -128,10 +130,10 @@ class Encoded {
   }
   ~Encoded() { free(data_); }
   size_t size() const { return size_; }
-  // Whether something is left out.
+  // Whether bytes are left out.
   bool lacks() const { return lacks_; }
   ClText View() const { return {data_, size_}; }
-  // The place of as many more bytes, or null.
+  // Appends so many bytes. Returns their place, or null.
   uint8_t* Add(size_t length) {
     if (length > room_ - size_ && !Grow(size_ + length)) return nullptr;
     size_ += length;
@@ -144,7 +146,7 @@ class Encoded {
 
  private:
   bool Grow(size_t least) {
-    // Twice as much as there was, if there is memory for that.
+    // Takes twice the size if there is memory for that, else the least size.
     for (size_t room : {std::max(least, 2 * room_), least}) {
       if (void* data = realloc(data_, room)) {
         data_ = static_cast<uint8_t*>(data);
@@ -167,7 +169,7 @@ std::string ToString(v8::Isolate* isolate, v8::Local<v8::Value> value) {
 
 ClText View(const std::string& text) { return {reinterpret_cast<const uint8_t*>(text.data()), text.size()}; }
 
-// Empty if it is beyond V8's longest.
+// Empty if the text is longer than V8's longest string.
 v8::MaybeLocal<v8::String> MaybeText(v8::Isolate* isolate, const char* data, size_t length) {
   if (length > INT32_MAX) return {};
   return v8::String::NewFromUtf8(isolate, data, v8::NewStringType::kNormal, static_cast<int>(length));
@@ -200,51 +202,53 @@ struct ClIsolate {
   v8::Global<v8::Object> guest;
   std::map<std::string, v8::Global<v8::Function>> methods;
   v8::Global<v8::Array> results;
-  // The memory that the call at work was lent, and that of the last one, in which its results may lie.
+  // Buffers that JavaScript has during the call at work only (CL_BYTES).
   std::vector<v8::Global<v8::ArrayBuffer>> lent;
-  // What one call after the other is passed in, if only the prelude sees it; and the host's word.
+  // Buffers that only the prelude sees, which each call fills again (CL_REUSED); and the host's
+  // word.
   std::map<size_t, v8::Global<v8::ArrayBuffer>> reused;
   v8::Global<v8::Uint32Array> word;
   const uint8_t* word_at = nullptr;
+  // The detached memory of the last call, in which its results may lie.
   std::vector<std::shared_ptr<v8::BackingStore>> detached;
-  // Modules of a load by their paths.
+  // The modules of a load by their paths.
   std::map<std::string, v8::Global<v8::Module>> modules;
 
-  // Whether several threads use it, in turns.
+  // Whether several threads use the isolate, one at a time.
   bool shared = false;
-  // Whether it was booted to run functions whose code a snapshot is to keep.
+  // Whether the isolate was booted to compile functions for a snapshot.
   bool warming = false;
-  // Whether the call at work is to end for its memory at the next check.
+  // Whether the call at work is to end at the next check because of its memory.
   bool asked = false;
-  // Whether V8 was given more than its hard limit.
+  // Whether V8's own limit was raised so that the call can unwind.
   bool unwinding = false;
   size_t memory_limit = SIZE_MAX;
-  // What the heap may hold until it is looked at again.
+  // How many bytes may be used until the memory is checked again.
   size_t look_at = SIZE_MAX;
   std::atomic<uint32_t> reason{0};
-  // When V8 was asked for a sign that it comes to checks, in nanoseconds of the steady clock; 0 if it has
-  // given it.
+  // When V8 was asked to show that it comes to checks, in nanoseconds of the steady clock; 0 if V8
+  // has done so since.
   std::atomic<int64_t> unheard_since{0};
-  // The last sign that was asked for as far as the isolate's thread knows, and for how long it had run then.
+  // The last such request that the isolate's thread knows, and how long the thread had run then.
   int64_t counted_for = 0;
   int64_t worked_before = 0;
   // Whether a method of the prelude runs.
   std::atomic<bool> at_work{false};
-  // Whether more memory is in use than may be, where V8 does not come to a check.
+  // Whether the call uses more memory than its limit in code that comes to no check.
   std::atomic<bool> excess{false};
-  // Whether the host's code runs, and not V8's or this.
+  // Whether code of the host runs, rather than code of V8 or of this library.
   bool outside = false;
-  // Calls by the program that are under way, one inside of the other, and the innermost.
+  // How many calls of the program are at work, one inside of the other, and the innermost one.
   int depth = 0;
   Entry* entry = nullptr;
-  // Why a call was left where it was (`GiveUp`), or 0: nothing can be done with the isolate any more.
+  // Why a call was given up (`GiveUp`), or 0. The isolate cannot be used after that.
   std::atomic<uint32_t> given_up{0};
   // The last error that a function of the program failed with.
   v8::Global<v8::Value> failed_with;
-  // Values that were encoded, and what the last call has given.
+  // How many values were encoded, and the result of the last call.
   uint32_t encoded = 0;
   Encoded given;
-  // All that V8 counts without anybody reading it.
+  // V8's counters, which nobody reads.
   alignas(64) int counter = 0;
   std::string name, message, stack, value, interrupted_at;
 };
@@ -253,7 +257,7 @@ namespace {
 
 ClIsolate* Self(v8::Isolate* isolate) { return static_cast<ClIsolate*>(isolate->GetData(0)); }
 
-// What the host does, it does outside of V8.
+// Marks the time in which the host's code runs.
 struct OutsideV8 {
   explicit OutsideV8(ClIsolate* self) : self(self) { self->outside = true; }
   ~OutsideV8() { self->outside = false; }

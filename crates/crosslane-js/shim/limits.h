@@ -19,7 +19,7 @@ std::string Frames(v8::Isolate* isolate, v8::Local<v8::StackTrace> trace) {
   for (int index = 0; index < trace->GetFrameCount(); index++) {
     v8::Local<v8::StackFrame> frame = trace->GetFrame(isolate, index);
     std::string script = ToString(isolate, frame->GetScriptNameOrSourceURL());
-    // Ours, between the host and the user's function.
+    // Frames of the prelude are between the host and the user's function.
     if (script.rfind("crosslane:", 0) == 0) continue;
     std::string function = ToString(isolate, frame->GetFunctionName());
     std::string place = (script.empty() ? "<anonymous>" : script) + ":" +
@@ -35,8 +35,9 @@ void Terminate(ClIsolate* self, uint32_t reason) {
   self->isolate->TerminateExecution();
 }
 
-// What was meant for the last call must not hit the one that begins. That call may have taken the reason
-// along before the thread that gave it came to V8: so V8 forgets the end in any case.
+// Forgets a reason that was meant for the last call: it must not end the call that begins. Another
+// thread may have set the reason and not yet have called V8, so V8 forgets the termination in any
+// case.
 void Spare(ClIsolate* self) {
   self->reason = 0;
   self->allocator.refused = false;
@@ -45,21 +46,21 @@ void Spare(ClIsolate* self) {
 
 int64_t Now() { return std::chrono::steady_clock::now().time_since_epoch().count(); }
 
-// For how long the thread of an isolate has run. Where the machine has more to do than it can, code that
-// comes to a check at once has to wait for a processor.
+// How long the isolate's thread has run. Time in which the thread waits for a processor does not
+// count.
 int64_t Worked() {
   timespec time{};
   clock_gettime(CLOCK_THREAD_CPUTIME_ID, &time);
   return time.tv_sec * 1'000'000'000LL + time.tv_nsec;
 }
 
-// How long code may run and not come to a check while it uses more memory than it may.
+// How long code that uses too much memory may run without a check, in nanoseconds.
 constexpr int64_t kPatience = 200'000'000;
 
 void GiveUp(ClIsolate* self, uint32_t reason);
 
-// To be called where the program was at work inside of a call. What it did may have been a call that was
-// given up, and this isolate with it: nothing else ends these frames.
+// Must be called after code of the program ran inside of a call. That code may have made a call
+// that was given up, and with it this isolate: nothing else ends the frames of the outer call.
 void LeaveIfGivenUp(ClIsolate* self) {
   if (uint32_t reason = self->given_up) GiveUp(self, reason);
 }
@@ -75,39 +76,43 @@ void AskForSign(ClIsolate* self) {
   self->isolate->RequestInterrupt(Heard, nullptr);
 }
 
-// What V8's own limit is for code that comes to no check between two collections. There V8 collects all that
-// it can, and beyond it ends the process, or the isolate (`GiveUp`): such code fills no more than this,
-// however fast it is. Else V8's limit is far higher, since V8 collects the more often the lower it is.
+// V8's own limit for code that comes to no check between two collections. At this limit V8 collects
+// all garbage, and beyond it V8 ends the process, or the call is given up (`GiveUp`). So such code
+// fills no more memory than this, however fast it is. For all other code V8's limit is far higher,
+// because V8 collects more often near its limit.
 size_t HardLimit(ClIsolate* self) { return self->memory_limit + self->memory_limit / 2; }
 
-// What V8's own limit gets on top, once in a call: room to unwind in, and for an array that was grown just
-// now.
+// How much V8's own limit grows, once in a call: room to unwind in, and for an array that has just
+// grown.
 constexpr size_t kRoom = 64u << 20;
 
-// More than V8 asks the system for at once (`LARGEST_OBJECTS` in src/isolate.rs is twice its largest object).
+// More than V8 ever requests from the system at once (`LARGEST_OBJECTS` in src/isolate/engine.rs is
+// twice its largest object).
 constexpr size_t kLargest = (1u << 30) + (1u << 20);
 
-// Whether the system gives the process so many bytes of the address space.
+// Whether the system gives the process `length` bytes of address space.
 bool IsThere(size_t length, int protection) {
   void* probe = mmap(nullptr, length, protection, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   return probe != MAP_FAILED && munmap(probe, length) == 0;
 }
 
-// Whether V8's own limit refuses it memory for its heap, and not the system: V8 does not say.
+// Whether V8's own limit, rather than the system, refuses memory for V8's heap. V8 does not say
+// which.
 bool IsAtLimit(ClIsolate* self) {
   v8::HeapStatistics heap;
   self->isolate->GetHeapStatistics(&heap);
   size_t limit = heap.heap_size_limit();
   size_t left = limit - std::min(limit, heap.total_heap_size());
   if (left >= kLargest) return false;
-  // If the system gives all that V8 may still take, then V8 has asked for more than that.
+  // If the system has all the memory that V8 may still take, then V8 has requested more than that.
   return IsThere(left + (1u << 20), PROT_READ | PROT_WRITE);
 }
 
-// V8 calls this near its limit, and where it would end the process for want of memory, whatever the reason.
+// V8 calls this near its limit, and before it ends the process because it has no memory for its
+// heap.
 size_t NearHardLimit(void* data, size_t current, size_t) {
   auto* self = static_cast<ClIsolate*>(data);
-  // It was lowered for another function.
+  // The limit was lowered for another function.
   if (current < HardLimit(self)) return HardLimit(self);
   if (!self->unwinding && !IsAtLimit(self)) {
     Terminate(self, CL_NO_HEAP);
@@ -119,19 +124,19 @@ size_t NearHardLimit(void* data, size_t current, size_t) {
   return current + self->memory_limit + kRoom;
 }
 
-// V8 lowers its limit in no other way, and raises it when it asks.
+// V8 has no other way to lower its limit. V8 raises the limit again when it calls `NearHardLimit`.
 void LowerHardLimit(ClIsolate* self) {
   self->isolate->RemoveNearHeapLimitCallback(NearHardLimit, HardLimit(self));
   self->isolate->AddNearHeapLimitCallback(NearHardLimit, self);
 }
 
-// Builtins that fill a table or a list come to no check, so that nothing can end them: they are found here,
-// and given up, or ended with their process by whoever sees `excess`.
+// Finds builtins that fill a table or a list: they come to no check, so that nothing can end them.
+// The call is given up here, or the host sees `excess` and ends the process.
 void LookForExcess(ClIsolate* self, size_t used, bool all_alive) {
   if (used / 4 <= self->memory_limit / 16) return;
   bool asks = self->unheard_since == 0;
   if (asks) AskForSign(self);
-  // The one who asked may have been another thread, whose time says nothing.
+  // Another thread may have made the request; that thread's time says nothing.
   if (self->unheard_since != self->counted_for) {
     self->counted_for = self->unheard_since;
     self->worked_before = Worked();
@@ -140,7 +145,8 @@ void LookForExcess(ClIsolate* self, size_t used, bool all_alive) {
   if (!self->unwinding) LowerHardLimit(self);
   if (used > self->memory_limit && Worked() - self->worked_before > kPatience) {
     self->excess = true;
-    // Beyond 1.5 times the limit V8 has collected by itself, so that nothing of this is dead.
+    // Beyond 1.5 times the limit V8 has collected all garbage, so that all of this memory is in
+    // use.
     if (all_alive || used > HardLimit(self)) GiveUp(self, CL_MEMORY);
   }
 }
@@ -153,13 +159,13 @@ void RememberPlace(v8::Isolate* isolate) {
 
 void EndForMemory(v8::Isolate* isolate, void*) {
   ClIsolate* self = Self(isolate);
-  // A call may have come to its end before this came to it.
+  // The call may have ended before this runs.
   if (!self->asked) return;
   RememberPlace(isolate);
   Terminate(self, CL_MEMORY);
 }
 
-// A collection of the young generation says little of what is alive: a full one decides.
+// A collection of the young generation says little about what is alive, so a full one decides.
 void CheckMemory(v8::Isolate* isolate, void*) {
   ClIsolate* self = Self(isolate);
   isolate->LowMemoryNotification();
@@ -176,12 +182,12 @@ void AfterCollection(v8::Isolate* isolate, v8::GCType type, v8::GCCallbackFlags,
   LookForExcess(self, used, full);
   if (full) {
     if (used <= self->memory_limit) return;
-    // At the next check the place can be told, if there comes one before the next collection.
+    // At the next check the stack can be noted, if that check comes before the next collection.
     if (self->asked) Terminate(self, CL_MEMORY);
     self->asked = true;
     isolate->RequestInterrupt(EndForMemory, nullptr);
   } else if (used / 3 > self->memory_limit) {
-    // So much is never all dead; the code may be where no interrupt comes.
+    // So much memory is never all garbage, and the code may come to no interrupt.
     Terminate(self, CL_MEMORY);
   } else if (used > self->look_at) {
     self->look_at = SIZE_MAX;
@@ -189,15 +195,15 @@ void AfterCollection(v8::Isolate* isolate, v8::GCType type, v8::GCCallbackFlags,
   }
 }
 
-// V8 cannot go on. Gives up the call by a program; if there is none, the host is told, and the process is to
-// end. Takes no memory: there may be none.
+// V8 cannot go on. Gives up the call of the program. In a lane there is none: the host is told, and
+// the process must end. This allocates nothing, because there may be no memory.
 void CannotGoOn(ClIsolate* self, uint32_t reason, const char* what) {
   GiveUp(self, reason);
   ClText text{reinterpret_cast<const uint8_t*>(what), strlen(what)};
   if (self->host.fatal) self->host.fatal(self->host.host, reason, text);
 }
 
-// V8 gives no pointer to these, so the isolate of the thread is asked.
+// V8 passes no pointer to these handlers, so they use the thread's isolate.
 [[noreturn]] void Fatal(const char* location, const char* message, uint32_t reason) {
   v8::Isolate* isolate = v8::Isolate::TryGetCurrent();
   char what[1000];
@@ -212,18 +218,18 @@ void FatalError(const char* location, const char* message) { Fatal(location, mes
 void OutOfMemory(const char* location, bool is_heap) {
   v8::Isolate* isolate = v8::Isolate::TryGetCurrent();
   ClIsolate* self = isolate ? Self(isolate) : nullptr;
-  // Where V8's limit is the reason, `NearHardLimit` was asked before.
+  // If V8's own limit is the reason, V8 has called `NearHardLimit` before.
   if (is_heap && self && (self->unwinding || self->reason == CL_MEMORY)) {
     Fatal(location, "a call used up its memory and could not be ended", CL_MEMORY);
   }
   Fatal(location, "the system gives the process no more memory", CL_NO_HEAP);
 }
 
-// What `new` is asked for while V8 holds a lock of the whole process is smaller than this: a task for the
+// While V8 holds a lock of the whole process, it requests less than this from `new`: a task for the
 // platform's threads, or a place in one of its queues.
 constexpr size_t kList = 256u << 10;
 
-// The frames on top of which the handler of `new` runs, as far as they are those of `new` itself.
+// State of the walk through the frames of `new` that are below its handler.
 struct News {
   int left = 4;
   bool nothrow = false;
@@ -238,25 +244,25 @@ _Unwind_Reason_Code LookAtNew(_Unwind_Context* frame, void* data) {
   return news->nothrow || --news->left == 0 ? _URC_END_OF_STACK : _URC_NO_REASON;
 }
 
-// Whether V8 may be left where `new` finds no memory. (Its own threads have no isolate, so this is the one
-// that makes the call.)
+// Whether a call may be given up when `new` finds no memory. (V8's own threads have no isolate, so
+// this is the thread that makes the call.)
 bool MayLeave(ClIsolate* self) {
   if (self->outside) return false;
-  // `new (std::nothrow)` turns the exception into null. V8 then frees memory and tries again, and asks
-  // `OutOfMemory` if that does not help.
+  // `new (std::nothrow)` turns the exception into null. V8 then frees memory, tries again, and
+  // calls `OutOfMemory` if that fails, too.
   News news;
   _Unwind_Backtrace(LookAtNew, &news);
   if (news.nothrow) return false;
-  // A call that is given up keeps its locks for ever, and each isolate would wait for one of the whole
-  // process. If there is memory for something small, then a list that belongs to the isolate was to grow.
-  // Where no call can be given up, the process ends in any case.
+  // A call that is given up keeps its locks for ever, and each isolate would wait for a lock of the
+  // whole process. If there is memory for something small, then a list that belongs to the isolate
+  // was growing. If no call can be given up, the process ends in any case.
   return !self->entry || IsThere(kList, PROT_READ | PROT_WRITE);
 }
 
 std::new_handler handler_before = nullptr;
 
-// V8 asks no handler of its own where C++ finds no memory for a list or a table, and cannot be left by an
-// exception. Code of others in this process gets the exception that it expects.
+// V8 calls no handler of its own if C++ finds no memory for a list or a table, and an exception
+// cannot pass through V8. Other code of this process gets the exception that it expects.
 void NoMemory() {
   v8::Isolate* isolate = v8::Isolate::TryGetCurrent();
   if (isolate && Self(isolate) && MayLeave(Self(isolate))) {
@@ -266,9 +272,9 @@ void NoMemory() {
   handler_before();
 }
 
-// V8 ends the process without asking the handlers above if an array is beyond its longest. All that tells
-// this from a check that failed is the message, which V8 leaves on the stack behind a mark, to be found in
-// dumps.
+// V8 calls none of the handlers above before it ends the process because of an array beyond its
+// largest size. Only the message tells this case from a check that failed. V8 leaves the message on
+// the stack after a mark, for dumps.
 [[gnu::no_sanitize("address")]] void CheckFailed() {
   constexpr uintptr_t kMark = 0xdecade10;
   constexpr char kTooLong[] = "Fatal JavaScript invalid size error";
@@ -282,8 +288,9 @@ void NoMemory() {
   }
 }
 
-// V8 counts with atomic additions, and where nobody wants to know, all isolates add to one place: a tenth of
-// the time of two threads that run regular expressions. So each isolate gets a place of its own.
+// V8 counts with atomic additions. Without a place of their own all isolates add to one place,
+// which costs two threads that run regular expressions a tenth of their time. So each isolate gets
+// a place of its own.
 int* Counter(const char*) {
   v8::Isolate* isolate = v8::Isolate::TryGetCurrent();
   return isolate && Self(isolate) ? &Self(isolate)->counter : nullptr;

@@ -20,15 +20,15 @@ bool Resolve(ClIsolate* self, v8::Local<v8::String> specifier, const std::string
   return exists;
 }
 
-// Whether a text is a script rather than a module: it has neither import nor export.
+// Whether a text is a script and no module: it has neither import nor export.
 bool IsScript(v8::Isolate* isolate, v8::Local<v8::Context> context, const std::string& text) {
   v8::TryCatch caught(isolate);
   v8::ScriptCompiler::Source source(Text(isolate, "(function () {" + text + "\n})"));
   return !v8::ScriptCompiler::Compile(context, &source).IsEmpty();
 }
 
-// Makes a module of an imported script, as most packages publish them: what it puts into `module.exports` is
-// its default export. The text stays in its lines.
+// Makes a module of an imported CommonJS script. Its default export is what the script puts into
+// `module.exports`. The lines of the text stay where they are.
 std::string FromCommonJs(const std::string& text) {
   return "const module = { exports: {} }; (function (module, exports) { " + text +
          "\n}).call(module.exports, module, module.exports); export default module.exports;";

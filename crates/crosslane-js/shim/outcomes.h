@@ -17,7 +17,7 @@ void Print(const v8::FunctionCallbackInfo<v8::Value>& info) {
   LeaveIfGivenUp(self);
 }
 
-// Gives the list of a URL's parts, or undefined.
+// Returns the list of a URL's parts, or undefined.
 void UrlParts(const v8::FunctionCallbackInfo<v8::Value>& info) {
   v8::Isolate* isolate = info.GetIsolate();
   ClIsolate* self = Self(isolate);
@@ -73,7 +73,7 @@ v8::MaybeLocal<v8::Value> Method(ClIsolate* self, v8::Local<v8::Context> context
   return method.Get(isolate)->Call(context, guest, count, arguments);
 }
 
-// The place and the line of the source that V8 blames, with a mark below.
+// The place that V8 blames, and its source line with a mark below.
 std::string Blame(ClIsolate* self, v8::Local<v8::Context> context, v8::Local<v8::Message> message) {
   v8::Isolate* isolate = self->isolate;
   std::string script = ToString(isolate, message->GetScriptResourceName());
@@ -123,13 +123,13 @@ void Failed(ClIsolate* self, v8::Local<v8::Context> context, v8::TryCatch& caugh
       if (parts->Get(context, index).ToLocal(&part)) *targets[index] = ToString(isolate, part);
     }
   } else if (describing.HasTerminated()) {
-    // The end came while the exception was looked at.
+    // The call was ended while the exception was described.
     return Ended(self, outcome);
   } else {
     self->name = "Error";
     self->message = ToString(isolate, exception);
   }
-  // Syntax errors and thrown values that are no errors know no stack; V8 knows the place.
+  // Syntax errors, and thrown values that are no errors, have no stack; V8 knows their place.
   if (self->stack.empty() && !message.IsEmpty()) {
     v8::Local<v8::StackTrace> trace = message->GetStackTrace();
     if (trace.IsEmpty() || trace->GetFrameCount() == 0) {
@@ -139,7 +139,7 @@ void Failed(ClIsolate* self, v8::Local<v8::Context> context, v8::TryCatch& caugh
     }
   }
   if (!exception.IsEmpty() && exception == self->failed_with) outcome->reason = CL_PROGRAM;
-  // JavaScript may have caught that, and thrown something else.
+  // JavaScript may have caught the allocator's error, and thrown another one.
   if (self->allocator.refused && self->name == "RangeError" && self->message == kRefused) {
     outcome->reason = CL_MEMORY;
   }
@@ -148,10 +148,10 @@ void Failed(ClIsolate* self, v8::Local<v8::Context> context, v8::TryCatch& caugh
   outcome->stack = View(self->stack);
 }
 
-// Gives an error a property of its own. What the user's code made of errors does not matter.
+// Gives an error an own property, whatever the user's code made of the prototypes of errors.
 void Define(v8::Isolate* isolate, v8::Local<v8::Context> context, v8::Local<v8::Value> error,
             const char* name, v8::Local<v8::String> value) {
-  // That fails only if the call is being ended.
+  // This fails only if the call is being ended.
   error.As<v8::Object>()
       ->CreateDataProperty(context, Text(isolate, name, strlen(name)), value)
       .FromMaybe(false);

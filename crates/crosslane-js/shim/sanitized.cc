@@ -1,5 +1,5 @@
-// The shim with a host of its own, to be built with sanitizers (`tools/test` does): every function of
-// `shim.h`, with a prelude that does little. It ends with 0 if all went as it should.
+// Tests of the shim with a small host, built with sanitizers (`tools/sanitize`). They call every
+// function of `shim.h`, with a small prelude. The program ends with 0 if all tests pass.
 #include <string.h>
 
 #include <chrono>
@@ -47,7 +47,7 @@ const char* kPrelude = R"(
 ClText View(const std::string& text) { return {reinterpret_cast<const uint8_t*>(text.data()), text.size()}; }
 std::string Copy(ClText text) { return std::string(reinterpret_cast<const char*>(text.data), text.length); }
 
-// The modules, what was printed, and what the last call by JavaScript gave.
+// The modules, the printed text, and the result of the last call by JavaScript.
 struct Program {
   std::map<std::string, std::string> modules;
   std::string path, source, printed, answer;
@@ -76,8 +76,8 @@ std::string Textual(const std::string& text) { return Tag(CL_VALUE_TEXT) + Sized
 
 constexpr size_t kStack = 500 << 10;
 
-// The program's functions: 0 gives what it was passed, 1 fails, 2 runs a script, 3 gives one value of each
-// kind.
+// The program's functions: 0 returns its arguments, 1 fails, 2 runs a script, 3 returns one value
+// of each kind.
 bool CallProgram(void* host, uint32_t number, ClText arguments, ClText* result) {
   auto* program = static_cast<Program*>(host);
   std::string passed = Copy(arguments);
@@ -87,11 +87,12 @@ bool CallProgram(void* host, uint32_t number, ClText arguments, ClText* result) 
       program->answer = Tag(CL_VALUE_ARRAY) + passed;
       break;
     case 1:
-      // With a text behind the count, its tag and its length: with that.
+      // If the argument is a text, it is the error. It comes after the count, its tag and its
+      // length.
       program->answer = passed.size() > 9 ? passed.substr(4 + 1 + 4) : "ProgramError\nrefused";
       break;
     case 2: {
-      // Behind the count, the tag and the length of a text.
+      // The script comes after the count, the tag and the length.
       std::string script = passed.substr(4 + 1 + 4);
       cl_eval(program->isolate, View(script), View("inner"), kStack / 2, &outcome);
       program->answer = outcome.status == CL_OK ? Copy(outcome.value) : "Error\nthe inner script failed";
@@ -209,7 +210,8 @@ void BootShared(Program& program, const ClHost& host) {
   CHECK(outcome.status == CL_OK);
 }
 
-// What an embedding program does: scripts, calls, its own functions, and their values both ways.
+// What a program that embeds V8 does: scripts, calls, its own functions, and values in both
+// directions.
 void Embed() {
   Program program;
   ClHost host = Host(&program);
@@ -268,7 +270,7 @@ void Embed() {
     Eval(program, bad, &outcome);
     CHECK(outcome.status == CL_EXCEPTION);
   }
-  // What the script makes of its prototypes is its own affair.
+  // Scripts may change their prototypes: that must not break the shim.
   Eval(program,
        "for (const name of ['0', '1', 'k']) Object.defineProperty(Object.prototype, name,"
        "  { set() { throw 1; }, configurable: true });"
@@ -286,13 +288,13 @@ void Embed() {
   cl_collect(program.isolate, kStack, &outcome);
   CHECK(outcome.status == CL_OK && cl_memory_used(program.isolate) < used);
 
-  // Beyond V8's longest text: it is not even looked at.
+  // The text is longer than V8's longest string: it is not even read.
   for (size_t length : {size_t{1} << 30, size_t{1} << 31, size_t{1} << 32}) {
     cl_eval(program.isolate, {View("1").data, length}, View("script"), kStack, &outcome);
     CHECK(outcome.status == CL_EXCEPTION && Copy(outcome.name) == "RangeError");
   }
 
-  // A value that is being encoded is ended as a script is.
+  // A call can be ended while its value is encoded.
   Eval(program, "const long = []; long.length = 4e8; long", &outcome);
   CHECK(outcome.status == CL_TERMINATED && outcome.reason == CL_MEMORY);
   CHECK(Eval(program, "1", &outcome) == Int(1));
@@ -307,11 +309,11 @@ void Embed() {
   CHECK(cl_dispose(program.isolate));
 }
 
-// A call that cannot be ended is given up, with those around it, and nothing else is.
+// A call that cannot be ended is given up, together with the calls around it, and nothing else is.
 void LeaveBehind() {
-  // They stay, and so does what V8 finds through them.
+  // The programs must stay: their isolates do, and point to them.
   static Program programs[2];
-  // A list beyond V8's longest, and more than the isolate may use.
+  // A list beyond V8's longest, and more memory than the isolate may use.
   const char* scripts[] = {"'a'.repeat(3e8).split('')", "runs('Array.from({ length: 3e8 })')"};
   const uint32_t reasons[] = {CL_STUCK, CL_MEMORY};
   for (int index = 0; index < 2; index++) {

@@ -46,7 +46,8 @@ ClText cl_snapshot(ClIsolate* self) {
     v8::Local<v8::Context> context = self->context.Get(isolate);
     v8::Local<v8::Object> guest = self->guest.Get(isolate);
     if (self->warming) {
-      // A fresh context: what the warm-up changed stays behind, what it compiled belongs to the isolate.
+      // A fresh context has none of the warm-up's changes; the compiled code belongs to the
+      // isolate.
       self->guest.Reset();
       self->context.Reset();
       isolate->ContextDisposedNotification(false);
@@ -89,101 +90,97 @@ ClIsolate* cl_boot(bool shared, ClText blob, ClText prelude, const ClHost* host,
 }
 
 void cl_eval(ClIsolate* self, ClText source, ClText name, size_t stack, ClOutcome* outcome) {
-  Run(self, stack, outcome, [&](Entry& entry) {
-    v8::Isolate* isolate = self->isolate;
-    v8::Local<v8::Context> context = entry.scopes.context;
-    v8::ScriptOrigin origin(isolate, Text(isolate, name));
-    v8::Local<v8::String> text;
-    v8::Local<v8::Script> script;
-    v8::Local<v8::Value> value;
-    bool done = TextOrError(isolate, source).ToLocal(&text) &&
-                v8::Script::Compile(context, text, &origin).ToLocal(&script) &&
-                script->Run(context).ToLocal(&value);
-    entry.Leave(self, done, value, outcome);
-  });
+  Run(self, stack, outcome,
+      [&](v8::Isolate* isolate, v8::Local<v8::Context> context, v8::Local<v8::Value>* value) {
+        v8::ScriptOrigin origin(isolate, Text(isolate, name));
+        v8::Local<v8::String> text;
+        v8::Local<v8::Script> script;
+        return TextOrError(isolate, source).ToLocal(&text) &&
+               v8::Script::Compile(context, text, &origin).ToLocal(&script) &&
+               script->Run(context).ToLocal(value);
+      });
 }
 
 void cl_invoke(ClIsolate* self, ClText path, ClText arguments, size_t stack, ClOutcome* outcome) {
-  Run(self, stack, outcome, [&](Entry& entry) {
-    v8::Isolate* isolate = self->isolate;
-    v8::Local<v8::Context> context = entry.scopes.context;
-    v8::Local<v8::Object> holder;
-    v8::Local<v8::String> name;
-    v8::Local<v8::Value> function, value;
-    bool done = Holder(isolate, context, path, false, &holder, &name) &&
-                holder->Get(context, name).ToLocal(&function);
-    if (done && !function->IsFunction()) {
-      Throw(isolate, (ToString(isolate, name) + " is no function").c_str());
-      done = false;
-    }
-    if (done) {
-      uint32_t count;
-      memcpy(&count, arguments.data, sizeof count);
-      Decoder decoder(isolate, context, {arguments.data + sizeof count, arguments.length - sizeof count});
-      Handles values = decoder.Values(count);
-      done = values && function.As<v8::Function>()
-                           ->Call(context, holder, static_cast<int>(count), values.get())
-                           .ToLocal(&value);
-    }
-    entry.Leave(self, done, value, outcome);
-  });
+  Run(self, stack, outcome,
+      [&](v8::Isolate* isolate, v8::Local<v8::Context> context, v8::Local<v8::Value>* value) {
+        v8::Local<v8::Object> holder;
+        v8::Local<v8::String> name;
+        v8::Local<v8::Value> function;
+        if (!Holder(isolate, context, path, false, &holder, &name) ||
+            !holder->Get(context, name).ToLocal(&function)) {
+          return false;
+        }
+        if (!function->IsFunction()) {
+          Throw(isolate, (ToString(isolate, name) + " is no function").c_str());
+          return false;
+        }
+        uint32_t count;
+        memcpy(&count, arguments.data, sizeof count);
+        Decoder decoder(isolate, context, {arguments.data + sizeof count, arguments.length - sizeof count});
+        Handles values = decoder.Values(count);
+        return values && function.As<v8::Function>()
+                             ->Call(context, holder, static_cast<int>(count), values.get())
+                             .ToLocal(value);
+      });
 }
 
 void cl_attach(ClIsolate* self, ClText path, uint32_t number, size_t stack, ClOutcome* outcome) {
-  Run(self, stack, outcome, [&](Entry& entry) {
-    v8::Isolate* isolate = self->isolate;
-    v8::Local<v8::Context> context = entry.scopes.context;
-    v8::Local<v8::Object> holder;
-    v8::Local<v8::String> name;
-    v8::Local<v8::Function> function;
-    auto data = v8::Integer::NewFromUnsigned(isolate, number);
-    bool done = Holder(isolate, context, path, true, &holder, &name) &&
-                v8::Function::New(context, CallProgram, data).ToLocal(&function) &&
-                holder->Set(context, name, function).FromMaybe(false);
-    entry.Leave(self, done, v8::Undefined(isolate), outcome);
-  });
+  Run(self, stack, outcome,
+      [&](v8::Isolate* isolate, v8::Local<v8::Context> context, v8::Local<v8::Value>* value) {
+        v8::Local<v8::Object> holder;
+        v8::Local<v8::String> name;
+        v8::Local<v8::Function> function;
+        auto data = v8::Integer::NewFromUnsigned(isolate, number);
+        *value = v8::Undefined(isolate);
+        return Holder(isolate, context, path, true, &holder, &name) &&
+               v8::Function::New(context, CallProgram, data).ToLocal(&function) &&
+               holder->Set(context, name, function).FromMaybe(false);
+      });
 }
 
 void cl_collect(ClIsolate* self, size_t stack, ClOutcome* outcome) {
-  Run(self, stack, outcome, [&](Entry& entry) {
-    self->isolate->LowMemoryNotification();
-    entry.Leave(self, true, v8::Undefined(self->isolate), outcome);
+  Run(self, stack, outcome, [&](v8::Isolate* isolate, v8::Local<v8::Context>, v8::Local<v8::Value>* value) {
+    isolate->LowMemoryNotification();
+    *value = v8::Undefined(isolate);
+    return true;
   });
 }
 
 void cl_heap_stats(ClIsolate* self, size_t stack, ClOutcome* outcome) {
-  Run(self, stack, outcome, [&](Entry& entry) {
-    v8::Isolate* isolate = self->isolate;
-    v8::HeapStatistics heap;
-    isolate->GetHeapStatistics(&heap);
-    const std::pair<const char*, size_t> counts[] = {
-        {"total_heap_size", heap.total_heap_size()},
-        {"total_heap_size_executable", heap.total_heap_size_executable()},
-        {"total_physical_size", heap.total_physical_size()},
-        {"total_available_size", heap.total_available_size()},
-        {"total_global_handles_size", heap.total_global_handles_size()},
-        {"used_global_handles_size", heap.used_global_handles_size()},
-        {"used_heap_size", heap.used_heap_size()},
-        {"heap_size_limit", heap.heap_size_limit()},
-        {"malloced_memory", heap.malloced_memory()},
-        {"peak_malloced_memory", heap.peak_malloced_memory()},
-        {"external_memory", heap.external_memory()},
-        {"number_of_native_contexts", heap.number_of_native_contexts()},
-        {"number_of_detached_contexts", heap.number_of_detached_contexts()}};
-    v8::Local<v8::Object> object = v8::Object::New(isolate);
-    bool done = true;
-    for (auto [name, count] : counts) {
-      auto number = v8::Number::New(isolate, static_cast<double>(count));
-      done =
-          done && object->CreateDataProperty(entry.scopes.context, Text(isolate, name, strlen(name)), number)
-                      .FromMaybe(false);
-    }
-    entry.Leave(self, done, object, outcome);
-  });
+  Run(self, stack, outcome,
+      [&](v8::Isolate* isolate, v8::Local<v8::Context> context, v8::Local<v8::Value>* value) {
+        v8::HeapStatistics heap;
+        isolate->GetHeapStatistics(&heap);
+        const std::pair<const char*, size_t> counts[] = {
+            {"total_heap_size", heap.total_heap_size()},
+            {"total_heap_size_executable", heap.total_heap_size_executable()},
+            {"total_physical_size", heap.total_physical_size()},
+            {"total_available_size", heap.total_available_size()},
+            {"total_global_handles_size", heap.total_global_handles_size()},
+            {"used_global_handles_size", heap.used_global_handles_size()},
+            {"used_heap_size", heap.used_heap_size()},
+            {"heap_size_limit", heap.heap_size_limit()},
+            {"malloced_memory", heap.malloced_memory()},
+            {"peak_malloced_memory", heap.peak_malloced_memory()},
+            {"external_memory", heap.external_memory()},
+            {"number_of_native_contexts", heap.number_of_native_contexts()},
+            {"number_of_detached_contexts", heap.number_of_detached_contexts()}};
+        v8::Local<v8::Object> object = v8::Object::New(isolate);
+        bool done = true;
+        for (auto [name, count] : counts) {
+          auto number = v8::Number::New(isolate, static_cast<double>(count));
+          done =
+              done &&
+              object->CreateDataProperty(context, Text(isolate, name, strlen(name)), number).FromMaybe(false);
+        }
+        *value = object;
+        return done;
+      });
 }
 
 bool cl_dispose(ClIsolate* self) {
-  // V8 is still in the middle of something there.
+  // V8 is still inside of a call there.
   if (self->given_up) return false;
   std::optional<v8::Locker> lock;
   if (self->shared) lock.emplace(self->isolate);
@@ -191,7 +188,7 @@ bool cl_dispose(ClIsolate* self) {
   Forget(self);
   self->guest.Reset();
   if (self->creator) {
-    // V8 demands a blob of every creator; one without a context is the cheapest.
+    // Each creator must make a blob; one without a context is the cheapest.
     self->context.Reset();
     {
       v8::HandleScope scope(self->isolate);
@@ -260,7 +257,7 @@ size_t cl_call(ClIsolate* self, const char* method, const double* numbers, size_
     Failed(self, scopes.context, caught, outcome);
     return 0;
   }
-  // What was to end this call came too late.
+  // A request to end this call came too late.
   if (self->reason.exchange(0)) isolate->CancelTerminateExecution();
   if (value->IsString()) {
     self->value = ToString(isolate, value);
@@ -326,7 +323,7 @@ void cl_terminate(ClIsolate* self, uint32_t reason, bool stack) {
   } else if (self->reason.compare_exchange_strong(none, reason)) {
     self->isolate->RequestInterrupt(
         [](v8::Isolate* isolate, void*) {
-          // A call may have come to its end before this came to it.
+          // The call may have ended before this runs.
           ClIsolate* self = Self(isolate);
           uint32_t reason = self->reason.load();
           if (reason == 0) return;

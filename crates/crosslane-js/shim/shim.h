@@ -1,4 +1,4 @@
-// A small C interface to V8, made for `src/ffi.rs`, which documents it. Nothing of V8 is visible here.
+// A small C interface to V8 for `src/isolate/ffi.rs`. V8's own types are not visible here.
 #ifndef CROSSLANE_SHIM_H
 #define CROSSLANE_SHIM_H
 
@@ -16,24 +16,25 @@ typedef struct {
   size_t length;
 } ClText;
 
-// What a host answers to V8; `host` is passed back.
+// The functions that V8 calls. `host` is passed to each of them.
 typedef struct {
   void* host;
   void (*print)(void* host, uint32_t level, ClText text);
-  // Sets the path of `specifier` as seen from the module `referrer`, and its source. What it sets must
-  // live until the next call. False if there is none: `path` is then the reason.
+  // Sets the path of `specifier`, seen from the module `referrer`, and its source. Both must live
+  // until the next call. False if there is no such module: `path` is then the reason.
   bool (*resolve)(void* host, ClText specifier, ClText referrer, ClText* path, ClText* source);
-  // Whether what was to be ended is still what runs: asked at the check at which a call is ended with its
-  // stack.
+  // Whether the call that was to end is still the one that runs. Called at the check at which a
+  // call is ended with its stack.
   bool (*confirm)(void* host, uint32_t reason);
-  // V8 cannot go on, for CL_MEMORY, CL_NO_HEAP or CL_STUCK; the process ends when this returns.
+  // V8 cannot go on, because of CL_MEMORY, CL_NO_HEAP or CL_STUCK. The process ends when this
+  // returns.
   void (*fatal)(void* host, uint32_t reason, ClText what);
-  // Calls function `number` of the program with an encoded array (`cl_invoke`). Sets the encoded result, or,
-  // if it returns false, the name and the message of an error to throw, with a line's end between; either
-  // must live until the next call.
+  // Calls function `number` of the program with an encoded array (`cl_invoke`). Sets the encoded
+  // result. If it returns false, it sets the name and the message of an error to throw, separated
+  // by a line end. Either must live until the next call.
   bool (*call)(void* host, uint32_t number, ClText arguments, ClText* result);
-  // Parses or changes a URL (`src/url.rs`). Sets its parts, a line each, which must live until the next call.
-  // False if there is none.
+  // Parses or changes a URL (`src/isolate/url.rs`). Sets its parts, one per line, which must live
+  // until the next call. False if there is no such URL.
   bool (*url)(void* host, ClText operation, ClText first, ClText second, ClText* result);
 } ClHost;
 
@@ -42,8 +43,9 @@ enum { CL_OK = 0, CL_EXCEPTION = 1, CL_TERMINATED = 2 };
 // How a call into V8 ended. The texts live until the next call into this isolate.
 typedef struct {
   uint32_t status;
-  // Why it was terminated: what `cl_terminate` was given, CL_MEMORY, CL_NO_MEMORY, CL_NO_HEAP or CL_STUCK. Of
-  // an exception: CL_PROGRAM if a function of the program has failed with it.
+  // Of a call that was terminated, why: the reason given to `cl_terminate`, CL_MEMORY,
+  // CL_NO_MEMORY, CL_NO_HEAP or CL_STUCK. Of an exception: CL_PROGRAM if a function of the program
+  // failed with it.
   uint32_t reason;
   ClText name;
   ClText message;
@@ -52,9 +54,9 @@ typedef struct {
   double number;  // the result, if it was a number
 } ClOutcome;
 
-// CL_MEMORY: the isolate uses more than it may. CL_NO_MEMORY: the process has none for a value that is
-// passed. CL_NO_HEAP: the system has none for V8. CL_STUCK: V8 cannot go on, most likely with a value beyond
-// its largest.
+// CL_MEMORY: the isolate uses more memory than its limit. CL_NO_MEMORY: the process has no memory
+// for a value that is passed. CL_NO_HEAP: the system has no memory for V8. CL_STUCK: V8 cannot go
+// on, most likely because of a value beyond its largest size.
 enum { CL_MEMORY = 1, CL_PROGRAM = 4, CL_NO_MEMORY = 5, CL_NO_HEAP = 6, CL_STUCK = 7 };
 
 enum {
@@ -83,42 +85,44 @@ typedef struct {
 void cl_initialize(ClText flags);
 const char* cl_version(void);
 
-// A builder boots without a library (or from `blob`), loads one, and ends as a snapshot. Null, for
+// A builder boots without a library (or from `blob`), loads one, and becomes a snapshot. Null, with
 // CL_NO_HEAP, if the process has no room for an isolate.
 ClIsolate* cl_builder(ClText blob, ClText prelude, const ClHost* host, size_t memory_limit, ClOutcome*);
 void cl_load(ClIsolate*, ClText path, ClText source, ClOutcome*);
-// Consumes the builder. The blob is to be freed with `cl_free_blob`.
+// Consumes the builder. `cl_free_blob` frees the blob.
 ClText cl_snapshot(ClIsolate*);
 void cl_free_blob(ClText blob);
 
-// Boots from a snapshot, which must outlive the isolate, or without a library. If it is `shared` between
-// threads, this and all other calls take V8's lock. Null as above.
+// Boots from a snapshot, which must outlive the isolate, or without a library. If the isolate is
+// `shared` by threads, this and all other calls take V8's lock. Null as above.
 ClIsolate* cl_boot(bool shared, ClText blob, ClText prelude, const ClHost* host, size_t memory_limit,
                    size_t hard_limit, size_t stack, ClOutcome*);
-// For builders too, if no snapshot is wanted. False if the isolate was given up, and stays.
+// Frees an isolate, or a builder of which no snapshot is wanted. False if the isolate was given up:
+// it then stays.
 bool cl_dispose(ClIsolate*);
 
 void cl_set_memory_limit(ClIsolate*, size_t bytes);
 size_t cl_memory_used(ClIsolate*);
-// What is left of it after a full collection. Not within a call.
+// The bytes in use after a full collection. Not within a call.
 size_t cl_memory_kept(ClIsolate*);
 
-// Calls a method of the prelude with some numbers and, if there are any, values: those of kind CL_WORD, four
-// bytes that it may write until the isolate goes, and an array of the others, which are copied: those of kind
-// CL_REUSED to the beginning of memory that the next call gets again. Returns how many elements the result
-// has, if it is an array.
+// Calls a method of the prelude with numbers and values. A value of kind CL_WORD is four bytes that
+// the method may write as long as the isolate lives. All other values are copied and passed as an
+// array. Those of kind CL_REUSED are copied to the start of a buffer that the next call gets again.
+// Returns the number of elements of the result, if it is an array.
 size_t cl_call(ClIsolate*, const char* method, const double* numbers, size_t number_count,
                const ClValue* values, size_t value_count, ClOutcome*);
-// The elements of the last result; what they point to lives until the next call into this isolate.
+// The elements of the last result. The memory that they point to lives until the next call into
+// this isolate.
 void cl_results(ClIsolate*, ClValue* results, size_t count);
-// Takes the bytes (CL_BYTES) that were passed last away from JavaScript. Results that lie in them stay.
+// Detaches the buffers (CL_BYTES) of the last call from JavaScript. Results in their memory stay.
 void cl_detach(ClIsolate*);
 // The characters of a result of kind CL_LATIN1 or CL_UTF16.
 void cl_read_string(ClIsolate*, size_t result, uint8_t* latin1, uint16_t* utf16);
 
-// ---- isolates of a program that calls them from any of its threads, one at a time: each call takes V8's
-// lock, and may use `stack` bytes of its thread's stack. Values travel encoded, depth first: a tag and what
-// it says. All numbers are little-endian.
+// ---- isolates of a program, which any of its threads may call, one at a time. Each call takes
+// V8's lock, and may use `stack` bytes of its thread's stack. Values are encoded depth first, as a
+// tag and its content. All numbers are little-endian.
 enum {
   CL_VALUE_UNDEFINED = 0,
   CL_VALUE_TRUE = 1,
@@ -133,27 +137,29 @@ enum {
   CL_VALUE_BYTES = 10,    // u32 bytes
   CL_VALUE_PENDING = 11,  // out: a promise that nothing has settled
 };
-// A call that uses too much memory where it cannot be ended, for which the system has none, or at whose
-// values V8 would end the process, is given up: it ends for CL_MEMORY, CL_NO_HEAP or CL_STUCK, as will all
-// later ones, and the isolate stays in memory, disposed of or not. Runs a script. The outcome's value is
-// encoded.
+// A call is given up if it uses too much memory in code that comes to no check, if the system has
+// no memory for it, or if V8 would end the process because of its values. It ends with CL_MEMORY,
+// CL_NO_HEAP or CL_STUCK, as do all later calls, and the isolate's memory is never freed.
+//
+// Runs a script. The outcome's value is encoded.
 void cl_eval(ClIsolate*, ClText source, ClText name, size_t stack, ClOutcome*);
 // Calls a function by its path from the global object (`a.b.c`) with an encoded array.
 void cl_invoke(ClIsolate*, ClText path, ClText arguments, size_t stack, ClOutcome*);
-// Makes a function at a path that calls the host's function `number`.
+// Makes a function at a path. It calls the host's function `number`.
 void cl_attach(ClIsolate*, ClText path, uint32_t number, size_t stack, ClOutcome*);
-// Has V8 free what it can.
+// Frees all garbage.
 void cl_collect(ClIsolate*, size_t stack, ClOutcome*);
-// What V8 counts of its heap: an object of numbers.
+// V8's statistics of its heap: an object of numbers.
 void cl_heap_stats(ClIsolate*, size_t stack, ClOutcome*);
 
-// From any thread. `stack` asks for the stack at that place, which takes until the next check.
+// Ends the call at work. Any thread may call this. `stack` asks for the stack at that place, which
+// takes until the next check.
 void cl_terminate(ClIsolate*, uint32_t reason, bool stack);
-// Why the call that runs now is to end, or 0; CL_MEMORY also if it uses too much where it cannot be ended.
-// From any thread.
+// Why the call that runs now is to end, or 0. Also CL_MEMORY if the call uses too much memory in
+// code that comes to no check. Any thread may call this.
 uint32_t cl_pending(ClIsolate*);
-// Whether the method of the prelude that runs (if one does) has come to a check since this was last
-// asked, and asks it again. From any thread.
+// Whether the running method of the prelude has come to a check since the last request, and
+// requests it again. Any thread may call this.
 enum { CL_IDLE = 0, CL_HEARD = 1, CL_UNHEARD = 2 };
 uint32_t cl_sign(ClIsolate*);
 

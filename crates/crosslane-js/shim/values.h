@@ -18,7 +18,7 @@ bool IsAscii(const uint8_t* data, int length) {
   return (all & 0x8080808080808080) == 0;
 }
 
-// The most memory that is kept to be used again, for one value.
+// The largest buffer that is reused, in bytes.
 constexpr size_t kMostReused = 1 << 20;
 
 // A buffer of at least this length that begins with a copy of `value`.
@@ -29,13 +29,14 @@ v8::MaybeLocal<v8::ArrayBuffer> Copied(ClIsolate* self, const ClValue& value, si
   return v8::ArrayBuffer::New(self->isolate, std::move(store));
 }
 
-// What is passed at `place`. Empty if there is no memory for it.
+// The argument at `place` as a value of JavaScript. Empty if there is no memory for it.
 v8::MaybeLocal<v8::Value> ToJs(ClIsolate* self, const ClValue& value, size_t place) {
   v8::Isolate* isolate = self->isolate;
   v8::Local<v8::ArrayBuffer> buffer;
   switch (value.kind) {
     case CL_REUSED:
-      // A detached buffer makes V8 look at each access to any: so these are not detached, and not made anew.
+      // If any buffer is detached, V8 checks each access to all buffers. So these buffers are not
+      // detached, and reused.
       if (value.length <= kMostReused) {
         v8::Global<v8::ArrayBuffer>& reused = self->reused[place];
         if (!reused.IsEmpty() && reused.Get(isolate)->ByteLength() >= value.length) {
@@ -55,7 +56,7 @@ v8::MaybeLocal<v8::Value> ToJs(ClIsolate* self, const ClValue& value, size_t pla
       self->lent.emplace_back(isolate, buffer);
       return buffer;
     case CL_WORD:
-      // The only memory that is shared with the host.
+      // Only this memory is shared with the host.
       if (self->word_at != value.data) {
         auto store = v8::ArrayBuffer::NewBackingStore(
             const_cast<uint8_t*>(value.data), sizeof(uint32_t), [](void*, size_t, void*) {}, nullptr);
@@ -76,7 +77,7 @@ v8::MaybeLocal<v8::Value> ToJs(ClIsolate* self, const ClValue& value, size_t pla
           continue;
         }
         v8::Local<v8::String> text;
-        // V8 takes ASCII at four times the speed of UTF-8.
+        // V8 reads ASCII four times as fast as UTF-8.
         bool ascii = value.kind == CL_ASCII || IsAscii(data, length);
         auto kind = v8::NewStringType::kNormal;
         bool made =
@@ -86,7 +87,7 @@ v8::MaybeLocal<v8::Value> ToJs(ClIsolate* self, const ClValue& value, size_t pla
         if (made) {
           strings.push_back(text);
         } else {
-          // Too long for V8: the prelude says so for the row.
+          // The text is too long for V8. The prelude says so for its row.
           strings.push_back(v8::Undefined(isolate));
         }
       }
@@ -114,7 +115,7 @@ void FromJs(v8::Isolate* isolate, v8::Local<v8::Value> value, ClValue* result) {
   if (value->IsArrayBufferView()) {
     auto view = value.As<v8::ArrayBufferView>();
     result->kind = CL_BYTES;
-    // Makes the memory of a small array, which lies in the heap, stay where it is.
+    // This moves the memory of a small array out of the heap, so that it stays where it is.
     auto store = view->Buffer()->GetBackingStore();
     result->data = static_cast<uint8_t*>(store->Data()) + view->ByteOffset();
     result->length = view->ByteLength();

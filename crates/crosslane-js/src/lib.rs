@@ -11,10 +11,10 @@
 //! | `js/` | the JavaScript side: loops, readers and writers made for each function's types |
 //! | `../shim` | V8's C++ interface as a small C one |
 //!
-//! Nothing that runs in an isolate can reach a file, a socket or a process: V8 alone has none, and nothing
-//! is added to it but `console` (to the log) and timers. What can be used up is limited: time by ending the
-//! call, the stack by V8, and memory by looking at the heap after each collection, by counting array buffers, and
-//! where V8 does neither by what the kernel gives to the lane's thread ([`lane`]).
+//! Code in an isolate cannot reach files, sockets or processes: V8 has none, and this crate adds
+//! only `console` (to the log) and timers. Time is limited by ending the call, and the stack by V8.
+//! Memory is limited in three ways: the heap is checked after each collection, array buffers are
+//! counted, and the kernel counts the pages of the lane's thread where V8 does neither ([`host`]).
 
 pub mod embed;
 pub mod guest;
@@ -25,7 +25,7 @@ pub mod library;
 pub use host::attention;
 pub use isolate::Snapshot;
 
-/// Snapshots by the name that programs know.
+/// The public path of snapshots.
 pub mod snapshot {
     pub use crate::isolate::Snapshot;
 }

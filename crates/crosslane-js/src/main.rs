@@ -1,5 +1,5 @@
-//! The JavaScript host. Without arguments it is the zygote of one library, started by an engine; `check FILE` says what
-//! a file declares, `version` which V8 this is.
+//! The JavaScript host. Without arguments it is the zygote of one library, started by an engine.
+//! `check FILE` prints what a file declares, and `version` the version of V8.
 
 use std::path::Path;
 use std::process::ExitCode;
@@ -19,7 +19,8 @@ fn main() -> ExitCode {
         )),
     };
     match outcome {
-        // SAFETY: nothing is left to be cleaned up; destructors would run while V8's threads are at work.
+        // SAFETY: nothing needs to be cleaned up. Destructors would run while V8's threads are at
+        // work.
         Ok(true) => unsafe { libc::_exit(0) },
         Ok(false) => ExitCode::FAILURE,
         Err(error) => {

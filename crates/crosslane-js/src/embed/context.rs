@@ -1,12 +1,12 @@
-//! V8 contexts of a program that embeds them: scripts, calls, and functions of the program itself.
+//! V8 contexts of a program that embeds V8: scripts, calls, and functions of the program.
 //!
-//! Unlike a lane's isolate, a context may be used by several threads in turns: each use takes V8's lock
-//! (`v8::Locker`) and says how much of its thread's stack there is. Values travel in the encoding of
-//! `shim/shim.h`, so that a program whose objects live under a lock of their own touches them only before and
-//! after.
+//! Unlike a lane's isolate, a context may be used by several threads, one at a time: each use takes
+//! V8's lock (`v8::Locker`) and passes the size of its thread's stack. Values are encoded as
+//! `shim/shim.h` says. So a program whose objects have a lock of their own touches them only before
+//! and after a call.
 //!
-//! Isolates of different snapshots cannot live in one process at once, and a process that has run V8 must not
-//! be forked and go on using it: both are refused here.
+//! Isolates of different snapshots cannot live in one process at once, and a fork of a process that
+//! has run V8 cannot use V8. Both are refused here.
 
 use crate::isolate::ffi::{self, ClHost, ClIsolate, ClOutcome, ClText};
 use crate::isolate::{self, Handle, LARGEST_OBJECTS, Reason, STACK, SnapshotUse, Thrown};
@@ -17,28 +17,30 @@ use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// What a context asks of the program. Called on the thread that uses it, without any lock of the program's.
+/// The functions of the program that a context calls. It calls them on the thread that uses the
+/// context, without a lock of the program.
 pub trait Program: Send + Sync {
-    /// Takes what `console` printed; `error` for its errors and warnings.
+    /// Takes a text that `console` printed; `error` for its errors and warnings.
     fn print(&self, error: bool, text: &str);
-    /// Calls a function that was attached, with an encoded array.
+    /// Calls an attached function with an encoded array.
     ///
     /// # Errors
-    /// The name and the message of the error that JavaScript then sees, with a line's end between.
+    /// The name and the message of the error that JavaScript then sees, separated by a line end.
     fn call(&self, number: u32, arguments: &[u8]) -> Result<Vec<u8>, String>;
-    /// Whether what [`Handle::end`] was called for is still so; asked when V8 has come to a check.
+    /// Whether the reason for which [`Handle::end`] was called still holds. V8's thread asks at a
+    /// check.
     fn confirm(&self, reason: Reason) -> bool;
 }
 
-/// Why there is no context, or no snapshot.
+/// Why no context or snapshot was made.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Refused {
-    /// Contexts of another snapshot live.
+    /// Contexts of another snapshot live in this process.
     #[error(
         "contexts of another snapshot live in this process, and V8 can have those of one only; dispose of them first"
     )]
     Occupied,
-    /// V8 ran here before the fork.
+    /// V8 ran in this process before it was forked.
     #[error(
         "this process was forked after V8 had run in it, and V8 does not survive that; start it in the child only"
     )]
@@ -46,12 +48,12 @@ pub enum Refused {
     /// The script of a snapshot threw.
     #[error(transparent)]
     Thrown(#[from] Thrown),
-    /// Bytes that are no snapshot of this build.
+    /// The bytes are no snapshot of this build.
     #[error("{0}")]
     Invalid(&'static str),
 }
 
-/// The process that V8 runs in; 0 before.
+/// The id of the process in which V8 runs; 0 before V8 runs.
 static PROCESS: AtomicU32 = AtomicU32::new(0);
 
 fn enter() -> Result<(), Refused> {
@@ -65,7 +67,7 @@ fn enter() -> Result<(), Refused> {
     Ok(())
 }
 
-/// The program behind a thin pointer, with the answer that V8 is reading.
+/// The program behind a thin pointer, and the answer that V8 is reading.
 struct Host {
     program: Arc<dyn Program>,
     answer: Mutex<Vec<u8>>,
@@ -85,12 +87,13 @@ impl Host {
 /// # Safety
 /// `host` must be what [`Host::table`] gave, and its box alive.
 unsafe fn host<'a>(host: *mut c_void) -> &'a Host {
-    // SAFETY: the caller vouches for it; a host is only ever shared.
+    // SAFETY: the caller guarantees it; a host is only ever shared.
     unsafe { &*host.cast() }
 }
 
 extern "C" fn print(data: *mut c_void, level: u32, text: ClText) {
-    // SAFETY: the shim passes the table's pointer and a text that lives during the call. It is UTF-8, and so not copied.
+    // SAFETY: the shim passes the table's pointer and a text that lives during the call. The text
+    // is UTF-8, so that it is not copied.
     unsafe { host(data).program.print(level > 0, &String::from_utf8_lossy(bytes(text))) }
 }
 
@@ -105,7 +108,7 @@ extern "C" fn fatal(_data: *mut c_void, _reason: u32, what: ClText) {
 }
 
 extern "C" fn resolve(_: *mut c_void, _: ClText, _: ClText, path: *mut ClText, _: *mut ClText) -> bool {
-    // SAFETY: the shim passes a place for the text, which is static.
+    // SAFETY: the shim passes a place for the text, and the text is static.
     unsafe { *path = ClText::new(b"scripts do not import") };
     false
 }
@@ -116,7 +119,7 @@ extern "C" fn url(_: *mut c_void, _: ClText, _: ClText, _: ClText, _: *mut ClTex
 }
 
 extern "C" fn call(data: *mut c_void, number: u32, arguments: ClText, result: *mut ClText) -> bool {
-    // SAFETY: as above; the answer stays where it is until the next one.
+    // SAFETY: as above; the answer stays in its place until the next call.
     unsafe {
         let host = host(data);
         let outcome = host.program.call(number, bytes(arguments));
@@ -134,11 +137,11 @@ unsafe fn bytes<'a>(text: ClText) -> &'a [u8] {
     if text.length == 0 {
         return &[];
     }
-    // SAFETY: as the caller says.
+    // SAFETY: the caller guarantees it.
     unsafe { std::slice::from_raw_parts(text.data, text.length) }
 }
 
-/// A copy, if there is memory for one.
+/// Copies bytes if there is memory for the copy.
 fn copied(bytes: &[u8]) -> Result<Vec<u8>, Thrown> {
     let mut copy = Vec::new();
     copy.try_reserve_exact(bytes.len()).map_err(|_| Thrown::Ended(Reason::NoMemory, String::new()))?;
@@ -170,10 +173,10 @@ impl Drop for Context {
     fn drop(&mut self) {
         self.handle.forget();
         if self.process == std::process::id() {
-            // SAFETY: nobody else has the pointer any more.
+            // SAFETY: nothing else has the pointer any more.
             let disposed = unsafe { ffi::cl_dispose(self.raw.as_ptr()) };
             if !disposed {
-                // The isolate stays, and so must what it boots from.
+                // The isolate stays in memory, so the snapshot that it uses must stay, too.
                 std::mem::forget((self.snapshot.take(), self.snapshot_use.take()));
             }
         }
@@ -181,8 +184,8 @@ impl Drop for Context {
 }
 
 impl Context {
-    /// Boots from a snapshot, or an empty one. `memory` is the limit for the heap and array buffers together, in
-    /// bytes; `stack` what there is of this thread's.
+    /// Boots from a snapshot, or without one. `memory` is the limit of the heap and array buffers
+    /// together, in bytes; `stack` is the size of this thread's stack.
     ///
     /// # Errors
     /// [`Refused`].
@@ -211,17 +214,17 @@ impl Context {
         Ok(this)
     }
 
-    /// What ends its calls.
+    /// The handle that ends its calls.
     pub fn handle(&self) -> &Arc<Handle> {
         &self.handle
     }
 
-    /// Whether this process may use it: not one that was forked since.
+    /// Whether this process may use the context: a fork of the process that made it may not.
     pub fn is_here(&self) -> bool {
         self.process == std::process::id()
     }
 
-    /// Bytes of the heap and of array buffers, the dead among them.
+    /// The bytes of the heap and of array buffers, with garbage.
     pub fn memory(&self) -> usize {
         // SAFETY: the isolate lives.
         unsafe { ffi::cl_memory_used(self.raw.as_ptr()) }
@@ -248,8 +251,8 @@ impl Context {
         self.outcome(|raw, outcome| unsafe { script.eval(raw, outcome) })
     }
 
-    /// Calls a function by its path (`a.b.c`) with an encoded array: the number of elements (`u32`) and these.
-    /// Returns the encoded value.
+    /// Calls a function by its path (`a.b.c`) with an encoded array: the number of elements
+    /// (`u32`), then the elements. Returns the encoded value.
     ///
     /// # Errors
     /// What it threw, or why it was ended.
@@ -259,8 +262,8 @@ impl Context {
         self.outcome(|raw, outcome| unsafe { ffi::cl_invoke(raw, path, arguments, stack, outcome) })
     }
 
-    /// Makes a function at a path that calls the program's function `number`. Objects that are missing on the way are
-    /// created.
+    /// Makes a function at a path. It calls the program's function `number`. Objects that are
+    /// missing in the path are created.
     ///
     /// # Errors
     /// If the path leads through a value that is not an object.
@@ -271,7 +274,7 @@ impl Context {
         Ok(())
     }
 
-    /// Has V8 free what it can, at once.
+    /// Frees all garbage at once.
     ///
     /// # Errors
     /// Why it was ended.
@@ -281,7 +284,7 @@ impl Context {
         Ok(())
     }
 
-    /// What V8 counts of its heap, by V8's names, as an encoded object: mostly bytes.
+    /// V8's statistics of its heap, by V8's names, as an encoded object. Most are bytes.
     ///
     /// # Errors
     /// Why it was ended.
@@ -291,14 +294,14 @@ impl Context {
     }
 }
 
-/// A script to be run.
+/// A script that is to run.
 #[derive(Debug, Clone, Copy)]
 pub struct Script<'a> {
     /// Its text.
     pub source: &'a str,
     /// Its file, for messages.
     pub name: &'a str,
-    /// What there is of this thread's stack.
+    /// The size of this thread's stack.
     pub stack: usize,
 }
 
@@ -307,7 +310,7 @@ impl Script<'_> {
     /// The isolate must live.
     unsafe fn eval(self, isolate: *mut ClIsolate, outcome: &mut ClOutcome) {
         let [source, name] = [self.source, self.name].map(|text| ClText::new(text.as_bytes()));
-        // SAFETY: as the caller says; the texts live.
+        // SAFETY: the caller guarantees that the isolate lives; the texts live.
         unsafe { ffi::cl_eval(isolate, source, name, self.stack, outcome) };
     }
 }
@@ -321,20 +324,20 @@ struct Builder {
 }
 
 impl Builder {
-    /// A builder, with what `blob` holds.
+    /// A builder that boots from `blob`.
     fn new(blob: ClText, program: Arc<dyn Program>) -> Result<Self, Refused> {
         enter()?;
         let snapshot_use = SnapshotUse::try_new(blob).ok_or(Refused::Occupied)?;
         let host = Host::new(program);
         let prelude = ClText::new(SMALL_PRELUDE.as_bytes());
         let mut outcome = ClOutcome::EMPTY;
-        // SAFETY: the host lives as long as the isolate, and the blob as its callers see to.
+        // SAFETY: the host lives as long as the isolate; the callers keep the blob alive.
         let raw = unsafe { ffi::cl_builder(blob, prelude, &host.table(), LARGEST_OBJECTS, &mut outcome) };
         let raw = isolate::booted(raw, &outcome)?;
         Ok(Self { raw, handle: Handle::new(raw), _host: host, snapshot_use: Some(snapshot_use) })
     }
 
-    /// The snapshot of what a script makes of `blob`.
+    /// The snapshot after a script has run in a context of `blob`.
     fn build(
         blob: ClText,
         script: Script<'_>,
@@ -349,7 +352,7 @@ impl Builder {
 
     fn eval(&self, script: Script<'_>) -> Result<(), Thrown> {
         let mut outcome = ClOutcome::EMPTY;
-        // SAFETY: the isolate lives, as do the texts; the outcome is read at once.
+        // SAFETY: the isolate and the texts live; the outcome is read at once.
         unsafe {
             script.eval(self.raw.as_ptr(), &mut outcome);
             isolate::check(&outcome)
@@ -359,7 +362,7 @@ impl Builder {
     fn finish(self) -> Snapshot {
         let this = std::mem::ManuallyDrop::new(self);
         this.handle.forget();
-        // SAFETY: the isolate is consumed; what it used is dropped after it, once.
+        // SAFETY: the isolate is consumed. The values that it used are dropped after it, once.
         unsafe {
             let blob = ffi::cl_snapshot(this.raw.as_ptr());
             drop(std::ptr::read(&this.handle));
@@ -373,20 +376,21 @@ impl Builder {
 impl Drop for Builder {
     fn drop(&mut self) {
         self.handle.forget();
-        // SAFETY: the isolate lives; it was not finished.
+        // SAFETY: the isolate lives, because `finish` does not drop the builder.
         let disposed = unsafe { ffi::cl_dispose(self.raw.as_ptr()) };
         if !disposed {
-            // The isolate stays.
+            // The isolate stays in memory.
             std::mem::forget(self.snapshot_use.take());
         }
     }
 }
 
-/// What precedes a dumped snapshot's bytes: these, V8's version in as many, a sum of the rest.
+/// The start of a dumped snapshot: these bytes, V8's version padded to `VERSION` bytes, and a
+/// checksum of the rest.
 const MAGIC: &[u8; 16] = b"crosslane-snap-1";
 const VERSION: usize = 32;
 
-/// FNV-1a (G. Fowler, L. C. Noll, K.-P. Vo): enough against accidents, which is all that it is for.
+/// FNV-1a (G. Fowler, L. C. Noll, K.-P. Vo). It finds accidental damage, and is for nothing else.
 fn sum(bytes: &[u8]) -> u64 {
     bytes
         .iter()
@@ -401,7 +405,7 @@ fn version() -> [u8; VERSION] {
 }
 
 impl Snapshot {
-    /// The heap after a script has run. `started` is given what ends the script.
+    /// The heap after a script has run. `started` gets the handle that ends the script.
     ///
     /// # Errors
     /// [`Refused`].
@@ -413,8 +417,8 @@ impl Snapshot {
         Builder::build(ClText::EMPTY, script, program, started)
     }
 
-    /// The same heap, with the code that another script needs compiled. What that script changes is not kept. The rest
-    /// is as in [`Snapshot::of_script`].
+    /// The same heap, with the compiled code of another script. The changes that this script makes
+    /// are not kept. All else is as in [`Snapshot::of_script`].
     ///
     /// # Errors
     /// [`Refused`].
@@ -427,7 +431,7 @@ impl Snapshot {
         Builder::build(self.text(), script, program, started)
     }
 
-    /// The snapshot for [`Snapshot::load`].
+    /// The snapshot as bytes for [`Snapshot::load`].
     ///
     /// # Errors
     /// If there is no memory for it.
@@ -446,8 +450,8 @@ impl Snapshot {
     /// A snapshot that was dumped by the same build.
     ///
     /// # Errors
-    /// [`Refused::Invalid`] if the bytes were damaged, or are another V8's. They are not protected against
-    /// someone who means harm.
+    /// [`Refused::Invalid`] if the bytes are damaged, or of another version of V8. The check does
+    /// not find changes that someone made on purpose.
     pub fn load(dumped: &[u8]) -> Result<Self, Refused> {
         let Some((magic, rest)) = dumped.split_first_chunk::<16>().filter(|(magic, _)| *magic == MAGIC)
         else {
@@ -464,12 +468,12 @@ impl Snapshot {
             return Err(broken);
         }
         enter()?;
-        // SAFETY: the sum says that these are the bytes of a snapshot of this V8.
+        // SAFETY: the checksum says that these are the bytes of a snapshot of this V8.
         Ok(unsafe { Snapshot::owned(copied(blob)?.into_boxed_slice()) })
     }
 }
 
-/// The most stack that a call can use.
+/// The largest stack that a call can use.
 pub const MOST_STACK: usize = STACK;
 
 #[cfg(test)]

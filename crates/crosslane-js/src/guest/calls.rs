@@ -1,4 +1,4 @@
-//! A guest: an isolate that answers calls of its library's functions.
+//! A guest is an isolate that runs the functions of its library.
 
 use crate::guest::columns;
 use crate::guest::outcome::{Answer, News, Step};
@@ -16,10 +16,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
-/// The limit of a function that names none, in bytes.
+/// The memory limit of a function that sets none, in bytes.
 pub const MEMORY: usize = 512 << 20;
 
-/// How often a scan that waits for a timer looks for news.
+/// How often a scan that waits for a timer checks for messages of the engine.
 const LOOK: Duration = Duration::from_millis(20);
 
 /// An isolate with a library in it.
@@ -27,17 +27,17 @@ const LOOK: Duration = Duration::from_millis(20);
 pub struct Guest {
     isolate: Isolate,
     library: Arc<Library>,
-    /// What the isolate holds before any call.
+    /// The bytes that the isolate uses before any call.
     base: usize,
     limit: usize,
-    /// Whether its heap may still hold what exceeded the limit.
+    /// Whether the heap may still hold the memory of a call that exceeded its limit.
     spent: bool,
-    /// Whether it may hold states of aggregates.
+    /// Whether the isolate may hold states of aggregates.
     states: bool,
-    /// The functions that were set up, by their indices.
+    /// The indices of the functions that are set up.
     ready: HashSet<usize>,
-    /// What the isolate has prepared for calls of functions that take arguments of any type: the number there, by the
-    /// function's index and the types.
+    /// For calls of functions that take arguments of any type: the number of the prepared function
+    /// in the isolate, by the function's index and the argument types.
     instances: Instances<(usize, Vec<DataType>), usize>,
     /// The function of the scan under way, and the type of its rows.
     scan: (usize, DataType),
@@ -47,7 +47,7 @@ impl Guest {
     /// Boots an isolate of the library.
     ///
     /// # Errors
-    /// If the process has no room for it.
+    /// If the process has no room for the isolate.
     pub fn boot(library: &Arc<Library>, host: Box<dyn Host>) -> Result<Self, Thrown> {
         let limits = library.functions.iter().filter_map(|function| function.memory_limit);
         let most = limits.max().map_or(MEMORY, |limit| (limit as usize).max(MEMORY));
@@ -66,22 +66,22 @@ impl Guest {
         })
     }
 
-    /// What ends its calls.
+    /// The handle that ends its calls.
     pub fn handle(&self) -> &Arc<Handle> {
         self.isolate.handle()
     }
 
-    /// Whether a call exceeded its memory, so that the guest should be replaced by a fresh one.
+    /// Whether a call exceeded its memory limit, so that a fresh guest should replace this one.
     pub fn is_spent(&self) -> bool {
         self.spent
     }
 
-    /// Whether states of aggregates may have been lost with what a call has used up.
+    /// Whether the isolate may hold states of aggregates, which are lost with it.
     pub fn has_states(&self) -> bool {
         self.states
     }
 
-    /// Whether the function of this index is to be set up before it is called.
+    /// Whether the function of this index must be set up before it is called.
     pub fn needs_set_up(&self, index: usize) -> bool {
         self.library.functions[index].set_up && !self.ready.contains(&index)
     }
@@ -89,7 +89,7 @@ impl Guest {
     /// Sets up the function of this index.
     ///
     /// # Errors
-    /// Why it cannot be; `None` if nobody waits for it any more.
+    /// Why the set-up failed; `None` if nobody waits for it any more.
     pub fn set_up(&mut self, index: usize) -> Result<(), Option<Failure>> {
         let library = Arc::clone(&self.library);
         let function = &library.functions[index];
@@ -102,12 +102,13 @@ impl Guest {
             return Err(failure.map(|failure| function.in_set_up(failure)));
         }
         self.ready.insert(index);
-        // What it keeps is no call's, and what it has left behind gives no call more.
+        // The memory that the set-up keeps does not count for calls. Its garbage is collected, so
+        // that a call does not get that memory in addition to its limit.
         self.base = self.isolate.memory_kept();
         Ok(())
     }
 
-    /// Ends what the function of this index has set up, if it is set up.
+    /// Tears down the function of this index, if it is set up.
     ///
     /// # Errors
     /// Why that failed; `None` if nobody waits for it any more.
@@ -123,7 +124,7 @@ impl Guest {
         })
     }
 
-    /// Does what an entry of the aggregate of this index says.
+    /// Runs an entry of the aggregate of this index.
     pub fn enter(
         &mut self,
         index: usize,
@@ -136,7 +137,8 @@ impl Guest {
         let function = &library.functions[index];
         self.limit_memory(function);
         self.states |= matches!(entry, Entry::Update | Entry::Combine | Entry::Load);
-        // Those of a vectorized update are tried again and left out where the columns of a group are made.
+        // Rows of a vectorized update are retried and left out where the columns of a group are
+        // made.
         let lenient = entry == Entry::Finish || entry == Entry::Update && !function.vectorized;
         let error_policy = if lenient { function.error_policy() } else { ErrorPolicy::default() };
         let mut arguments = vec![Argument::Word(progress)];
@@ -150,7 +152,7 @@ impl Guest {
             error_policy,
             vectorized: false,
         };
-        // What waits comes before anything else.
+        // Rows that wait for an update come first.
         let mut ended = Ok(());
         if function.vectorized && !matches!(entry, Entry::Update | Entry::Forget) {
             ended = call.flush(index);
@@ -207,8 +209,9 @@ impl Guest {
         }
     }
 
-    /// Begins a scan of the table function of this index, or lists its partitions, or has a stream function, which is set up,
-    /// make something of a batch, with the columns of the entry.
+    /// Begins a scan of the table function of this index (`Scan`), lists its partitions
+    /// (`Partitions`), or passes a batch to the stream function of this index, which is set up
+    /// (`Map`). The columns are those of the entry.
     pub fn open(
         &mut self,
         index: usize,
@@ -243,12 +246,12 @@ impl Guest {
         self.step(method, &numbers, &arguments, None).map_or_else(|step| step, |_| Step::Done)
     }
 
-    /// The arguments of a scan, which is over, are taken away from it.
+    /// Detaches the arguments of a scan that is over.
     pub(crate) fn detach(&self) {
         self.isolate.detach();
     }
 
-    /// The next rows of the scan: `most` at most, and fewer if there is news.
+    /// The next rows of the scan: `most` at most, and fewer if the engine has sent a message.
     pub fn rows(&mut self, most: usize, progress: &AtomicU64, news: News<'_>) -> Step<'_> {
         let arguments = [Argument::Word(progress), Argument::Word(news.0), Argument::None];
         let numbers = [most as f64, f64::from(news.1 as u32)];
@@ -259,7 +262,7 @@ impl Guest {
         }
     }
 
-    /// The rows from before a failure, if it left the isolate whole.
+    /// The rows from before a failure, if the isolate can still be used.
     pub fn rest(&mut self) -> Step<'_> {
         if self.spent {
             return Step::Done;
@@ -270,7 +273,7 @@ impl Guest {
         }
     }
 
-    /// Ends the scan, wherever it is.
+    /// Ends the scan, at any point.
     pub fn close(&mut self, progress: &AtomicU64) -> Step<'static> {
         let arguments = [Argument::Word(progress), Argument::None];
         self.step(c"closeScan", &[], &arguments, None).map_or_else(|step| step, |_| Step::Done)
@@ -291,7 +294,7 @@ impl Guest {
         }
     }
 
-    /// Calls a method of a scan until it is done. `false` if there is news before.
+    /// Calls a method of a scan until it is done. `false` if the engine has sent a message before.
     fn step(
         &mut self,
         method: &CStr,
@@ -319,12 +322,13 @@ impl Guest {
         }
     }
 
-    /// What a call that was ended says; `None` if nobody waits for it.
+    /// The failure of a call that threw or was ended; `None` if nobody waits for it.
     fn failure(&mut self, function: &Function, thrown: Thrown) -> Option<Failure> {
         self.failure_or(function, thrown, || value_rules::late(function.timeout.unwrap_or_default()))
     }
 
-    /// The same of what has a time that is not the function's: what it says if it was `late`.
+    /// As [`Guest::failure`], for calls whose time limit is not the function's timeout: `late`
+    /// makes the message of a call that took too long.
     fn failure_or(
         &mut self,
         function: &Function,
@@ -352,8 +356,8 @@ impl Guest {
         }
     }
 
-    /// Calls the function of this index, which is set up, with a batch. The low half of `progress` is where the guest notes
-    /// the row at work.
+    /// Calls the function of this index, which is set up, with a batch. The guest writes the row at
+    /// work into the low half of `progress`.
     pub fn answer(
         &mut self,
         index: usize,
@@ -396,7 +400,7 @@ impl Guest {
         self.answered(ended, &function.returns, rows, mishaps)
     }
 
-    /// The number of what the isolate has prepared for a call with these columns.
+    /// The number of the function that the isolate has prepared for a call with these columns.
     fn number(&mut self, index: usize, function: &Function, columns: &[Column<'_>]) -> Result<usize, Thrown> {
         if !function.takes_any {
             return Ok(index);
@@ -422,21 +426,22 @@ impl Guest {
     }
 }
 
-/// A batch at work.
+/// A batch of rows that a guest works on.
 struct BatchRun<'a> {
     guest: &'a mut Guest,
     function: &'a Function,
     progress: &'a AtomicU64,
     mishaps: Mishaps,
-    /// How often rows that failed were called again: several rows run at once, and fail in turns.
+    /// How often each failed row was called again. Several rows run at once and fail in turns, so
+    /// one counter is not enough.
     tries: HashMap<usize, u32>,
     error_policy: ErrorPolicy,
-    /// Whether the rows are called at once.
+    /// Whether one call takes all rows.
     vectorized: bool,
 }
 
 impl BatchRun<'_> {
-    /// Carries on until there are results. `Err(None)` if nobody waits for them.
+    /// Goes on until there are results. `Err(None)` if nobody waits for them.
     fn finish(
         &mut self,
         mut step: Result<Value, Thrown>,
@@ -446,7 +451,8 @@ impl BatchRun<'_> {
             step = match step {
                 Ok(value) if value.array => return Ok(()),
                 Ok(value) => {
-                    // Until the next timer, deadline or try; JavaScript itself sees to the deadlines.
+                    // The wait is until the next timer, deadline or try. JavaScript checks the
+                    // deadlines itself.
                     let time = Duration::from_secs_f64(value.number.clamp(0.0, 1e6) / 1000.0);
                     if !self.guest.handle().rest(time) {
                         return Err(None);
@@ -467,7 +473,7 @@ impl BatchRun<'_> {
         }
     }
 
-    /// Has the rows that wait for updates by columns done.
+    /// Updates the states with the rows that wait for an update by columns.
     fn flush(&mut self, index: usize) -> Result<(), Option<(Failure, Option<usize>)>> {
         let arguments = [Argument::Word(self.progress)];
         let done = self.guest.isolate.call(c"flush", &[index as f64], &arguments);
@@ -479,7 +485,7 @@ impl BatchRun<'_> {
         Ok(())
     }
 
-    /// What becomes of a row that failed.
+    /// Decides whether a row that failed is NULL, is called again, or fails the call.
     fn forgive(
         &mut self,
         thrown: Thrown,
@@ -487,7 +493,8 @@ impl BatchRun<'_> {
         rows: usize,
     ) -> Result<Verdict, Option<(Failure, Option<usize>)>> {
         let failure = self.guest.failure(self.function, thrown).ok_or(None)?;
-        // A row of another function is lost alone. Who asks for the states learns it from the lane's end.
+        // A row of another function is lost alone. The engine learns from the end of the lane that
+        // the states are gone, when it needs them.
         if self.function.kind == Kind::Aggregate && self.guest.spent && self.guest.states {
             let message = format!("{}; the states of this worker's groups are lost with it", failure.message);
             return Err(Some((Failure { message, ..failure }, None)));
@@ -497,7 +504,8 @@ impl BatchRun<'_> {
             if row == u32::MAX as usize || error_policy == ErrorPolicy::default() {
                 return Err(Some((failure, None)));
             }
-            // Several rows were ended together. They are called one by one to see which was to blame.
+            // Several rows were ended together. They are called one by one to find the row that is
+            // the cause.
             return Ok(Verdict::Again(Duration::ZERO));
         }
         let tries = self.tries.entry(if vectorized { 0 } else { row }).or_default();
@@ -506,7 +514,7 @@ impl BatchRun<'_> {
     }
 }
 
-/// The rows of a scan with these columns: of a table's columns those that are wanted.
+/// The type of a scan's rows: the columns of the table, or those that the scan's columns name.
 fn wanted(table: &DataType, columns: &[Column<'_>]) -> DataType {
     let DataType::Struct(fields) = table else { return table.clone() };
     let Some(places) = columns.get(1).filter(|places| places.rows > 0 && places.is_valid(0)) else {

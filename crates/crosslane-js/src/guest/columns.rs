@@ -1,16 +1,18 @@
-//! Columns on their way into JavaScript: the buffers of a batch, copied, and strings made by V8.
+//! Makes arguments for JavaScript of the columns of a batch: copies of the buffers, and strings
+//! that V8 makes.
 
 use crate::isolate::Argument;
 use crosslane::Layout;
 use crosslane::batch::Column;
 
-/// V8 copies what is cut from a string if it has no more characters than this. Longer cuts keep the whole string in memory.
+/// V8 copies a substring of at most this many characters. A longer one keeps the whole string in
+/// memory.
 const COPIED: i32 = 12;
-/// No string to cut from is longer.
+/// The longest string from which substrings are taken, in bytes.
 const WHOLE: usize = 1 << 20;
 
-/// Adds the arguments of a column and its children, in the order in which the prelude's readers take them.
-/// `make` is how their bytes are passed.
+/// Adds the arguments of a column and its children, in the order of the prelude's readers. `make`
+/// is how their bytes are passed.
 pub(crate) fn add<'a>(
     column: &Column<'a>,
     make: fn(&'a [u8]) -> Argument<'a>,

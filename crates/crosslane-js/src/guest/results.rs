@@ -1,4 +1,4 @@
-//! Results on their way out of JavaScript: the buffers that the prelude's writers filled, copied once into
+//! Reads results of JavaScript: the buffers that the prelude's writers filled are copied once, into
 //! the reply. V8 itself writes ASCII there.
 
 use crate::isolate::{Part, Reply};
@@ -26,7 +26,7 @@ struct Node<'a> {
 #[derive(Debug)]
 enum Buffer<'a> {
     Bytes(Cow<'a, [u8]>),
-    /// So many characters of ASCII in strings, of which the first is this part of the reply.
+    /// ASCII text of this length, in strings from this part of the reply on.
     Ascii {
         first: usize,
         length: usize,
@@ -53,7 +53,7 @@ impl<'a> Results<'a> {
         Self::after(0, data_type, reply)
     }
 
-    /// As [`Results::new`], of a reply that begins with so many parts of another kind.
+    /// As [`Results::new`], for a reply whose column begins at part `next`.
     pub(crate) fn after(next: usize, data_type: &DataType, reply: Reply<'a>) -> Result<Self, Failure> {
         let mut reader = Reader { reply, next, nodes: Vec::new() };
         match reader.column(data_type) {
@@ -171,7 +171,7 @@ impl<'a> Reader<'a> {
     }
 }
 
-/// Reads strings that follow one another in a reply into `text`, which has the length of all.
+/// Reads consecutive strings of a reply into `text`, which has the length of all of them.
 fn read<'a, T>(
     reply: Reply<'a>,
     first: usize,
@@ -188,8 +188,8 @@ fn read<'a, T>(
     }
 }
 
-/// The UTF-8 of strings that lie between offsets, by a function that needs up to `most` bytes for a unit. Half a
-/// surrogate pair becomes U+FFFD, as in JavaScript's own `TextEncoder`.
+/// Converts strings to UTF-8. `offsets` are their ends, and `convert` needs up to `most` bytes for
+/// a unit. Half a surrogate pair becomes U+FFFD, as in JavaScript's own `TextEncoder`.
 fn recode<T>(
     offsets: &[u8],
     text: &[T],

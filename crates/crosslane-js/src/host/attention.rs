@@ -1,19 +1,20 @@
-//! Whether the thread that watches calls has any to watch: if there are none for a while, it sleeps until one begins.
+//! Tells the thread that watches calls whether there are any: without calls for a while, it sleeps
+//! until one begins.
 
 use std::sync::atomic::{AtomicU8, Ordering::SeqCst};
 use std::time::{Duration, Instant};
 
-/// For how long the watch goes on after the last call: calls that follow one another wake nobody.
+/// How long the watch goes on after the last call, so that calls in a row wake nobody.
 const QUIET: Duration = Duration::from_secs(1);
 
-/// No call has begun since the watch looked last.
+/// No call has begun since the watch checked last.
 const NONE: u8 = 0;
-/// One has.
+/// A call has begun since then.
 const BEGUN: u8 = 1;
-/// None has, and the watch sleeps.
+/// No call has begun, and the watch sleeps.
 const ASLEEP: u8 = 2;
 
-/// What the calls tell their watch.
+/// The state that calls and their watch share.
 #[derive(Debug, Default)]
 pub struct Attention(AtomicU8);
 
@@ -23,17 +24,19 @@ impl Attention {
         Self(AtomicU8::new(NONE))
     }
 
-    /// A call has begun, and [`Attention::is_due`] can see that it is at work. Whether the watch has to be woken.
+    /// Notes that a call has begun; [`Attention::is_due`] must see that it is at work. Returns
+    /// whether the watch must be woken.
     #[inline]
     #[must_use]
     pub fn begin(&self) -> bool {
         self.0.load(SeqCst) != BEGUN && self.0.swap(BEGUN, SeqCst) == ASLEEP
     }
 
-    /// Whether the watch has to look again soon. If not, it is to sleep until it is woken. `last` is its own: when there
-    /// was a call last.
+    /// Whether the watch must check again soon. If not, it must sleep until it is woken. `last`
+    /// belongs to the watch: the time of the last call.
     pub fn is_due(&self, last: &mut Instant, at_work: impl FnOnce() -> bool) -> bool {
-        // In this order: what begins after the first look makes the last one fail, or finds the watch asleep.
+        // The order matters: a call that begins after the first check makes the last one fail, or
+        // finds the watch asleep.
         if self.0.swap(NONE, SeqCst) == BEGUN || at_work() {
             *last = Instant::now();
             return true;
@@ -60,7 +63,7 @@ mod tests {
         assert!(!attention.begin(), "it was woken");
         assert!(attention.is_due(&mut last, || false));
         last = long_ago;
-        // One that begins just now.
+        // A call begins during the check.
         assert!(attention.is_due(&mut last, || attention.begin()));
         assert!(attention.is_due(&mut last, || false));
     }

@@ -1,4 +1,4 @@
-//! A lane: a thread with an isolate, which answers the calls of one ring.
+//! A lane: a thread with an isolate, which answers the calls of one ring buffer.
 
 use super::watch::{PendingCall, Watched, lock};
 use crate::guest::{Answer, Guest, MEMORY, News, Step};
@@ -16,14 +16,15 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
-/// How long the end of a generator that has more rows may take, and a tear-down, in seconds. The engine ends the lane after two.
+/// How long the end of a generator that has more rows may take, and a tear-down, in seconds. The
+/// engine ends the lane after two seconds.
 const CLOSING: f64 = 1.0;
 
-/// The most rows of a scan's batch, and of its first.
+/// The most rows of a scan's batch, and of its first batch.
 const MOST_ROWS: usize = 2048;
 const FIRST: usize = 8;
 
-/// Where a lane's `console` goes, and its last words.
+/// Writes a lane's `console` to the log, and tells the engine when V8 cannot go on.
 struct Console {
     log: Arc<File>,
     watched: Arc<Watched>,
@@ -31,12 +32,12 @@ struct Console {
 
 impl Host for Console {
     fn print(&mut self, _: bool, text: &str) {
-        // A log that nobody reads loses lines, and nothing else.
+        // If nobody reads the log, only its lines are lost.
         let _ = (&*self.log).write_all(text.as_bytes());
     }
 
     fn confirm(&mut self, reason: Reason) -> bool {
-        // A row may have come to its end while the watch looked at the clock.
+        // The row may have ended while the watch compared times.
         let watched = &self.watched;
         reason != Reason::Timeout || watched.late.load(Relaxed) == watched.progress.word().load(Relaxed)
     }
@@ -57,7 +58,8 @@ pub(crate) struct Lane {
     types: Types,
 }
 
-/// The types of the calls of functions that take arguments of any type, by the function's index and their text.
+/// The argument types of calls of functions that take any type, by the function's index and the
+/// text of the types.
 #[derive(Default)]
 struct Types(HashMap<usize, Instances<Box<str>, Vec<DataType>>>);
 
@@ -78,7 +80,7 @@ impl Lane {
         spin: Duration,
         waker: Arc<Waker>,
     ) -> io::Result<Self> {
-        // SAFETY: an engine sent them for this lane, which is opened here alone.
+        // SAFETY: an engine sent the descriptors for this lane, and only this code opens it.
         let lane = unsafe { GuestLane::open(memory, socket, spin) }?;
         let log = Arc::new(File::from(log));
         let watched = Arc::new(Watched::new(lane.progress().clone()));
@@ -92,7 +94,7 @@ impl Lane {
         loop {
             let call = match self.lane.next_call_or(|| false)? {
                 Next::Call(call) => call,
-                // Of something that has ended.
+                // The cancelled call has ended.
                 Next::Cancelled => continue,
                 Next::Closed | Next::Stopped => return Ok(()),
             };
@@ -100,18 +102,19 @@ impl Lane {
                 return Ok(());
             }
             if self.guest.is_spent() {
-                // An engine that asks for states that are gone has to learn it.
+                // The lane ends, so that the engine learns that the states are gone.
                 if self.guest.has_states() {
                     return Ok(());
                 }
-                // Its heap may be full of what a call left behind, and there may be no room for two.
+                // The heap may be full of the memory of a call, and there may be no room for two
+                // isolates.
                 drop(self.guest);
                 self.guest = boot(&self.library, &self.log, &self.watched)?;
             }
         }
     }
 
-    /// False if the engine no longer waits.
+    /// Answers a call. False if the engine no longer waits.
     fn serve_one(&mut self, call: Call) -> io::Result<bool> {
         match call.entry() {
             Some(Entry::SetUp) => return self.set_up(call),
@@ -124,11 +127,11 @@ impl Lane {
             return Err(io::Error::other(format!("a call of function {index}")));
         };
         if self.guest.needs_set_up(index) {
-            // The call's own clock starts when that is done.
+            // The call's own time starts after the set-up.
             let time = library.time.as_secs_f64();
             match self.set_up_one(call, index, function, Some(time)) {
                 Ok(()) => self.lane.progress().set(call.header.exchange as u32, COUNT),
-                // No row was begun, so that neither `retries` nor `on_error` counts.
+                // No row was begun, so that `retries` and `on_error` do not apply.
                 failed => return tell(&mut self.lane, call, done(failed)),
             }
         }
@@ -148,7 +151,8 @@ impl Lane {
         }
     }
 
-    /// Sets up all functions that need it. The engine ends what takes too long. False if it no longer waits.
+    /// Sets up all functions that need it. The engine ends a set-up that takes too long. False if
+    /// the engine no longer waits.
     fn set_up(&mut self, call: Call) -> io::Result<bool> {
         let library = Arc::clone(&self.library);
         let mut first = None;
@@ -182,8 +186,8 @@ impl Lane {
         made
     }
 
-    /// Ends what was set up, the last first, within [`CLOSING`]. The log has what fails: no query is there to hear it. False if
-    /// the engine no longer waits.
+    /// Tears down all functions, the last first, within [`CLOSING`]. Failures go to the log,
+    /// because no query reads them. False if the engine no longer waits.
     fn tear_down(&mut self, call: Call) -> io::Result<bool> {
         let library = Arc::clone(&self.library);
         let until = Instant::now() + Duration::from_secs_f64(CLOSING);
@@ -193,7 +197,7 @@ impl Lane {
             if left.is_zero() {
                 break;
             }
-            // Each has its own clock.
+            // Each function has its own time.
             self.lane.progress().set(call.header.exchange as u32, COUNT | index as u32);
             let left = Some(left.as_secs_f64());
             begin(&self.watched, &self.waker, &raw mut self.lane, call, function, left);
@@ -202,7 +206,7 @@ impl Lane {
             match ended {
                 Ok(()) => {}
                 Err(Some(failure)) => {
-                    // A log that nobody reads loses lines, and nothing else.
+                    // If nobody reads the log, only its lines are lost.
                     let _ = (&*self.log).write_all(format!("{failure}\n").as_bytes());
                     first = first.or(Some(failure));
                 }
@@ -212,7 +216,7 @@ impl Lane {
         tell(&mut self.lane, call, done(first.map_or(Ok(()), |failure| Err(Some(failure)))))
     }
 
-    /// Does what an entry of an aggregate says. False if the engine no longer waits.
+    /// Runs an entry of an aggregate. False if the engine no longer waits.
     fn enter(
         &mut self,
         call: Call,
@@ -231,7 +235,8 @@ impl Lane {
         tell(&mut self.lane, call, answer)
     }
 
-    /// Sends batch after batch, until there are no more or the engine wants none. False if it no longer waits.
+    /// Sends the batches of a scan until the last one, or until the engine wants no more. False if
+    /// the engine no longer waits.
     fn scan(
         &mut self,
         call: Call,
@@ -247,7 +252,7 @@ impl Lane {
         let mut step = self.guest.open(call.header.function as usize, entry, &columns, progress);
         end(&self.watched);
         drop(columns);
-        // What a stream's batch becomes is wanted as a whole.
+        // The engine wants all rows of a stream's batch.
         let mut pace = Pace::of(if entry == Entry::Map { MOST_ROWS } else { FIRST });
         let mut failure: Option<(Failure, usize)> = None;
         let mut cancelled = false;
@@ -296,7 +301,7 @@ impl Lane {
             begin(&self.watched, &self.waker, &raw mut self.lane, call, function, Some(limit));
             let closed = self.guest.close(progress);
             end(&self.watched);
-            // What its `finally` blocks throw is nobody's.
+            // Errors of `finally` blocks are ignored.
             if matches!(closed, Step::Closed) {
                 return Ok(false);
             }
@@ -308,7 +313,7 @@ impl Lane {
         Ok(true)
     }
 
-    /// False if the engine no longer waits.
+    /// Calls a function with a batch. False if the engine no longer waits.
     fn answer(&mut self, call: Call) -> io::Result<bool> {
         let index = call.header.function as usize;
         let library = Arc::clone(&self.library);
@@ -337,7 +342,7 @@ impl Lane {
     }
 }
 
-/// The answer of what has no results.
+/// The answer of a call without results.
 fn done(ended: Result<(), Option<Failure>>) -> Answer<'static> {
     match ended {
         Ok(()) => Answer::Nothing(Mishaps::default()),
@@ -357,8 +362,8 @@ fn tell(lane: &mut GuestLane, call: Call, answer: Answer<'_>) -> io::Result<bool
     Ok(true)
 }
 
-/// The isolate begins to work on a call, within `limit` seconds. Only then may someone else answer it: a lane that cannot read
-/// its call ends, and must not answer it.
+/// Notes that the isolate begins to work on a call, within `limit` seconds. Only from then on the
+/// watch may answer the call: a lane that cannot read its call ends without an answer.
 fn begin(
     watched: &Watched,
     waker: &Waker,
@@ -368,28 +373,28 @@ fn begin(
     limit: Option<f64>,
 ) {
     watched.begin(PendingCall { lane, call }, limit, function.memory_limit.unwrap_or(MEMORY as u64));
-    // The watch sees the words above, and does not sleep while they are there.
+    // The watch sees the pending call, and does not sleep while there is one.
     waker.begin_call();
 }
 
-/// The isolate works no longer.
+/// Notes that the isolate has ended its work.
 fn end(watched: &Watched) {
     watched.limit.store(0, Relaxed);
     if lock(&watched.pending_call).take().is_none() {
-        // Someone has answered, and is about to end the process.
+        // The watch has answered the call, and ends the process next.
         loop {
             std::thread::park();
         }
     }
 }
 
-/// The row of a scan that its progress tells.
+/// The row of a scan, from its progress.
 fn row_at(progress: &AtomicU64) -> usize {
     progress.load(Relaxed) as u32 as usize
 }
 
-/// How many rows the next batch of a scan has: few at first, and where they take long, so that who wants only some, or no
-/// more, does not wait for many.
+/// How many rows the next batch of a scan has. The first batches are small, and so are batches of
+/// slow rows. So a query that needs few rows does not wait for many.
 #[derive(Debug)]
 struct Pace {
     rows: usize,
@@ -398,10 +403,10 @@ struct Pace {
 }
 
 impl Pace {
-    /// About how long a batch may take.
+    /// The time that a batch should take.
     const LONG: Duration = Duration::from_millis(10);
 
-    /// The first batch has so many rows.
+    /// A pace whose first batch has so many rows.
     fn of(rows: usize) -> Self {
         Self { rows, begun: Instant::now(), took: Duration::ZERO }
     }
@@ -418,7 +423,7 @@ impl Pace {
         self.took = self.begun.elapsed();
     }
 
-    /// Learns from a batch of so many rows.
+    /// Adapts to the time of a batch of so many rows.
     fn sent(&mut self, rows: usize) {
         let in_time = Self::LONG.as_secs_f64() / self.took.as_secs_f64().max(1e-9) * rows as f64;
         self.rows = (in_time as usize).min(2 * self.rows).clamp(1, MOST_ROWS);
@@ -443,7 +448,7 @@ mod tests {
     use crosslane_process::testing::{both_ends, fill};
     use std::ptr::NonNull;
 
-    /// The watch of all lanes would wait with it.
+    /// If it waited, the watch of all lanes would wait, too.
     #[test]
     fn the_end_of_a_process_does_not_wait_for_an_engine_that_takes_nothing() {
         for is_full in [true, false] {
@@ -465,7 +470,8 @@ mod tests {
         }
     }
 
-    /// Both are on all rows at once, and between them the progress says something else for too short a time to be seen.
+    /// The progress of a set-up and of the call after it is the same: all rows. The progress
+    /// between them is too short to be seen.
     #[test]
     fn a_call_has_not_the_time_of_its_set_up() {
         let (mut engine, mut guest) = both_ends(4096);

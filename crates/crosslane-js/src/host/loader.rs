@@ -1,8 +1,8 @@
-//! Where a library is loaded: a child process, forked before V8 has run in this one.
+//! Loads a library in a child process, which is forked before V8 runs in this one.
 //!
-//! What the file does while it is loaded and warmed up ends with the child: its garbage, and its crashes. If
-//! warming up kills the child, the snapshot from before is used. The child gives the snapshots in two memory
-//! files, and says in a pipe, a line of JSON each, what it has put there.
+//! The child takes all effects of the load with it: garbage, and crashes. If warming up kills the
+//! child, the snapshot from before the warm-up is used. The child writes the snapshots to two
+//! memory files, and reports through a pipe, one line of JSON each, what it has written.
 
 use crate::isolate::Snapshot;
 use crate::isolate::{Host, Reason};
@@ -20,18 +20,18 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// What the child says.
+/// A line that the child reports.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 enum Line {
     /// The file has run.
     Loaded,
-    /// The first memory file has a snapshot, of a library that declares this.
+    /// The first memory file has a snapshot of a library with these declarations.
     Cold {
         declared: String,
         text: String,
     },
-    /// The second has a better one.
+    /// The second memory file has a snapshot that is warmed up.
     Warm,
     Failed {
         failure: Failure,
@@ -68,7 +68,7 @@ pub(crate) fn load(path: &Path, time: Duration) -> Result<Library, Failure> {
     };
     let [cold_blob, warm_blob] = blobs;
     let bytes = map(if warm { warm_blob } else { cold_blob }).map_err(system)?;
-    // SAFETY: the bytes are what V8 made in the child, which has ended.
+    // SAFETY: V8 made the bytes in the child, which has ended.
     Library::new(unsafe { Snapshot::from_bytes(bytes) }, &declared, text, time)
 }
 
@@ -76,18 +76,19 @@ fn failure(message: String) -> Failure {
     Failure { class: "Error".into(), message, ..Failure::default() }
 }
 
-/// The snapshots, what the child said, and whether a SIGKILL ended it.
+/// Returns the snapshots, the lines of the child, and whether a SIGKILL ended it.
 fn in_child(path: &Path, time: Duration) -> io::Result<([OwnedFd; 2], Vec<Line>, bool)> {
     let blob = || rustix::fs::memfd_create("crosslane-snapshot", MemfdFlags::CLOEXEC);
     let blobs = [blob()?, blob()?];
     let (reading, writing) = rustix::pipe::pipe_with(PipeFlags::CLOEXEC)?;
-    // SAFETY: no other thread has been started in this process, so the child finds everything as it was.
+    // SAFETY: no other thread has been started in this process, so that the child has a consistent
+    // state.
     match unsafe { libc::fork() } {
         -1 => Err(io::Error::last_os_error()),
         0 => {
             drop(reading);
             let code = i32::from(child(path, time, &blobs, File::from(writing)).is_err());
-            // SAFETY: the child has nothing to clean up that its end does not.
+            // SAFETY: the child needs no cleanup except the end of the process.
             unsafe { libc::_exit(code) }
         }
         pid => {
@@ -104,10 +105,10 @@ fn in_child(path: &Path, time: Duration) -> io::Result<([OwnedFd; 2], Vec<Line>,
     }
 }
 
-/// What the child does.
+/// The work of the child.
 fn child(path: &Path, time: Duration, blobs: &[OwnedFd; 2], pipe: File) -> io::Result<()> {
     rustix::process::set_parent_process_death_signal(Some(Signal::KILL))?;
-    // The terminal's Ctrl-C, which the host takes as a message, ends a load.
+    // Ctrl-C in the terminal ends a load; the host itself gets it as a message.
     // SAFETY: a signal set is plain memory that sigemptyset initialises; the calls touch nothing else.
     unsafe {
         let mut set = std::mem::zeroed();
@@ -115,7 +116,7 @@ fn child(path: &Path, time: Duration, blobs: &[OwnedFd; 2], pipe: File) -> io::R
         libc::sigaddset(&mut set, libc::SIGINT);
         libc::pthread_sigmask(libc::SIG_UNBLOCK, &set, std::ptr::null_mut());
     }
-    // Stdout belongs to `check`; V8 writes there before it gives up.
+    // Stdout belongs to `check`, and V8 writes to stdout before it gives up.
     rustix::stdio::dup2_stdout(io::stderr())?;
     let pipe = Arc::new(pipe);
     let say = |line: &Line| -> io::Result<()> {
@@ -148,7 +149,8 @@ fn put(blob: &OwnedFd, snapshot: &Snapshot) -> io::Result<()> {
 /// The content of a memory file, for the rest of the process's life.
 fn map(blob: OwnedFd) -> io::Result<&'static [u8]> {
     let length = rustix::fs::fstat(&blob)?.st_size as usize;
-    // SAFETY: a new mapping of a file that only this process still has, and nobody unmaps or writes.
+    // SAFETY: a new mapping of a file that only this process still has. Nothing unmaps or writes
+    // it.
     unsafe {
         let base =
             rustix::mm::mmap(std::ptr::null_mut(), length, ProtFlags::READ, MapFlags::PRIVATE, &blob, 0)?;
@@ -156,14 +158,14 @@ fn map(blob: OwnedFd) -> io::Result<&'static [u8]> {
     }
 }
 
-/// The child as V8's host.
+/// The host of the isolate in the child.
 struct Child {
     pipe: Arc<File>,
 }
 
 impl Host for Child {
     fn print(&mut self, _: bool, text: &str) {
-        // A log that nobody reads loses lines, and nothing else.
+        // If nobody reads the log, only its lines are lost.
         let _ = io::stderr().write_all(text.as_bytes());
     }
 

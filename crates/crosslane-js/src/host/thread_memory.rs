@@ -1,24 +1,28 @@
-//! What the kernel knows of memory and of threads: all that V8 takes, also where V8 does not count it.
+//! Counters of the kernel for memory and threads. They include all memory of V8, also memory that
+//! V8 does not count.
 //!
-//! The host takes no huge pages, so that each page that a thread touches first is one fault of that thread.
+//! The host uses no huge pages, so that the first touch of each page is one page fault of the
+//! thread.
 
 use rustix::process::Pid;
 use std::fs;
 use std::time::Duration;
 
-/// The bytes of all pages that a thread of this process was given since it began; some may be gone again.
+/// The bytes of all pages on which a thread of this process had a page fault since it began. Some
+/// may be free again.
 pub(crate) fn faulted_by(thread: Pid) -> u64 {
     in_bytes(told_of(thread, 8).map(|[minflt]| minflt))
 }
 
-/// For how long a thread of this process has run since it began. What it waited for a processor does not count.
+/// How long a thread of this process has run since it began. Time in which it waited for a
+/// processor does not count.
 pub(crate) fn worked_by(thread: Pid) -> Duration {
     let ticks = told_of(thread, 12).map_or(0, |[utime, stime]| utime + stime);
     Duration::from_millis(ticks * 1000 / rustix::param::clock_ticks_per_second())
 }
 
-/// Numbers that the kernel tells of a thread, from the one with this place after the thread's name on. (The name may have
-/// spaces in it.)
+/// Numbers of a thread in `/proc`, from this place after the thread's name on. (The name may
+/// contain spaces.)
 fn told_of<const COUNT: usize>(thread: Pid, place: usize) -> Option<[u64; COUNT]> {
     let stat = fs::read_to_string(format!("/proc/self/task/{thread}/stat")).ok()?;
     let mut fields = stat.rsplit_once(')')?.1.split(' ').skip(place);
@@ -29,7 +33,7 @@ fn told_of<const COUNT: usize>(thread: Pid, place: usize) -> Option<[u64; COUNT]
     Some(told)
 }
 
-/// The bytes that this process holds, without the memory that it shares with others.
+/// The bytes of memory of this process, without memory that it shares with others.
 pub(crate) fn held() -> u64 {
     let counts = fs::read_to_string("/proc/self/statm").ok().and_then(|statm| {
         let mut pages = statm.split(' ').skip(1).map_while(|pages| pages.parse::<u64>().ok());

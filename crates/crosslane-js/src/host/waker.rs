@@ -4,7 +4,7 @@ use super::attention::Attention;
 use std::io::{self, Write};
 use std::os::unix::net::UnixStream;
 
-/// What wakes the main thread.
+/// Wakes the main thread.
 #[derive(Debug)]
 pub(crate) struct Waker {
     pub(super) attention: Attention,
@@ -12,15 +12,15 @@ pub(crate) struct Waker {
 }
 
 impl Waker {
-    /// Something has happened that it must see.
+    /// Wakes the main thread, because of an event that it must handle.
     pub(super) fn wake(&self) -> io::Result<()> {
         (&self.end).write_all(b"l")
     }
 
-    /// A call is at work, and may take too long or too much.
+    /// Notes that a call is at work: the main thread must watch its time and memory.
     pub(crate) fn begin_call(&self) {
         if self.attention.begin() {
-            // It fails if the main thread is gone, and with it the process.
+            // This fails if the main thread is gone, and then the process ends.
             let _ = self.wake();
         }
     }

@@ -1,18 +1,21 @@
-//! How the host's main thread watches a lane ([`Watched::look`]), for time and for memory.
+//! The main thread of the host watches each lane for time and memory ([`Watched::look`]).
 //!
-//! V8 counts its heap and its array buffers, and checks them itself. It counts nothing of what its parsers, its
-//! compilers and ICU take besides (`JSON.parse`, `split`, `normalize`, a regular expression of 10 MB), nor a
-//! single large string before it is filled. Such work comes to no check, so the watch finds it by that: it asks the call for a
-//! sign, and if there is none at the next look, counts the pages that the kernel has given to the lane's thread since it asked.
-//! They are this call's, whatever the other lanes do. What V8 keeps without working on it, it counts.
+//! V8 counts its heap and its array buffers, and this crate checks them at collections. V8 does not
+//! count the memory of its parsers, its compilers and ICU (`JSON.parse`, `split`, `normalize`, a
+//! regular expression of 10 MB), nor a single large string before it is filled. Such work comes to
+//! no check, and that is how the watch finds it. The watch requests a sign that the call comes to
+//! checks. Without a sign at the next look, it counts the pages that the kernel has given to the
+//! lane's thread since the request. These pages belong to this call, whatever the other lanes do.
+//! Memory that V8 keeps without working on it, V8 counts.
 //!
 //! | the pages exceed | what follows |
 //! |---|---|
 //! | 1.5 times the function's limit, as V8's own limit for such code, and [`ROOM`] | the call is to end at its next check; if there is none within [`LONGEST_EXCESS`], the process ends |
 //! | that and the limit once more | the process ends at once |
 //!
-//! Pages that were given back count, too; so what counts is at most what the process holds. Before the process ends, the
-//! caller of this call is told why. Calls of other lanes are made again elsewhere.
+//! Pages that were freed count, too; so the count is at most the memory of the process. Before the
+//! process ends, the caller of this call learns why. Calls of other lanes are made again in another
+//! process.
 
 use super::thread_memory;
 use crate::isolate::{Handle, Reason};
@@ -30,46 +33,49 @@ use std::sync::atomic::{
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// How long V8 gets to note where it is before it is stopped wherever that is.
+/// How long V8 may take to note the stack before it is stopped without one.
 const NOTE: Duration = Duration::from_millis(100);
 
-/// For how long a call may go on after it used up its memory. Where V8 does not come to a check, it may fill a table for
-/// minutes. This is time in which its thread runs: where the machine has more to do than it can, a call that comes to a
-/// check at once has to wait for a processor.
+/// How long a call may run after it used up its memory. In code that comes to no check, it may fill
+/// a table for minutes. Only time in which its thread runs counts: on a busy machine a call that
+/// comes to a check at once may have to wait for a processor.
 const LONGEST_EXCESS: Duration = Duration::from_millis(500);
 
-/// The same for a thread that does not run: it may wait for something that never happens.
+/// The same in wall time, for a thread that does not run: it may wait for an event that never
+/// comes.
 const WAITING: Duration = Duration::from_secs(60);
 
-/// What a call may fill beside: garbage that V8 has not collected yet, compiled code, room to unwind in.
+/// How much more memory a call may fill: garbage that V8 has not collected yet, compiled code, room
+/// to unwind in.
 const ROOM: u64 = 64 << 20;
 
-/// How long the end of a process waits for an engine that is slow to take its replies. The host's watch waits for nothing
-/// longer: it is there for all lanes.
+/// How long the last reply before the end of the process waits for an engine that is slow to take
+/// replies. The watch never waits longer, because it serves all lanes.
 const LONGEST_REPLY: Duration = Duration::from_secs(1);
 
-/// What the host's watch knows of a lane.
+/// The state that a lane and the watch share.
 #[derive(Debug)]
 pub(crate) struct Watched {
     pub(super) progress: ProgressWord,
     pub(super) thread: Pid,
-    /// Of the isolate at work; a lane whose memory was used up gets a fresh one.
+    /// The handle of the isolate at work. A lane whose memory was used up gets a fresh isolate.
     pub(super) handle: Mutex<Option<Arc<Handle>>>,
-    /// The progress at which a row was found to be late.
+    /// The progress at which a row took too long.
     pub(super) late: AtomicU64,
     /// How long a row may take, in nanoseconds, while a call runs that has a limit; else 0.
     pub(super) limit: AtomicU64,
-    /// How often the isolate has begun to work. A set-up and the call that it is for may be on the same row.
+    /// How often the isolate has begun to work. It tells a set-up from the call after it, which may
+    /// be on the same row.
     pub(super) works: AtomicU64,
-    /// How much memory the call at work, or the last one, may use, in bytes.
+    /// The memory limit of the call at work, or of the last one, in bytes.
     pub(super) memory: AtomicU64,
     pub(super) closed: AtomicBool,
     pub(crate) ended: AtomicBool,
-    /// The right to answer the call at work.
+    /// The call at work. A thread that takes it out has the right to answer the call.
     pub(super) pending_call: Mutex<Option<PendingCall>>,
 }
 
-/// What the watch saw of a lane when it last looked.
+/// The state of a lane when the watch looked last.
 #[derive(Debug, Default)]
 pub(crate) struct Seen {
     pub(super) works: u64,
@@ -77,22 +83,22 @@ pub(crate) struct Seen {
     pub(super) attempt: Option<u64>,
     pub(super) since: u64,
     pub(super) noting: bool,
-    /// When the call at work had used up its memory, and for how long its thread had run then.
+    /// When the call at work had used up its memory, and how long its thread had run then.
     pub(super) excess_since: Option<(Instant, Duration)>,
-    /// What the lane's thread had been given when the call at work was asked for a sign.
+    /// The pages of the lane's thread, in bytes, when the call at work was asked for a sign.
     pub(super) given: Option<u64>,
 }
 
-/// Whoever takes this answers the call: the lane when it is done, or someone else whose next act is to
-/// end the process.
+/// The call at work. The thread that takes it answers the call: the lane when the call is done, or
+/// another thread that ends the process right after that.
 #[derive(Debug)]
 pub(super) struct PendingCall {
     pub(super) lane: *mut GuestLane,
     pub(super) call: Call,
 }
 
-// SAFETY: the pointer is used once, by whoever took the words out of their mutex; the lane's own thread uses
-// the lane only if it took them itself.
+// SAFETY: the pointer is used once, by the thread that took the pending call out of the mutex; the
+// lane's own thread uses the lane only if it took the call itself.
 unsafe impl Send for PendingCall {}
 
 pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -100,7 +106,7 @@ pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Watched {
-    /// Of the thread that this is called on.
+    /// For a lane on the current thread.
     pub(super) fn new(progress: ProgressWord) -> Self {
         Self {
             progress,
@@ -116,11 +122,12 @@ impl Watched {
         }
     }
 
-    /// The isolate begins to work, within `limit` seconds and `memory` bytes.
+    /// Notes that the isolate begins to work, within `limit` seconds and `memory` bytes.
     pub(super) fn begin(&self, pending_call: PendingCall, limit: Option<f64>, memory: u64) {
         *lock(&self.pending_call) = Some(pending_call);
         self.memory.store(memory, Relaxed);
-        // Released with the limit, so that a watch that sees the limit sees that this is another work.
+        // Published together with the limit, so that a watch that sees the limit sees the new
+        // number of works.
         self.works.fetch_add(1, Relaxed);
         self.limit.store(limit.map_or(0, |seconds| (seconds * 1e9) as u64), Release);
     }
@@ -131,7 +138,7 @@ impl Watched {
         }
     }
 
-    /// Ends a row that takes too long, and a process whose call takes too much.
+    /// Ends a row that takes too much time, and the process of a call that takes too much memory.
     pub(crate) fn look(&self, seen: &mut Seen) {
         let handle = lock(&self.handle).clone();
         let too_much = handle.as_ref().is_some_and(|handle| self.look_at_pages(handle, seen));
@@ -158,19 +165,20 @@ impl Watched {
         if now.saturating_sub(seen.since) >= late {
             self.late.store(word, Relaxed);
             self.end(Reason::Timeout, !seen.noting);
-            // After this it is either over, or V8 does not come to a check.
+            // The row now ends, or V8 comes to no check.
             (seen.since, seen.noting) = (now, !seen.noting);
         }
     }
 
-    /// Whether a call has not ended in the time that it has for that.
+    /// Whether a call has not ended in the time that it had for that.
     pub(super) fn is_excess_for_long(&self, seen: &mut Seen) -> bool {
         let worked = thread_memory::worked_by(self.thread);
         let (since, before) = *seen.excess_since.get_or_insert_with(|| (Instant::now(), worked));
         worked.saturating_sub(before) > LONGEST_EXCESS || since.elapsed() > WAITING
     }
 
-    /// Ends a call that fills more memory than it may and comes to no check. Whether it is too much to wait for that.
+    /// Ends a call that fills too much memory and comes to no check. Returns whether the process
+    /// must end at once.
     pub(super) fn look_at_pages(&self, handle: &Handle, seen: &mut Seen) -> bool {
         match handle.sign() {
             Some(false) => {}
@@ -183,7 +191,7 @@ impl Watched {
                 return false;
             }
         }
-        // V8 may have asked by itself.
+        // V8 may have requested the sign by itself.
         let Some(given) = seen.given else { return false };
         let filled = thread_memory::faulted_by(self.thread).saturating_sub(given);
         let limit = self.memory.load(Relaxed);
@@ -198,18 +206,19 @@ impl Watched {
         filled > most.saturating_add(limit)
     }
 
-    /// Whether a call is at work, rather than the lane waiting, booting or going away.
+    /// Whether a call is at work, rather than the lane waiting, booting or ending.
     pub(crate) fn is_at_work(&self) -> bool {
         lock(&self.pending_call).is_some()
     }
 
-    /// Ends the lane, whatever it does.
+    /// Ends the lane and its call.
     pub(crate) fn close(&self) {
         self.closed.store(true, Relaxed);
         self.end(Reason::Closed, false);
     }
 
-    /// Tells the caller of the call at work why the process ends, which must follow. False if there is none.
+    /// Tells the caller of the call at work why the process ends. The process must end after this.
+    /// False if there is no call.
     pub(super) fn fail_pending_call(&self, reason: Reason, what: &str) -> bool {
         let Some(PendingCall { lane, call }) = lock(&self.pending_call).take() else { return false };
         let row = self.progress.get().1;
@@ -218,12 +227,12 @@ impl Watched {
             message += ". A lower memory_limit ends such calls earlier";
         }
         let failure = Failure { class: "RangeError".into(), message, ended: true, ..Failure::default() };
-        // SAFETY: the words are the right to answer, and the lane lives as long as a call is at work in it.
-        // Its thread is in V8, and will not touch it again.
+        // SAFETY: this thread took the pending call, and the lane lives as long as a call is at
+        // work in it. The lane's thread is in V8, and will not use the lane again.
         let lane = unsafe { &mut *lane };
         let row = (row & COUNT == 0).then_some((row & !WRITING) as usize);
         let end = Instant::now() + LONGEST_REPLY;
-        // An engine that is not told sees that the process has ended.
+        // If the reply is not sent, the engine sees that the process has ended.
         let _ = lane.fail_after(call, &failure, row, |lane, size| {
             let has_room = lane.wait_for_room_or(size, || Instant::now() >= end)?;
             has_room.then_some(()).ok_or(io::Error::from(io::ErrorKind::TimedOut))

@@ -1,9 +1,10 @@
 //! The JavaScript host process: a zygote whose lanes are threads.
 //!
-//! The main thread loads the library, and then listens: to the engine's requests, to the lanes' sockets (one
-//! that closes ends its lane), and to the clock, for calls that take too long. Each lane boots its isolate
-//! on its own thread. A lane that cannot be ended within [`STUBBORN`] takes the process with it: its
-//! other lanes' calls are made again elsewhere. See `docs/protocol.md` for the messages.
+//! The main thread loads the library. Then it waits for requests of the engine, for the lanes'
+//! sockets (a lane ends when its socket closes), and for the time, to end calls that take too long.
+//! Each lane boots its isolate on its own thread. If a lane cannot be ended within [`STUBBORN`],
+//! the process ends, and the calls of its other lanes are made again in another process. See
+//! `docs/protocol.md` for the messages.
 
 use super::lane::Lane;
 use super::waker::Waker;
@@ -26,25 +27,26 @@ use std::time::{Duration, Instant};
 
 /// The descriptor of the control socket.
 const CONTROL: i32 = 3;
-/// How long a file that is only checked may take to load.
+/// How long the load of a file may take in `check`.
 const CHECK: Duration = Duration::from_secs(120);
 /// How long a call may go on after its engine closed the lane.
 const STUBBORN: Duration = Duration::from_secs(2);
-/// The stack of a lane's thread: JavaScript's, and room for what V8 and this program do on top.
+/// The stack of a lane's thread: that of JavaScript, and more for V8 and this program.
 const STACK: usize = isolate::STACK + (4 << 20);
-/// Lanes give way before the database does when the system runs out of memory.
+/// The system kills lanes before the database when it runs out of memory.
 const OOM_SCORE: &str = "800";
 
-/// A lane, as the main thread sees it.
+/// The main thread's state of a lane.
 struct Thread {
-    /// To notice that the engine has closed it.
+    /// Shows that the engine has closed the lane.
     socket: OwnedFd,
     watched: Arc<Watched>,
     seen: Seen,
     closed: Option<Instant>,
 }
 
-/// Runs until the engine closes the control socket that is descriptor 3. Whether the library could be loaded.
+/// Runs until the engine closes the control socket, which is descriptor 3. Returns whether the
+/// library could be loaded.
 ///
 /// # Errors
 /// If the engine breaks the protocol.
@@ -53,15 +55,15 @@ pub fn run() -> io::Result<bool> {
     let control = ControlSocket::new(unsafe { UnixStream::from_raw_fd(CONTROL) });
     rustix::io::fcntl_setfd(&control, rustix::io::FdFlags::CLOEXEC)?;
     let _ = std::fs::write("/proc/self/oom_score_adj", OOM_SCORE);
-    // Where it is refused, what the lanes' watch counts is too little.
+    // If this is refused, the watch counts too little memory.
     let _ = rustix::thread::disable_transparent_huge_pages(true);
-    // A lane's thread that was gone would keep its engine waiting.
+    // If only the lane's thread ended, its engine would wait for ever.
     let print = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |panic| {
         print(panic);
         std::process::abort();
     }));
-    // Blocked before any other thread starts, so that all of them inherit it.
+    // SIGINT is blocked before any other thread starts, so that all threads inherit it.
     let interrupts = interrupts()?;
     let Some((Request::Load { source, seconds, types }, _)) = control.receive()? else { return Ok(true) };
     types.know();
@@ -83,8 +85,8 @@ pub fn run() -> io::Result<bool> {
     Ok(true)
 }
 
-/// Loads a file and says on stdout, as JSON, what it declares (`functions`), or why it cannot be loaded
-/// (`failure`). Whether it could.
+/// Loads a file and prints to stdout, as JSON, its declarations (`functions`), or why it cannot be
+/// loaded (`failure`). Returns whether it could be loaded.
 pub fn check(path: &Path) -> bool {
     let path = path.canonicalize().unwrap_or(path.to_owned());
     let outcome = match loader::load(&path, CHECK) {
@@ -133,7 +135,7 @@ fn declarations(library: &Library) -> Value {
     functions.collect()
 }
 
-/// The terminal's Ctrl-C as a descriptor.
+/// A descriptor that receives Ctrl-C of the terminal.
 fn interrupts() -> io::Result<OwnedFd> {
     // SAFETY: a signal set is plain memory that sigemptyset initialises; the calls touch nothing else.
     unsafe {
@@ -150,11 +152,11 @@ fn interrupts() -> io::Result<OwnedFd> {
     }
 }
 
-/// How often to look at the lanes for calls that take too long or too much.
+/// How often the lanes are checked for calls that take too much time or memory.
 fn tick(library: &Library) -> Duration {
     let timeouts = library.functions.iter().filter_map(|function| function.timeout);
     let shortest = timeouts.fold(f64::INFINITY, f64::min);
-    // Memory fills at gigabytes a second.
+    // A call can fill gigabytes of memory in a second.
     let longest =
         if library.functions.iter().any(|function| function.memory_limit.is_some()) { 0.01 } else { 0.05 };
     Duration::from_secs_f64((shortest / 8.0).clamp(0.001, longest))
@@ -163,7 +165,7 @@ fn tick(library: &Library) -> Duration {
 fn serve(control: &ControlSocket, interrupts: &OwnedFd, library: &Arc<Library>) -> io::Result<()> {
     let tick = tick(library);
     let mut threads: Vec<Thread> = Vec::new();
-    // Lanes that have booted, and a byte to wake the poll for each.
+    // A channel for lanes that have booted; the waker sends a byte for each.
     let (booted, boots) = mpsc::channel();
     let (woken, end) = UnixStream::pair()?;
     woken.set_nonblocking(true)?;
@@ -202,7 +204,7 @@ fn serve(control: &ControlSocket, interrupts: &OwnedFd, library: &Arc<Library>) 
                     eprintln!("crosslane: a call that cannot be ended; its process ends");
                     std::process::abort();
                 }
-                // It may have been between two calls into V8.
+                // The call may have been between two calls into V8.
                 Some(_) => thread.watched.close(),
             }
         }
@@ -221,16 +223,16 @@ fn serve(control: &ControlSocket, interrupts: &OwnedFd, library: &Arc<Library>) 
                     let told = (booted.clone(), Arc::clone(&waker));
                     fork(control, library, lane, fds, spin, told)?;
                 }
-                // Its socket is closed, which ends a thread.
+                // The closed socket of a lane ends its thread.
                 Some((Request::Unfork { .. }, _)) => {}
-                // The isolates are not taken down one by one: the process ends.
+                // The isolates are not freed one by one, because the process ends.
                 _ => return Ok(()),
             }
         }
     }
 }
 
-/// Starts a lane's thread, which says for itself how that went.
+/// Starts a lane's thread, which reports itself whether it has booted.
 fn fork(
     control: &ControlSocket,
     library: &Arc<Library>,

@@ -1,9 +1,10 @@
-//! A snapshot: the heap of a library that was loaded once, from which isolates boot.
+//! Makes a snapshot: the heap of a library that was loaded once, from which isolates boot.
 //!
-//! It is made in two steps, as V8's own `WarmUpSnapshotDataBlob` does: the library is loaded and
-//! snapshotted; an isolate booted from that calls every function with samples, so that their code is
-//! compiled; and a fresh context of that isolate, which has seen none of the samples, is snapshotted with
-//! the code. Isolates of different snapshots cannot live in one process at once, which V8 does not check.
+//! A snapshot is made in two steps, as V8's own `WarmUpSnapshotDataBlob` does. First the library is
+//! loaded and snapshotted. Then an isolate booted from that snapshot calls every function with
+//! samples, so that V8 compiles their code; and a fresh context of that isolate, without the
+//! changes of the samples, is snapshotted together with the code. Isolates of different snapshots
+//! cannot live in one process at once, which V8 does not check.
 
 use super::callbacks::HostBox;
 use super::engine::{self, Host, Reason, Thrown};
@@ -16,19 +17,19 @@ use super::values::Argument;
 use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
 
-/// How long the sample call of one function may take, and how much memory; those of a library together
-/// may take ten times as long.
+/// How long the sample call of one function may take, and how much memory it may use. All sample
+/// calls of a library may take ten times as long.
 const SAMPLE: Duration = Duration::from_millis(100);
 const SAMPLE_MEMORY: usize = 256 << 20;
 
-/// An isolate in which a library is loaded, to become a snapshot.
+/// An isolate that loads a library and becomes a snapshot.
 #[derive(Debug)]
 pub(crate) struct Builder {
     isolate: Isolate,
 }
 
 impl Builder {
-    /// Boots without a library. `memory` limits what loading may use, in bytes.
+    /// Boots without a library. `memory` limits the memory of loading, in bytes.
     pub(crate) fn new(host: Box<dyn Host>, memory: usize) -> Result<Self, Thrown> {
         engine::initialize();
         Self::boot(ClText::EMPTY, host, memory)
@@ -39,10 +40,10 @@ impl Builder {
         let mut outcome = ClOutcome::EMPTY;
         let prelude = ClText::new(PRELUDE.as_bytes());
         let snapshot_use = SnapshotUse::new(blob);
-        // SAFETY: the host lives as long as the isolate; the blob does as its callers see to.
+        // SAFETY: the host lives as long as the isolate; the callers keep the blob alive.
         let raw = unsafe { ffi::cl_builder(blob, prelude, &host.table(), memory, &mut outcome) };
         let isolate = Isolate::new(engine::booted(raw, &outcome)?, None, host, snapshot_use);
-        // SAFETY: nothing was called since.
+        // SAFETY: nothing was called since then.
         unsafe { engine::check(&outcome)? };
         Ok(Self { isolate })
     }
@@ -58,7 +59,7 @@ impl Builder {
         Ok(self.isolate.call(c"declarations", &[], &[])?.text)
     }
 
-    /// Gives the functions their types, as JSON.
+    /// Passes the types of the functions to the prelude, as JSON.
     pub(crate) fn prepare(&mut self, types: &str) -> Result<(), Thrown> {
         self.isolate.call(c"prepare", &[], &[Argument::Text(types)])?;
         Ok(())
@@ -70,19 +71,20 @@ impl Builder {
     }
 }
 
-/// The same snapshot, with the code that the first calls of its `functions` need.
+/// The same snapshot, with the code that the first calls of its functions need. `functions` is
+/// their number.
 pub(crate) fn warmed(cold: &Snapshot, functions: usize) -> Result<Snapshot, Thrown> {
     let mut warmer = Builder::boot(cold.text(), Box::new(Silence), SAMPLE_MEMORY)?;
     let begun = Instant::now();
     for index in (0..functions).take_while(|_| begun.elapsed() < SAMPLE * 10) {
         let _limit = Deadline::new(warmer.isolate.handle(), SAMPLE);
-        // A sample may be nothing that the function is for: what it throws tells nothing.
+        // The function may not accept the sample, so its error says nothing.
         let _ = warmer.isolate.call(c"warm", &[index as f64], &[]);
     }
     Ok(warmer.snapshot())
 }
 
-/// What functions print while they warm up is of no use.
+/// Discards what functions print while they warm up.
 struct Silence;
 
 impl Host for Silence {
@@ -90,14 +92,14 @@ impl Host for Silence {
     fn fatal(&mut self, _: Reason, _: &str) {}
 }
 
-/// Ends what an isolate does after some time, unless it is dropped before.
+/// Ends the work of an isolate after some time, unless it is dropped before.
 struct Deadline {
     cancel: Option<mpsc::Sender<()>>,
     thread: Option<std::thread::JoinHandle<()>>,
 }
 
 impl Deadline {
-    /// How long V8 gets to note where it is before it is stopped wherever that is.
+    /// How long V8 may take to note the stack before it is stopped without one.
     const NOTE: Duration = Duration::from_millis(100);
 
     fn new(handle: &Arc<Handle>, time: Duration) -> Self {

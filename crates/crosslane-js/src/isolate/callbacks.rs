@@ -1,11 +1,11 @@
-//! The functions that V8 calls back.
+//! The functions of the host that V8 calls.
 
 use super::engine::{Host, Reason};
 use super::ffi::{ClHost, ClText};
 use super::url;
 use std::ffi::c_void;
 
-/// The host behind a thin pointer, with the answer that V8 is reading.
+/// The host behind a thin pointer, and the answer that V8 is reading.
 pub(crate) struct HostBox {
     host: Box<dyn Host>,
     answer: (String, Vec<u8>),
@@ -24,7 +24,7 @@ impl HostBox {
 /// # Safety
 /// `host` must be what [`HostBox::table`] gave, and its box alive and not in use.
 unsafe fn host<'a>(host: *mut c_void) -> &'a mut HostBox {
-    // SAFETY: the caller vouches for it.
+    // SAFETY: the caller guarantees it.
     unsafe { &mut *host.cast() }
 }
 
@@ -39,11 +39,11 @@ extern "C" fn confirm(data: *mut c_void, reason: u32) -> bool {
 }
 
 extern "C" fn fatal(data: *mut c_void, reason: u32, what: ClText) {
-    // SAFETY: as above. The process ends, so nothing that was being done is done further.
+    // SAFETY: as above. The process ends, so the work that was interrupted does not go on.
     unsafe { host(data).host.fatal(Reason::of(reason), &what.to_text()) }
 }
 
-/// Functions of a program are only attached to its own contexts.
+/// Only the contexts of a program have functions of the program.
 extern "C" fn call(_data: *mut c_void, _number: u32, _arguments: ClText, _result: *mut ClText) -> bool {
     false
 }
@@ -55,8 +55,8 @@ extern "C" fn url(
     second: ClText,
     result: *mut ClText,
 ) -> bool {
-    // SAFETY: the shim passes the table's pointer, texts that live during the call and a place for the answer, which
-    // lives in the box until the next one.
+    // SAFETY: the shim passes the table's pointer, texts that live during the call and a place for
+    // the answer. The answer lives in the box until the next call.
     unsafe {
         let Some(answer) = url::answer(&operation.to_text(), &first.to_text(), &second.to_text()) else {
             return false;
@@ -75,7 +75,7 @@ extern "C" fn resolve(
     path: *mut ClText,
     source: *mut ClText,
 ) -> bool {
-    // SAFETY: as above; the answer lives in the box until the next one.
+    // SAFETY: as above; the answer lives in the box until the next call.
     unsafe {
         let host = host(data);
         let found = host.host.resolve(&specifier.to_text(), &referrer.to_text());

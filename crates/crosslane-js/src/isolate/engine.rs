@@ -1,4 +1,4 @@
-//! V8 itself: its start, what it asks of the program, and how a call in it ends.
+//! V8 itself: how it starts, what it requests from its host, and how a call ends.
 
 use super::ffi::{self, ClOutcome, ClText};
 use crosslane::Failure;
@@ -9,25 +9,26 @@ use std::sync::Once;
 
 /// How much of the C++ stack JavaScript may use; the thread must have some more.
 pub const STACK: usize = 4 << 20;
-/// Twice the most that V8 allocates at once: a string of 2^29 characters of two bytes, an array of 2^27
-/// elements. V8 plans a heap that has room for such; the limit that it keeps is `HardLimit` in `shim/shim.cc`.
+/// Twice the most memory that V8 allocates at once: a string of 2^29 characters of two bytes, an
+/// array of 2^27 elements. V8's own heap limit has room for such objects; the limit that this crate
+/// enforces is `HardLimit` in `shim/limits.h`.
 pub(crate) const LARGEST_OBJECTS: usize = 2 << 30;
 
 /// Why a call was ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u32)]
 pub enum Reason {
-    /// It used more memory than it may.
+    /// The call used more memory than its limit.
     Memory = 1,
-    /// It took too long.
+    /// The call took too long.
     Timeout = 2,
-    /// Nobody waits for it any more.
+    /// Nobody waits for the call any more.
     Closed = 3,
     /// The process has no memory for a value that it passes. (4 is [`ffi::PROGRAM`].)
     NoMemory = 5,
-    /// V8 found no memory for its heap, and its own limit is not why.
+    /// V8 found no memory for its heap, and V8's own limit is not the reason.
     NoHeap = 6,
-    /// V8 cannot go on, as with a value beyond its largest.
+    /// V8 cannot go on, for example because of a value beyond its largest size.
     Stuck = 7,
 }
 
@@ -62,26 +63,26 @@ impl fmt::Display for Reason {
 /// How a call failed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Thrown {
-    /// It threw. With a ticket, if a function of the program has failed with that.
+    /// The call threw. The failure has a ticket if a function of the program has failed with it.
     #[error("{0}")]
     Exception(Failure),
-    /// It was ended; with the stack at that moment, if it is known.
+    /// The call was ended. The text is the stack at that moment, if it is known.
     #[error("{}", format!("{_0}\n{_1}").trim_end())]
     Ended(Reason, String),
 }
 
-/// What an isolate asks of the program around it. Called on the isolate's own thread.
+/// The functions of the host that an isolate calls, on the isolate's own thread.
 pub trait Host {
-    /// Takes what `console` printed; `error` for its errors and warnings.
+    /// Takes a text that `console` printed; `error` for its errors and warnings.
     fn print(&mut self, error: bool, text: &str);
-    /// Whether the call that [`Handle::end`] was to end is still the one that runs; asked when V8 has come to
-    /// a check.
+    /// Whether the call that [`Handle::end`] was to end is still the one that runs. V8's thread
+    /// asks at a check.
     fn confirm(&mut self, _reason: Reason) -> bool {
         true
     }
     /// V8 cannot go on, and the process ends when this returns.
     fn fatal(&mut self, reason: Reason, what: &str);
-    /// The path and source of a module as seen from another.
+    /// The path and source of a module, as another module (`referrer`) imports it.
     ///
     /// # Errors
     /// Why there is none.
@@ -93,9 +94,10 @@ pub trait Host {
 /// Starts V8, once per process.
 pub(crate) fn initialize() {
     static ONCE: Once = Once::new();
-    // WebAssembly and shared memory are ways to use memory that no limit sees. Collectors with threads of
-    // their own take the cores from the other lanes (a tenth of the throughput of text functions). What V8
-    // would add where an isolate boots from a snapshot is in the snapshot (`js/language/polyfills.js`).
+    // WebAssembly and shared memory use memory that no limit sees. Collectors with threads of their
+    // own take cores from other lanes (a tenth of the throughput of text functions). The
+    // `--no-harmony` flags of methods stop V8 from adding them when an isolate boots: the snapshot
+    // has them (`js/language/polyfills.js`).
     const FLAGS: &[u8] = b"--no-expose-wasm --no-harmony-sharedarraybuffer --no-harmony-atomics \
         --no-harmony-object-has-own --no-harmony-relative-indexing-methods --no-harmony-array-find-last \
         --stack-size=3900 --single-threaded-gc --no-verify-snapshot-checksum";
@@ -109,7 +111,7 @@ pub fn version() -> String {
     unsafe { CStr::from_ptr(ffi::cl_version()) }.to_string_lossy().into_owned()
 }
 
-/// What the shim has booted.
+/// The isolate that the shim has booted.
 ///
 /// # Errors
 /// Why there is none.
@@ -123,7 +125,7 @@ pub(crate) fn booted(
 /// # Safety
 /// The outcome's texts must be alive.
 pub(crate) unsafe fn check(outcome: &ClOutcome) -> Result<(), Thrown> {
-    // SAFETY: the caller vouches for the texts.
+    // SAFETY: the caller guarantees that the texts live.
     let text = |text: ClText| unsafe { text.to_text() };
     match outcome.status {
         ffi::OK => Ok(()),

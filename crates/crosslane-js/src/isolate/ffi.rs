@@ -47,7 +47,7 @@ pub(crate) struct ClHost {
 
 pub(crate) const OK: u32 = 0;
 pub(crate) const EXCEPTION: u32 = 1;
-/// Why there is an exception: a function of the program has failed with it.
+/// The reason of an exception that a function of the program has failed with.
 pub(crate) const PROGRAM: u32 = 4;
 
 #[repr(C)]

@@ -1,4 +1,4 @@
-//! What ends a call of an isolate, from any thread.
+//! Ends calls of an isolate, from any thread.
 
 use super::engine::Reason;
 use super::ffi;
@@ -8,23 +8,24 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-/// Ends what an isolate does, from any thread.
+/// Ends the calls of an isolate, from any thread.
 pub struct Handle {
     state: Mutex<State>,
     ended: Condvar,
-    /// Counts up when a call is made again, and before the pause that precedes that: odd in the pause.
+    /// Counts the tries of calls: it goes up before the pause between two tries, and after it. So
+    /// it is odd in a pause.
     tries: AtomicU64,
 }
 
 pub(super) struct State {
-    /// Gone when the isolate is.
+    /// `None` when the isolate is gone.
     pub(super) isolate: Option<NonNull<ffi::ClIsolate>>,
-    /// Why a wait is to end that is not in V8.
+    /// Why a wait outside of V8 is to end.
     reason: Option<Reason>,
 }
 
-// SAFETY: the pointer is only used for `cl_terminate`, which any thread may call while the isolate lives;
-// the mutex keeps it alive.
+// SAFETY: the pointer is only used for functions that any thread may call while the isolate lives;
+// the isolate lives as long as the mutex is locked.
 unsafe impl Send for Handle {}
 // SAFETY: as above.
 unsafe impl Sync for Handle {}
@@ -36,7 +37,7 @@ impl fmt::Debug for Handle {
 }
 
 impl Handle {
-    /// The isolate is no more.
+    /// Tells the handle that the isolate is gone.
     pub(crate) fn forget(&self) {
         self.lock().isolate = None;
     }
@@ -50,19 +51,19 @@ impl Handle {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Ends the call that runs now, or, if there is none, nothing. `stack` has V8 note the place first,
-    /// which needs the code to come to a check: follow up without it.
+    /// Ends the call that runs now, if there is one. With `stack`, V8 notes the stack first. For
+    /// that the code must come to a check, so call this again without `stack` after some time.
     pub fn end(&self, reason: Reason, stack: bool) {
         let mut state = self.lock();
         state.reason = Some(reason);
         self.ended.notify_all();
         if let Some(isolate) = state.isolate {
-            // SAFETY: it lives as long as the lock is held.
+            // SAFETY: the isolate lives as long as the lock is held.
             unsafe { ffi::cl_terminate(isolate.as_ptr(), reason as u32, stack) };
         }
     }
 
-    /// Why the call that runs now is to end, if it is.
+    /// Why the call that runs now is to end, if it is to end.
     pub fn pending(&self) -> Option<Reason> {
         let state = self.lock();
         // SAFETY: the isolate lives as long as the lock is held.
@@ -82,13 +83,14 @@ impl Handle {
         }
     }
 
-    /// Distinguishes the tries at a row; `None` in the pause between two.
+    /// A number for each try of a row; `None` in the pause between two tries.
     pub(crate) fn attempt(&self) -> Option<u64> {
         let tries = self.tries.load(Relaxed);
         tries.is_multiple_of(2).then_some(tries)
     }
 
-    /// Waits between two tries, which no timeout is for. False if nobody waits for the call any more.
+    /// Waits between two tries. This wait does not count for the timeout. False if nobody waits for
+    /// the call any more.
     pub(crate) fn rest(&self, time: Duration) -> bool {
         self.tries.fetch_add(1, Relaxed);
         let ended = self.pause(time);

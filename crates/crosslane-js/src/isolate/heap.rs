@@ -1,4 +1,4 @@
-//! An isolate: boots from a snapshot, and runs calls.
+//! An isolate boots from a snapshot, and runs calls.
 
 use super::callbacks::HostBox;
 use super::engine::{Host, LARGEST_OBJECTS, STACK, Thrown, booted, check, initialize};
@@ -14,13 +14,13 @@ use std::sync::Arc;
 
 /// An isolate that was booted from a snapshot, or builds one.
 ///
-/// It belongs to the thread that made it.
+/// Only the thread that made the isolate uses it.
 pub struct Isolate {
     raw: NonNull<ffi::ClIsolate>,
     handle: Arc<Handle>,
     /// V8 reads from it as long as the isolate lives.
     snapshot: Option<Arc<Snapshot>>,
-    /// What V8 calls back into.
+    /// The functions that V8 calls.
     host: Box<HostBox>,
     /// The parts of the last call's result.
     parts: Vec<ClValue>,
@@ -67,7 +67,7 @@ impl Isolate {
         let raw =
             unsafe { ffi::cl_boot(false, blob, prelude, &host.table(), memory, hard, STACK, &mut outcome) };
         let this = Self::new(booted(raw, &outcome)?, snapshot, host, snapshot_use);
-        // SAFETY: nothing was called since.
+        // SAFETY: nothing was called since then.
         unsafe { check(&outcome)? };
         Ok(this)
     }
@@ -81,18 +81,18 @@ impl Isolate {
         Self { raw, handle: Handle::new(raw), snapshot, host, parts: Vec::new(), snapshot_use }
     }
 
-    /// What ends its calls.
+    /// The handle that ends its calls.
     pub fn handle(&self) -> &Arc<Handle> {
         &self.handle
     }
 
-    /// Bytes of the heap and of array buffers, the dead among them.
+    /// The bytes of the heap and of array buffers, with garbage.
     pub fn memory(&self) -> usize {
         // SAFETY: the isolate lives.
         unsafe { ffi::cl_memory_used(self.raw.as_ptr()) }
     }
 
-    /// Bytes of the heap and of array buffers that are alive: what is dead is collected.
+    /// The bytes of the heap and of array buffers after all garbage is collected.
     pub(crate) fn memory_kept(&mut self) -> usize {
         // SAFETY: the isolate lives, and nothing runs in it.
         unsafe { ffi::cl_memory_kept(self.raw.as_ptr()) }
@@ -107,7 +107,7 @@ impl Isolate {
     pub(crate) fn load(&mut self, path: &str, source: &[u8]) -> Result<(), Thrown> {
         let mut outcome = ClOutcome::EMPTY;
         self.handle.begin();
-        // SAFETY: the isolate lives, as do the texts.
+        // SAFETY: the isolate and the texts live.
         unsafe {
             let raw = self.raw.as_ptr();
             ffi::cl_load(raw, ClText::new(path.as_bytes()), ClText::new(source), &mut outcome);
@@ -126,8 +126,8 @@ impl Isolate {
         let mut outcome = ClOutcome::EMPTY;
         self.parts.clear();
         self.handle.begin();
-        // SAFETY: the isolate lives, as do the arguments, of which JavaScript gets copies; the word, which it
-        // does not, outlives the last call.
+        // SAFETY: the isolate and the arguments live. JavaScript gets copies of the arguments
+        // except the word, which outlives the last call.
         unsafe {
             let raw = self.raw.as_ptr();
             let count = ffi::cl_call(
@@ -139,7 +139,7 @@ impl Isolate {
                 values.len(),
                 &mut outcome,
             );
-            // What ended this call is not to end the next wait.
+            // A reason that ended this call must not end the next wait.
             self.handle.begin();
             check(&outcome)?;
             self.parts.resize(count, ClValue::NONE);
@@ -150,12 +150,12 @@ impl Isolate {
         }
     }
 
-    /// The array that the last call gave.
+    /// The array that the last call returned.
     pub(crate) fn reply(&self) -> Reply<'_> {
         Reply::new(self.raw, &self.parts)
     }
 
-    /// Takes the bytes that were passed last away from JavaScript; results stay.
+    /// Detaches the bytes of the last call's arguments from JavaScript; results stay.
     pub(crate) fn detach(&self) {
         // SAFETY: the isolate lives, and nothing runs in it.
         unsafe { ffi::cl_detach(self.raw.as_ptr()) };
@@ -181,7 +181,7 @@ impl Isolate {
 impl Drop for Isolate {
     fn drop(&mut self) {
         self.handle.lock().isolate = None;
-        // SAFETY: nobody else has the pointer any more.
+        // SAFETY: nothing else has the pointer any more.
         unsafe { ffi::cl_dispose(self.raw.as_ptr()) };
     }
 }

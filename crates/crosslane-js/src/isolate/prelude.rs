@@ -32,7 +32,7 @@ const FULL: &str = concat!(
     "return methods;"
 );
 
-/// The little that a program's own contexts need ([`crate::embed::context`]).
+/// The small part that a program's own contexts need ([`crate::embed`]).
 pub(crate) static SMALL_PRELUDE: LazyLock<String> = LazyLock::new(|| prelude("print", SMALL));
 
 const SMALL: &str = concat!(
@@ -44,7 +44,8 @@ const SMALL: &str = concat!(
     "return { describe };"
 );
 
-/// A function of these parameters with this body, which knows the rules.
+/// A function with these parameters and this body, in which the rules of [`value_rules`] are
+/// defined.
 fn prelude(parameters: &str, body: &str) -> String {
     format!("(function ({parameters}) {{ 'use strict';\n{}{body} }})", value_rules::source())
 }

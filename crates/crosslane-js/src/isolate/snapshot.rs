@@ -1,27 +1,28 @@
-//! A snapshot's bytes, and the rule that a process has isolates of one snapshot only.
+//! The bytes of a snapshot, and the rule that all isolates of a process boot from the same
+//! snapshot.
 
 use super::engine::initialize;
 use super::ffi::{self, ClText};
 use std::fmt;
 use std::sync::{Mutex, PoisonError};
 
-/// What isolates boot from.
+/// The bytes that isolates boot from.
 pub struct Snapshot {
     blob: ClText,
     owner: Owner,
 }
 
-/// Whose memory a snapshot is.
+/// The owner of a snapshot's memory.
 enum Owner {
-    /// V8's, to be freed.
+    /// V8. The snapshot frees the memory.
     V8,
-    /// Ours.
+    /// The snapshot itself.
     Bytes(#[allow(dead_code, reason = "the blob points into it")] Box<[u8]>),
-    /// Of the whole process.
+    /// Nobody: the memory lives as long as the process.
     Nobody,
 }
 
-// SAFETY: the blob is memory that nobody writes.
+// SAFETY: nobody writes to the blob.
 unsafe impl Send for Snapshot {}
 // SAFETY: as above.
 unsafe impl Sync for Snapshot {}
@@ -46,7 +47,7 @@ impl Snapshot {
         self.blob
     }
 
-    /// What V8 has made.
+    /// A snapshot that V8 has made.
     pub(crate) fn made(blob: ClText) -> Self {
         Self { blob, owner: Owner::V8 }
     }
@@ -62,7 +63,7 @@ impl Snapshot {
     /// A snapshot that was made elsewhere.
     ///
     /// # Safety
-    /// The bytes must be those of a snapshot of this very build, which nobody has changed: V8 trusts them.
+    /// The bytes must be an unchanged snapshot of this very build: V8 trusts them.
     pub unsafe fn from_bytes(bytes: &'static [u8]) -> Self {
         initialize();
         Self { blob: ClText::new(bytes), owner: Owner::Nobody }
@@ -75,11 +76,12 @@ impl Snapshot {
     }
 }
 
-/// The snapshot of the isolates that live in this process, and their number. V8 shares what is read-only in a
-/// snapshot between all isolates, and crashes if they have different ones.
+/// The address of the snapshot of the isolates that live in this process, and the number of these
+/// isolates. V8 shares the read-only part of a snapshot between all isolates, and crashes if they
+/// have different ones.
 static IN_USE: Mutex<(usize, usize)> = Mutex::new((0, 0));
 
-/// An isolate's part of [`IN_USE`].
+/// Counts one isolate in [`IN_USE`] as long as it lives.
 #[derive(Debug)]
 pub(crate) struct SnapshotUse;
 

@@ -1,4 +1,4 @@
-//! URLs as the web has them: what the prelude's `URL` asks.
+//! Parses and changes URLs by the rules of the web, for the prelude's `URL`.
 
 use std::panic;
 use url::{Url, quirks};
@@ -20,8 +20,8 @@ fn parts(url: &Url) -> [&str; 11] {
     ]
 }
 
-/// Parses a URL, alone or as seen from a base, or changes one of its parts. Gives its parts, one per line: no URL has
-/// line breaks. `None` if it is none.
+/// Parses a URL, alone or relative to a base, or changes one of its parts. Returns the URL's parts,
+/// one per line: no URL has line breaks. `None` if there is no such URL.
 pub(crate) fn answer(operation: &str, first: &str, second: &str) -> Option<String> {
     let work = || {
         let url = match operation {
@@ -34,7 +34,7 @@ pub(crate) fn answer(operation: &str, first: &str, second: &str) -> Option<Strin
         parts[1] = &origin;
         Some(parts.join("\n"))
     };
-    // The caller is C++.
+    // The caller is C++, through which a panic must not pass.
     panic::catch_unwind(work).ok().flatten()
 }
 

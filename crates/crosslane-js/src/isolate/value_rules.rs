@@ -1,7 +1,8 @@
-//! The rules of values that the prelude shares with the guests in Rust, as it wants them.
+//! The rules of values that the prelude shares with the guests in Rust, as source of JavaScript.
 //!
-//! The loops over values are JavaScript, because a call into V8 for each value would cost more than most functions. So
-//! what is tested there stands there; the numbers and words that it is tested against, and told with, come from here.
+//! The loops over values are JavaScript, because a call into V8 for each value would cost more than
+//! most functions. So the checks are written there, too. The numbers that they compare with and the
+//! texts of their errors come from here.
 
 use crosslane::builder::Overflow;
 use crosslane::{
@@ -37,12 +38,12 @@ pub(crate) fn source() -> String {
     format!("const RULES = {rules};\n")
 }
 
-/// What a call says that took longer than its timeout.
+/// The message of a call that took longer than its timeout.
 pub(crate) fn late(seconds: impl std::fmt::Display) -> String {
     format!("timed out after {seconds} s")
 }
 
-/// The typed arrays of the types whose values need nothing done to them.
+/// The typed arrays of the types whose values need no conversion.
 fn arrays() -> Value {
     use DataType as T;
     let plain =
@@ -75,10 +76,10 @@ fn units() -> Value {
     known.iter().map(|data_type| (data_type.to_string(), json!(units_per_second(data_type)))).collect()
 }
 
-/// Stands for what the prelude puts into words.
+/// Stands for the value or type that the prelude puts into a message.
 const PLACEHOLDER: &str = "\0";
 
-/// The class of an error, and its words around the value and the type.
+/// The class of an error, and the parts of its message around the value and the type.
 fn refusal(refusal: Refusal<()>) -> Value {
     match refusal.told(|| Ok(PLACEHOLDER.into()), PLACEHOLDER) {
         Fault::Refused(refused) => json!({ "class": refused.0.name(), "words": around(&refused.1) }),

@@ -1,20 +1,22 @@
-//! Values that pass into an isolate and out of it.
+//! The arguments and results of an isolate's calls.
 
 use super::ffi::{self, ClValue};
 use std::ptr::NonNull;
 use std::sync::atomic::AtomicU64;
 
-/// A value for a method.
+/// An argument of a method.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Argument<'a> {
     None,
-    /// Memory that JavaScript gets a copy of.
+    /// Bytes of which JavaScript gets a copy.
     Bytes(&'a [u8]),
-    /// Memory that the user's code does not see: a copy begins a buffer that the next call gets again.
+    /// Bytes that the user's code does not see: they are copied to the start of a buffer that the
+    /// next call uses again.
     Reused(&'a [u8]),
-    /// A word whose low half JavaScript writes.
+    /// A word whose low half JavaScript may write to.
     Word(&'a AtomicU64),
-    /// The strings between the offsets that have so many bytes at least; nothing in place of others.
+    /// The strings between the offsets that have at least `least` bytes; `undefined` in place of
+    /// others.
     Strings {
         text: &'a [u8],
         offsets: &'a [i32],
@@ -59,34 +61,34 @@ pub(crate) enum Part<'a> {
     None,
     Number(f64),
     Bytes(&'a [u8]),
-    /// A string, with its bytes as UTF-8; [`Reply::latin1`] reads it.
+    /// A string of `length` Latin-1 characters, and its size in UTF-8; [`Reply::latin1`] reads it.
     Latin1 {
         length: usize,
         utf8: usize,
     },
-    /// A string that [`Reply::utf16`] reads.
+    /// A string of so many units of UTF-16; [`Reply::utf16`] reads it.
     Utf16(usize),
 }
 
-/// What a method gave beside the parts of an array.
+/// The result of a method, except the parts of an array.
 #[derive(Debug)]
 pub(crate) struct Value {
-    /// Whether it gave an array, whose parts are in [`super::Isolate::reply`].
+    /// Whether the result is an array, whose parts are in [`super::Isolate::reply`].
     pub(crate) array: bool,
     pub(crate) text: String,
     pub(crate) number: f64,
 }
 
-/// The array that the last call gave.
+/// The array that the last call returned.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Reply<'a> {
-    /// It lives as long as its parts, which the isolate lends.
+    /// The isolate lives as long as the parts, which it lends.
     isolate: NonNull<ffi::ClIsolate>,
     parts: &'a [ClValue],
 }
 
 impl<'a> Reply<'a> {
-    /// The parts that an isolate lends, of its last call.
+    /// The parts of an isolate's last call.
     pub(super) fn new(isolate: NonNull<ffi::ClIsolate>, parts: &'a [ClValue]) -> Self {
         Self { isolate, parts }
     }
@@ -100,8 +102,8 @@ impl<'a> Reply<'a> {
         match value.kind {
             ffi::NUMBER => Part::Number(value.number),
             ffi::BYTES if value.length == 0 => Part::Bytes(&[]),
-            // SAFETY: the shim keeps the array, and with it its memory, until the next call into the
-            // isolate, which needs `&mut`.
+            // SAFETY: the shim keeps the array and its memory until the next call into the isolate,
+            // which needs `&mut`.
             ffi::BYTES => Part::Bytes(unsafe { std::slice::from_raw_parts(value.data, value.length) }),
             ffi::LATIN1 => Part::Latin1 { length: value.length, utf8: value.count },
             ffi::UTF16 => Part::Utf16(value.length),

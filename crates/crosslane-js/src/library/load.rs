@@ -1,4 +1,4 @@
-//! A library: a JavaScript file and the modules that it imports, loaded into a snapshot.
+//! Loads a library: a JavaScript file and the modules that it imports become a snapshot.
 
 use crate::isolate::{self, Builder, Host, Isolate, Reason, Snapshot, Thrown};
 use crate::library::source;
@@ -11,33 +11,34 @@ use std::path::{Component, Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-/// What loading may use, in bytes.
+/// The memory limit of loading, in bytes.
 const MEMORY: usize = 512 << 20;
-/// The module that gives `udf` and its like to editors and type checkers, which do not know globals.
+/// The module `crosslane` exports `udf` and the other globals, for editors and type checkers that
+/// do not know the globals.
 const OURS: &str = "crosslane";
 const OURS_SOURCE: &[u8] = b"export const { udf, udtf, udaf, Timestamp } = globalThis; export default udf;";
 
-/// A function that a file declared.
+/// A function that a file declares.
 #[derive(Debug, Clone, Deserialize)]
 pub struct Function {
-    /// As it was written.
+    /// The signature as written.
     pub signature: String,
-    /// What it is.
+    /// The kind of the function.
     pub kind: Kind,
-    /// How many of a table's parameters have no default.
+    /// How many parameters of a table function have no default.
     #[serde(default)]
     pub required: i64,
-    /// What the engine is told: all options by name.
+    /// All options by name, for the engine.
     #[serde(flatten)]
     pub options: serde_json::Map<String, Value>,
     /// `skip` or `call`.
     pub nulls: String,
-    /// Whether it takes whole columns.
+    /// Whether the function takes whole columns.
     pub vectorized: bool,
-    /// Whether each isolate prepares something for it, before its first row.
+    /// Whether each isolate sets up the function before its first row.
     #[serde(default)]
     pub set_up: bool,
-    /// What becomes of a row whose call failed.
+    /// Whether a row whose call failed is NULL or fails the query.
     pub on_error: OnError,
     /// How often a failed row is called again.
     pub retries: u32,
@@ -52,7 +53,7 @@ pub struct Function {
     /// The types of the parameters.
     #[serde(skip)]
     pub parameters: Vec<DataType>,
-    /// Whether a parameter takes arguments of any type: each call then has types of its own.
+    /// Whether a parameter takes any type: each call then has types of its own.
     #[serde(skip)]
     pub takes_any: bool,
     /// Whether the last parameter is a list of any number of arguments.
@@ -61,29 +62,30 @@ pub struct Function {
     /// The type of the result.
     #[serde(skip, default = "unknown")]
     pub returns: DataType,
-    /// Of what kind and type its batches are.
+    /// The parsed signature.
     #[serde(skip)]
     parsed: Option<Signature>,
 }
 
 impl Function {
-    /// The types of a call's arguments, from the text of them that it carries.
+    /// The types of a call's arguments, from the text in the call.
     ///
     /// # Errors
-    /// What is wrong with the text, or if the function takes no arguments of these types.
+    /// If the text is wrong, or if the function takes no arguments of these types.
     pub fn for_types(&self, types: &str) -> Result<Vec<DataType>, String> {
         let declared: Signature = self.signature.parse().map_err(|error| format!("{error}"))?;
         let concrete = declared.for_types(types)?;
         Ok(concrete.parameters.into_iter().map(|field| field.data_type).collect())
     }
 
-    /// What a failure says that is one of its set-up.
+    /// The failure of the function's set-up, with a note.
     pub(crate) fn in_set_up(&self, failure: Failure) -> Failure {
         let note = format!("in the set-up of {}, before its first row on this lane", self.name());
         Failure { set_up: true, ..noted(&note, failure) }
     }
 
-    /// The same of its tear-down, whose reader knows no query.
+    /// The failure of the function's tear-down, with a note. The note has the place, because the
+    /// reader of the log knows no query.
     pub(crate) fn in_tear_down(&self, failure: Failure) -> Failure {
         let Self { file, line, .. } = self;
         noted(&format!("in the tear-down of {}, declared at {file}:{line}", self.name()), failure)
@@ -93,13 +95,13 @@ impl Function {
         self.parsed.as_ref().map_or(&self.signature, |signature| &signature.name)
     }
 
-    /// What becomes of calls that fail.
+    /// How failed calls are retried, and what their rows become.
     pub(crate) fn error_policy(&self) -> ErrorPolicy {
         ErrorPolicy { retries: self.retries, on_error: self.on_error }
     }
 
-    /// The types of the columns of an entry's batches; `None` if it has no such entry. What travels as bytes between isolates
-    /// is text.
+    /// The types of the columns of an entry's batches; `None` if the function has no such entry.
+    /// Bytes that travel between isolates are text.
     pub(crate) fn takes(&self, entry: Entry) -> Option<Vec<DataType>> {
         let entry = self.kind.entry(entry, self.parsed.as_ref()?)?;
         let of_bytes = entry.leading.iter().map(|field| match field.data_type {
@@ -115,7 +117,7 @@ impl Function {
         (0..count).map(|place| self.kind == Kind::Table && place as i64 >= self.required).collect()
     }
 
-    /// Its types, as the prelude wants them, for arguments of these.
+    /// The types for the prelude, with these parameters.
     pub(crate) fn described<'a>(
         &self,
         parameters: impl Iterator<Item = &'a DataType>,
@@ -131,7 +133,7 @@ impl Function {
     }
 }
 
-/// A failure that says before its place what it was a part of.
+/// Adds a note before the traceback of a failure.
 fn noted(note: &str, failure: Failure) -> Failure {
     let traceback = format!("  {note}\n{}", failure.traceback).trim_end().to_owned();
     Failure { traceback, ..failure }
@@ -144,13 +146,13 @@ fn unknown() -> DataType {
 /// A loaded file.
 #[derive(Debug)]
 pub struct Library {
-    /// What its isolates boot from.
+    /// The snapshot that the isolates boot from.
     pub snapshot: Arc<Snapshot>,
     /// The functions in the order of their declaration.
     pub functions: Vec<Function>,
-    /// What tells the files that it was loaded from from any others.
+    /// A fingerprint of the files that were loaded.
     pub text: String,
-    /// How long it may take to load it, and to set up a function.
+    /// How long the load may take, and the set-up of a function.
     pub time: Duration,
 }
 
@@ -158,7 +160,8 @@ impl Library {
     /// Loads a file in this process, within `time`.
     ///
     /// # Errors
-    /// What the file threw, with its place; or that it took too long or too much memory.
+    /// The error that the file threw, with its place; or that the load took too much time or
+    /// memory.
     pub fn load(path: &Path, time: Duration, host: impl Host + 'static) -> Result<Self, Failure> {
         let mut text = String::new();
         let (snapshot, declared) = load(path, time, host, |stage| {
@@ -169,7 +172,7 @@ impl Library {
         Self::new(snapshot, &declared, text, time)
     }
 
-    /// A library of what [`load`] gave.
+    /// Makes a library of the result of [`load`].
     ///
     /// # Errors
     /// A function whose signature cannot be read.
@@ -178,17 +181,19 @@ impl Library {
     }
 }
 
-/// How far the loading of a file has come.
+/// A stage of the load of a file.
 #[derive(Debug)]
 pub enum Stage<'a> {
     /// The file has run.
     Loaded,
-    /// There is a snapshot that is not warmed up, what it declares, as JSON, and what tells its files from any others.
+    /// There is a snapshot that is not warmed up. With it come the declarations as JSON, and the
+    /// fingerprint of the files.
     Cold(&'a Snapshot, &'a str, &'a str),
 }
 
-/// Loads a file, and gives a snapshot that is warmed up, and what it declares as JSON. Between the stages V8 may end the
-/// process: what the file made may not fit into a snapshot, and warming up calls functions with samples.
+/// Loads a file. Returns a snapshot that is warmed up, and the declarations as JSON. V8 may end the
+/// process between the stages: the snapshot may not be possible, and warming up calls functions
+/// with samples.
 ///
 /// # Errors
 /// As [`Library::load`].
@@ -200,7 +205,7 @@ pub fn load(
 ) -> Result<(Snapshot, String), Failure> {
     let explain = |thrown| {
         let mut failure = explain(thrown, time);
-        // A thrown value that is no error knows no place.
+        // A thrown value that is no error has no stack.
         if failure.traceback.is_empty() {
             failure.traceback = format!("    at {}", path.display());
         }
@@ -230,7 +235,7 @@ pub fn load(
         .iter()
         .map(|function| match function.takes_any {
             false => function.described(function.parameters.iter(), function.variadic),
-            // Its calls say.
+            // Each call has its types.
             true => Value::Null,
         })
         .collect();
@@ -246,7 +251,8 @@ pub fn load(
     Ok((warm, declared))
 }
 
-/// Loads a file into an isolate of its own, without a snapshot: what others do for each isolate, to compare with.
+/// Loads a file into an isolate without a snapshot, as other programs do. Benchmarks compare with
+/// this.
 ///
 /// # Errors
 /// As [`Library::load`].
@@ -267,7 +273,7 @@ fn read(path: &Path) -> Result<Vec<u8>, Failure> {
     })
 }
 
-/// The module that a file of this text is.
+/// The module of a file with this text.
 fn module(path: &Path, text: Vec<u8>) -> Result<Vec<u8>, Failure> {
     source::module(path, text).map_err(|unreadable| {
         let place = unreadable.place.map(|(line, column)| format!(":{line}:{column}"));
@@ -407,7 +413,7 @@ fn explain(thrown: Thrown, time: Duration) -> Failure {
     Failure { class: class.into(), message, traceback, ..Failure::default() }
 }
 
-/// A type as the prelude wants it.
+/// A type for the prelude.
 fn describe(data_type: &DataType) -> Value {
     let name = data_type.to_string();
     let children = || data_type.children().map(describe);
@@ -438,25 +444,26 @@ fn describe(data_type: &DataType) -> Value {
     json!({ "kind": kind, "name": name, "child": children().next() })
 }
 
-/// Folders beside the file's own that modules may be imported from, as in `PATH`.
+/// The variable with the folders, as in `PATH`, from which modules may be imported, besides the
+/// file's own folder.
 const IMPORTS: &str = "CROSSLANE_JS_IMPORTS";
-/// The paths and the texts of what was read.
+/// The paths and texts of the files that were read.
 type Files = Arc<Mutex<Vec<(String, Vec<u8>)>>>;
 
 fn note(files: &Files, path: &str, source: &[u8]) {
     files.lock().unwrap_or_else(PoisonError::into_inner).push((path.to_owned(), source.to_owned()));
 }
 
-/// Reads the modules.
+/// The host of the loading isolate: it reads modules.
 struct Loader<H> {
     host: H,
-    /// Where modules may lie, symbolic links resolved.
+    /// The folders of modules, with symbolic links resolved.
     folders: Vec<PathBuf>,
     files: Files,
 }
 
 impl<H> Loader<H> {
-    /// For a file and what it imports.
+    /// A loader for a file and its imports.
     fn new(host: H, file: &Path) -> Self {
         let own = file.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
         let others = std::env::var_os(IMPORTS).unwrap_or_default();
@@ -471,7 +478,7 @@ impl<H> Loader<H> {
     }
 }
 
-/// A path without `.` and `..`, of files that need not exist.
+/// Removes `.` and `..` from a path; the file need not exist.
 fn plain(path: &Path) -> PathBuf {
     path.components().fold(PathBuf::new(), |mut plain, part| {
         match part {
@@ -512,7 +519,8 @@ impl<H: Host> Host for Loader<H> {
         let folder = Path::new(referrer).parent().unwrap_or(Path::new("/"));
         let folder = folder.canonicalize().unwrap_or(folder.to_owned());
         let path = plain(&folder.join(specifier));
-        // What lies elsewhere is not looked at: whether it exists is not to be told either.
+        // Files in other folders are not opened, so that the error does not tell whether they
+        // exist.
         let elsewhere = || {
             format!(
                 "cannot import \"{specifier}\": it is not in the file's folder. The environment variable {IMPORTS} \
@@ -539,7 +547,7 @@ impl<H: Host> Host for Loader<H> {
         if !self.holds(&path) {
             return Err(elsewhere());
         }
-        // A pipe would be waited for.
+        // Reading a pipe would block.
         if !path.is_file() {
             return Err(format!("cannot import \"{specifier}\": it is not a file"));
         }

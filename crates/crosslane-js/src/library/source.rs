@@ -1,17 +1,17 @@
-//! What V8 gets of a file: an ES module, whatever the file is. Lines stay where they are, for messages.
+//! Makes an ES module of any file. Lines keep their numbers, for messages.
 
 #[cfg(feature = "typescript")]
 use super::typescript::strip_types;
 use super::unreadable::Unreadable;
 use std::path::Path;
 
-/// The endings of files that are modules, for advice.
+/// The file name extensions of modules, for hints in errors.
 pub(crate) const ENDINGS: [&str; 5] = ["js", "mjs", "cjs", "ts", "json"];
 
-/// The module that a file is, by its ending.
+/// The module of a file, by the file's extension.
 ///
 /// # Errors
-/// If it is none.
+/// If the file is no module.
 pub(crate) fn module(path: &Path, text: Vec<u8>) -> Result<Vec<u8>, Unreadable> {
     match path.extension().and_then(|extension| extension.to_str()) {
         Some("json") => json(&text),
@@ -26,20 +26,21 @@ fn json(text: &[u8]) -> Result<Vec<u8>, Unreadable> {
     if let Err(error) = checked {
         return Err(Unreadable { message: error.to_string(), place: Some((error.line(), error.column())) });
     }
-    // As text, because an object that is written as code takes a "__proto__" for its prototype.
+    // The JSON is passed as text, because in an object literal `__proto__` would set the prototype.
     let literal = serde_json::Value::from(String::from_utf8_lossy(text)).to_string();
     Ok(format!("export default globalThis[Symbol.for(\"crosslane.json\")]({literal});").into_bytes())
 }
 
-/// A script that puts what it gives into `module.exports`, and gets other scripts and JSON by `require("./path")`: those
-/// it names are imported, and what they give is at hand when it asks.
+/// Makes a module of a CommonJS script. The script puts its exports into `module.exports`, and gets
+/// other scripts and JSON by `require("./path")`. The module imports all these paths, and `require`
+/// returns the imported values.
 fn common_js(text: &str) -> String {
     use std::fmt::Write;
     let mut head = String::new();
     let mut files = String::new();
     for (index, name) in required(text).iter().enumerate() {
         let literal = serde_json::Value::from(*name);
-        // (An `import *` could not be in a snapshot.)
+        // (A snapshot cannot contain an `import *`.)
         let _ = write!(head, "import required{index} from {literal}; ");
         let _ = write!(files, "[{literal}, required{index}], ");
     }
@@ -60,7 +61,7 @@ fn strip_types(_: String) -> Result<String, Unreadable> {
     Err(Unreadable { message: message.to_owned(), place: None })
 }
 
-/// The paths in `require("./path")`, each once.
+/// The paths of all `require("./path")`, without duplicates.
 fn required(text: &str) -> Vec<&str> {
     let mut found = Vec::new();
     for rest in text.split("require(").skip(1) {

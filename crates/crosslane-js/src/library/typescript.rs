@@ -1,4 +1,5 @@
-//! TypeScript as JavaScript: its types become blanks, so that lines and columns stay where they are.
+//! Makes JavaScript of TypeScript. Types become blanks, so that lines and columns stay where they
+//! are.
 
 use super::unreadable::Unreadable;
 use std::sync::{Arc, Mutex};
@@ -10,7 +11,7 @@ use swc_ts_fast_strip::Options;
 /// Replaces types by blanks.
 ///
 /// # Errors
-/// If the text has more than types that JavaScript lacks, or is no TypeScript.
+/// If the text has TypeScript syntax that is more than types, or is no TypeScript.
 pub(crate) fn strip_types(text: String) -> Result<String, Unreadable> {
     let map = Lrc::new(SourceMap::new(FilePathMapping::empty()));
     let first = First { map: Lrc::clone(&map), found: Arc::new(Mutex::new(None)) };
@@ -24,7 +25,7 @@ pub(crate) fn strip_types(text: String) -> Result<String, Unreadable> {
     })
 }
 
-/// Keeps the first message, which the others follow from.
+/// Keeps the first message: the others are consequences of it.
 struct First {
     map: Lrc<SourceMap>,
     found: Arc<Mutex<Option<Unreadable>>>,

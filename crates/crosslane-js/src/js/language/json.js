@@ -1,12 +1,13 @@
-// JSON whose integers are exact: those beyond 2^53 are BigInts. This V8 reads and writes none, so for such a text each
-// string that is no key is marked by its first letter: `s` is a string, `n` the digits of a BigInt.
+// JSON with exact integers: those beyond 2^53 are BigInts. V8's `JSON` has no BigInts. So in a text
+// with such integers, each string that is no key gets a first letter: `s` marks a string, `n` the
+// digits of a BigInt.
 
 const codeAt = uncurried(String.prototype.charCodeAt);
 const part = uncurried(String.prototype.slice);
 const textOf = uncurried(String.prototype.valueOf);
 const [QUOTE, BACKSLASH, COLON, MINUS, ZERO, NINE] = [34, 92, 58, 45, 48, 57];
 
-// Whether a text may hold an integer beyond 2^53.
+// Matches a text that may have an integer beyond 2^53.
 const longNumber = /[0-9]{16}/;
 defineProperty(longNumber, "exec", { value: RegExp.prototype.exec });
 const matches = uncurried(RegExp.prototype.test);
@@ -14,8 +15,9 @@ const matches = uncurried(RegExp.prototype.test);
 const isDigit = (code) => code >= ZERO && code <= NINE;
 const isBlank = (code) => code === 32 || code === 10 || code === 13 || code === 9;
 
-// A JSON text with other strings and numbers: `onString` and `onNumber` give what stands for the text from `start` to
-// `end`, or undefined if it stays. What is no JSON is left to `parse`.
+// Replaces strings and numbers of a JSON text. `onString` and `onNumber` return the text that
+// replaces the one from `start` to `end`, or undefined to leave it. Text that is no JSON stays, so
+// that `parse` refuses it.
 function translate(text, onString, onNumber) {
   const { length } = text;
   let out = "";
@@ -39,7 +41,7 @@ function translate(text, onString, onNumber) {
       for (; at < length; at++) {
         const inner = codeAt(text, at);
         if (isDigit(inner)) continue;
-        // A point, an exponent and its sign.
+        // The characters of a fraction or an exponent.
         if (inner !== 46 && inner !== 69 && inner !== 101 && inner !== 43 && inner !== MINUS) break;
         whole = false;
       }
@@ -66,7 +68,7 @@ function parseJson(text) {
       return `"n${digits}"`;
     },
   );
-  // What is no JSON shall be refused as it is written.
+  // The error of a text that is no JSON must show the text as it was written.
   if (!wide) return parse(text);
   try {
     return parse(marked, (_, value) => {
@@ -78,7 +80,7 @@ function parseJson(text) {
   }
 }
 
-// For files that are JSON (`source.rs`).
+// Modules of JSON files call this (`source.rs`).
 defineProperty(globalThis, Symbol.for("crosslane.json"), { value: parseJson });
 
 function toJson(result, type) {
@@ -95,7 +97,7 @@ function toJson(result, type) {
     if (typeof value === "string") return `s${value}`;
     if (typeof value === "bigint") return `n${value}`;
     try {
-      // An object that is a string is written as one.
+      // A String object is written as a string.
       return typeof value === "object" && value !== null ? `s${textOf(value)}` : value;
     } catch {
       return value;

@@ -1,6 +1,7 @@
-// Methods of ECMAScript 2022 and 2023 that this V8 leaves out of what builds a snapshot. By itself it adds them when an
-// isolate boots from one, and crashes if a file has frozen their object or defined its own. So V8 is told to add none
-// (`FLAGS` in `isolate.rs`), and this file adds all of them.
+// Methods of ECMAScript 2022 and 2023 that this V8 leaves out of an isolate that builds a snapshot.
+// By default V8 adds them when an isolate boots from the snapshot, and crashes if a file has frozen
+// their object or defined methods of the same name. So V8 must not add them (`FLAGS` in
+// `engine.rs`), and this file adds all of them.
 
 function addMissing(target, methods) {
   for (const [name, { value }] of Object.entries(Object.getOwnPropertyDescriptors(methods))) {
@@ -20,7 +21,7 @@ function lengthOfList(list) {
   return length < 0 ? 0 : length > 2 ** 53 - 1 ? 2 ** 53 - 1 : length;
 }
 
-// The index that `at` means, or -1.
+// The index for the argument of `at`, or -1.
 function indexAt(index, length) {
   const whole = trunc(index) || 0;
   const found = whole < 0 ? length + whole : whole;

@@ -1,8 +1,8 @@
-// The language as it was before the user's code came. What that code changes later concerns this code only where it
-// says so: names of globals are constants here, and of the objects that lead to a batch (`run.js`) none has a prototype
-// or goes through a method that can be replaced. Functions must run whatever a library has changed. So what is called
-// after the user's code has come stores in lists with an empty prototype, takes methods from here, and uses no iterator:
-// no `for`-`of`, no destructuring of arrays, no spread of arrays.
+// The built-in objects and methods as they were before the user's code ran. Functions must run
+// whatever a library changes in them later. So names of globals are constants here. No object that
+// leads to a batch (`run.js`) has a prototype, or is passed to a method that can be replaced. Code
+// that runs after the user's code stores values in lists with an empty prototype, takes methods
+// from here, and uses no iterator: no `for`-`of`, no destructuring of arrays, no spread of arrays.
 
 const {
   Array,
@@ -36,19 +36,20 @@ const { entries, keys, setPrototypeOf } = Object;
 const { max, min } = Math;
 const ArrayPrototype = Array.prototype;
 
-// A method as a function of its object.
+// Makes a function of a method: the first argument is the object.
 const uncurried = Function.prototype.bind.bind(Function.prototype.call);
 const ofTypedArrays = (name) =>
   Object.getOwnPropertyDescriptor(Object.getPrototypeOf(Int8Array.prototype), name);
 
-// Typed arrays. Those that make an array of their own (`slice`, `subarray`) ask the array which, and so the user's code.
+// Methods of typed arrays. `slice` and `subarray` are not used: they look up the array's
+// constructor, which the user's code can change.
 const lengthOf = uncurried(ofTypedArrays("length").get);
 const bufferOf = uncurried(ofTypedArrays("buffer").get);
 const offsetOf = uncurried(ofTypedArrays("byteOffset").get);
 const setIn = uncurried(ofTypedArrays("set").value);
 const fillIn = uncurried(ofTypedArrays("fill").value);
 
-// A part of a string, and what else is done with texts.
+// Methods of strings.
 const between = uncurried(String.prototype.substring);
 const find = uncurried(String.prototype.indexOf);
 const upper = uncurried(String.prototype.toUpperCase);
@@ -71,29 +72,29 @@ const keysOfMap = uncurried(Map.prototype.keys);
 const nextOfMap = uncurried(Object.getPrototypeOf(new Map().keys()).next);
 const hasOwn = uncurried(Object.prototype.hasOwnProperty);
 
-// What iterates, whatever is done to the prototypes of generators later.
+// Methods of iterators, taken before the user's code can change the prototypes of generators.
 const { asyncIterator: ASYNC_ITERATOR, iterator: ITERATOR } = Symbol;
 const { prototype: Generator } = Object.getPrototypeOf(function* () {});
 const { prototype: AsyncGenerator } = Object.getPrototypeOf(async function* () {});
 const { next: nextOfGenerator, return: returnOfGenerator } = Generator;
 const { next: nextOfAsync, return: returnOfAsync } = AsyncGenerator;
 
-// The first elements of an array of this kind, in place.
+// A view of the first elements of a typed array of this kind.
 function prefix(array, length, Kind) {
   return length === lengthOf(array) ? array : new Kind(bufferOf(array), 0, length);
 }
 
-// A copy of a part of an array of bytes.
+// Copies a part of an array of bytes.
 function bytesOf(array, start, end) {
   const copy = new Uint8Array(end - start);
   setIn(copy, new Uint8Array(bufferOf(array), offsetOf(array) + start, end - start));
   return copy;
 }
 
-// Arrays whose prototype is empty: that of all arrays could have setters for their indices. An array that is made like
-// this costs half of one that loses its prototype.
+// Arrays with an empty prototype: the usual prototype could have setters for indices. Such an array
+// costs half as much as an array whose prototype is removed later.
 class List extends Array {
-  // The constructor that a class has by itself passes its arguments by an iterator, in this V8.
+  // In this V8 the default constructor of a class passes its arguments through an iterator.
   constructor(length) {
     if (length === undefined) super();
     else super(length);
@@ -101,22 +102,22 @@ class List extends Array {
 }
 setPrototypeOf(List.prototype, null);
 
-// A list for as many results.
+// A list with room for so many results.
 function blank(length) {
   return new List(length);
 }
 
-// An empty list, to be filled by `list[list.length] = value`.
+// An empty list. Elements are added by `list[list.length] = value`.
 function list() {
   return new List();
 }
 
-// Makes such a list an array like those of the user, in place.
+// Makes a usual array of a list, in place.
 function asArray(list) {
   return setPrototypeOf(list, ArrayPrototype);
 }
 
-// What a function gives for each element, as a list.
+// The results of a function for each element, as a list.
 function mapped(given, f) {
   const made = list();
   for (let i = 0; i < given.length; i++) made[i] = f(given[i], i);
@@ -139,7 +140,7 @@ function addAll(list, added) {
 const joinList = uncurried(ArrayPrototype.join);
 const sortIn = uncurried(ArrayPrototype.sort);
 
-// The texts of a list as one. V8 joins an array several times faster if it has its usual prototype.
+// Joins the texts of a list. V8 joins an array with its usual prototype several times faster.
 function join(list, separator) {
   return joinList(asArray(list), separator);
 }

@@ -1,6 +1,6 @@
-// Values as JavaScript sees them, from and to the words of an Arrow buffer.
+// Converts values of JavaScript from and to the buffers of an Arrow column.
 
-// What the user's code does to these later is not seen here.
+// Later changes by the user's code do not affect these.
 const { floor, abs, trunc } = Math;
 const { isArray } = Array;
 const { isInteger, isNaN: isNotANumber, isSafeInteger } = Number;
@@ -15,15 +15,15 @@ const TWO_32 = 4294967296;
 const MILLISECONDS_PER_DAY = RULES.day * 1000;
 // ECMA-262 21.4.1.1: a Date reaches this far from 1970.
 const LONGEST_TIME = 8.64e15;
-// What stands for infinity, and with a minus for the other one.
+// The numbers that stand for infinity; with a minus, for negative infinity.
 const LAST_DAY = RULES.lastDay;
 const LAST_MOMENT = BigInt(RULES.lastMoment);
-// The same in its high half.
+// The high half of `LAST_MOMENT`.
 const LAST_HIGH = Number(LAST_MOMENT >> 32n);
 
 const isInfinite = (value) => value === Infinity || value === -Infinity;
 
-// The value for a message.
+// A value as text for a message.
 function show(value) {
   let text;
   if (typeof value === "string") {
@@ -46,7 +46,7 @@ function show(value) {
   return text.length > 100 ? `${between(text, 0, 100)}...` : text;
 }
 
-// The words of a rule around these texts.
+// The message of a rule with these texts in its gaps.
 function told(words, ...texts) {
   let text = words[0];
   for (let i = 0; i < texts.length; i++) text += texts[i] + words[i + 1];
@@ -83,7 +83,7 @@ function wideUnsigned(low, high, type) {
   return value;
 }
 
-// Any integral Number or BigInt as a BigInt.
+// Converts an integral Number or a BigInt to a BigInt.
 function toBig(value, type) {
   if (typeof value === "bigint") return value;
   if (typeof value !== "number") throw wrong(value, type);
@@ -147,7 +147,8 @@ function toDecimal(value, precision, scale, type, unscaledBigInts) {
 
 // ---- dates and times
 
-// A point in time finer than a millisecond: `nanoseconds` counts from 0 to 999,999 on top of the Date.
+// A point in time with a resolution below a millisecond: `nanoseconds` is from 0 to 999,999, and
+// adds to the Date.
 class Timestamp extends Date {
   constructor(milliseconds, nanoseconds = 0) {
     super(milliseconds);
@@ -175,7 +176,8 @@ function dayOf(days) {
   return abs(days) === LAST_DAY ? days * Infinity : dateOf(days * MILLISECONDS_PER_DAY, 0, "DATE");
 }
 
-// `perMillisecond` is the unit's: 1 for milliseconds, 1e3, 1e6; 0 for seconds.
+// `perMillisecond` is the number of units in a millisecond: 1 for milliseconds, 1e3, 1e6; 0 for
+// seconds.
 function timestamp(low, high, perMillisecond, type) {
   if (high === LAST_HIGH && low === -1) return Infinity;
   if (high === -LAST_HIGH - 1 && low === 1) return -Infinity;
@@ -214,10 +216,12 @@ function toTimestamp(value, perMillisecond, type) {
   return toSigned(BigInt(milliseconds) * BigInt(perMillisecond) + BigInt(rest), 64, type);
 }
 
-// Times are text, for want of a type: HH:MM:SS, a fraction if there is one, and TIMETZ's zone as SQL writes it.
+// JavaScript has no type for times of day, so they are text: HH:MM:SS, a fraction if there is one,
+// and the zone of a TIMETZ as SQL writes it.
 const two = (number) => (number < 10 ? `0${number}` : `${number}`);
 
-// How many digits the fractions of seconds have, and how many units a millisecond has: 0 if it has none.
+// How many digits the fraction of a second has, and how many units a millisecond has: 0 for
+// seconds.
 const DIGITS = { __proto__: null };
 const PER_MILLISECOND = { __proto__: null };
 for (const [kind, units] of Object.entries(RULES.unitsPerSecond)) {
@@ -225,7 +229,7 @@ for (const [kind, units] of Object.entries(RULES.unitsPerSecond)) {
   PER_MILLISECOND[kind] = floor(units / 1000);
 }
 
-// `digits` of the fraction: 6 of microseconds, 9 of nanoseconds.
+// `digits` is the number of digits of the fraction: 6 for microseconds, 9 for nanoseconds.
 function clockText(value, digits) {
   const unit = 10 ** digits;
   const seconds = floor(value / unit);
@@ -238,7 +242,8 @@ function timeText(low, high, digits) {
   return clockText(high * TWO_32 + (low >>> 0), digits);
 }
 
-// A TIMETZ has 24 bits for how far its zone is from the easternmost, below the microseconds.
+// The low 24 bits of a TIMETZ are the distance of its zone from the easternmost one, in seconds;
+// the microseconds are above them.
 const EASTERNMOST = RULES.easternmost;
 
 function zonedTimeText(low, high) {
@@ -252,7 +257,7 @@ function zonedTimeText(low, high) {
 
 const TIME = /^(\d{1,2}):(\d\d)(?::(\d\d)(?:\.(\d+))?)?(?:([+-])(\d\d)(?::?(\d\d)(?::?(\d\d))?)?|(Z))?$/;
 
-// The parts of a time, of which those of the zone are 5 and following.
+// The parts of a time of day. Those of the zone begin at 5.
 function timeParts(value, zoned, type) {
   if (typeof value !== "string") throw wrong(value, type);
   const parts = executed(TIME, value);
@@ -263,7 +268,7 @@ function timeParts(value, zoned, type) {
   return parts;
 }
 
-// What a time has of its units; finer fractions are cut.
+// A time of day in its units; finer fractions are cut.
 function clock(parts, digits, value, type) {
   const seconds = parts[1] * 3600 + parts[2] * 60 + Number(parts[3] || 0);
   let fraction = between(parts[4] || "", 0, digits);
@@ -293,7 +298,7 @@ function interval(months, days, low, high) {
   return { months, days, microseconds };
 }
 
-// A part of an INTERVAL, which must fit so many bits; a part that is missing is 0.
+// A part of an INTERVAL, which must fit into so many bits; a missing part is 0.
 function intervalPart(value, name, bits, type) {
   if (typeof value !== "object" || isArray(value)) throw wrong(value, type);
   return value[name] === undefined ? 0n : toSigned(value[name], bits, type);
@@ -334,7 +339,7 @@ function toBytes(value, type) {
   throw wrong(value, type);
 }
 
-// An integer of any size from its two's complement, the lowest byte first.
+// Makes an integer of any size of its two's complement, the lowest byte first.
 function bigOf(bytes, from, to) {
   let text = "0x";
   for (let index = to - 1; index >= from; index--) text += HEX[bytes[index]];
@@ -363,7 +368,7 @@ function tooLong() {
 
 // ---- collections
 
-// What may be a LIST: an Array, a typed array, a Set.
+// The elements of a value for a LIST: an Array, a typed array or a Set.
 function toList(value, type) {
   if (isArray(value) || value instanceof AnyArray) return value;
   if (value instanceof Set) {
@@ -384,7 +389,7 @@ function toArray(value, length, type) {
   return elements;
 }
 
-// What may be a MAP: a Map, an object, an Array of pairs.
+// The entries of a value for a MAP: a Map, an object, or an Array of pairs.
 function toEntries(value, type) {
   if (value instanceof Map) {
     const pairs = list();
@@ -398,7 +403,7 @@ function toEntries(value, type) {
   throw wrong(value, type);
 }
 
-// The place of the tag of a UNION's `{ tag, value }` in a Map of the members' names.
+// The index of the tag of a UNION's `{ tag, value }`, from a Map of the members' names.
 function toTag(value, places, type) {
   if (typeof value !== "object" || !("tag" in value)) {
     throw new TypeError(`returned ${show(value)} where ${type} is due; return { tag, value }`);
@@ -409,7 +414,7 @@ function toTag(value, places, type) {
   return place;
 }
 
-// The STRUCT of a MAP's entry.
+// The STRUCT of an entry of a MAP.
 function entry(pair) {
   let key, value;
   if (isArray(pair)) {

@@ -1,4 +1,4 @@
-// udf(): what a file declares.
+// `udf`, `udtf` and `udaf`: a file declares its functions with them.
 
 const declared = list();
 let loading = true;
@@ -17,7 +17,7 @@ const ANY_KIND = {
   warmup: [],
 };
 
-// What declares each kind of function, with the options that it has.
+// The global that declares each kind of function, and the options of the kind.
 const KINDS = {
   __proto__: null,
   scalar: {
@@ -108,7 +108,7 @@ function checkOptions(options) {
   };
 }
 
-// The user's file and line that the current call came from.
+// The file and line of the user's code that made the current call.
 function caller() {
   const before = Error.prepareStackTrace;
   Error.prepareStackTrace = (_, frames) => frames;
@@ -123,7 +123,7 @@ function caller() {
   return { file: "", line: 0 };
 }
 
-// The options of a kind, as they were given.
+// Checks the given options of a kind, and adds the defaults.
 function optionsOf(kind, given) {
   const { declares, options } = KINDS[kind];
   const names = keys(given);
@@ -140,7 +140,8 @@ function optionsOf(kind, given) {
   return checkOptions({ __proto__: null, ...options, ...given });
 }
 
-// Whether an aggregate has all methods, and its states can be copied and sent to other workers.
+// Throws if an aggregate lacks a method, or if its states cannot be copied or sent to other
+// workers.
 function checkAggregate(made, { classes }) {
   const isClass = typeof made === "function";
   const name = (isClass && made.name) || "the aggregate";
@@ -207,7 +208,7 @@ function declare(kind, signature, rest) {
     function: f,
     stateful,
     asynchronous: (called ?? f) instanceof AsyncFunction,
-    // Made by the set-up of a stateful function.
+    // The set-up of a stateful function makes this.
     instance: undefined,
     ...caller(),
   };
@@ -241,7 +242,7 @@ function declarations() {
       line,
       calling: options.vectorized ? "vectorized" : kind === "scalar" && asynchronous ? "async" : "row",
       ...options,
-      // Positions from here on are those of parameters with a default.
+      // The parameters from this position on have a default.
       required: kind === "table" ? f.length - (options.partitions === null ? 0 : 1) : undefined,
       partitions: kind === "table" ? options.partitions !== null : undefined,
       set_up: stateful,

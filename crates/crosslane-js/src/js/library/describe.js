@@ -1,6 +1,6 @@
-// Exceptions as the host's user should read them.
+// Describes exceptions for the user.
 
-// The most characters of a message or a stack that anybody reads.
+// The most characters of a message that are shown.
 const LEGIBLE = 4000;
 const DEEPEST_CAUSE = 5;
 
@@ -8,7 +8,7 @@ function cut(text) {
   return text.length > LEGIBLE ? `${between(text, 0, LEGIBLE)}... (${text.length} characters)` : text;
 }
 
-// The class, the message and the stack of what was thrown, without the frames of this code.
+// The class, the message and the stack of a thrown value, without frames of the prelude.
 function describe(error) {
   try {
     return addAll(addAll(list(), title(error)), [error instanceof Error ? cut(stackOf(error, 0)) : ""]);

@@ -1,4 +1,4 @@
-// The methods that the host calls, and what they share.
+// The methods that the host calls, and the values that compiled loops use (`help`).
 
 const help = {
   __proto__: null,
@@ -88,7 +88,8 @@ const help = {
   promised,
 };
 
-// The functions by their indices, and behind them what was prepared for calls with types of their own.
+// The prepared functions by their indices, and after them those that were prepared for the types of
+// calls.
 const prepared = list();
 
 function typed(index, types) {
@@ -106,7 +107,7 @@ const methods = {
   describe,
   declarations,
 
-  // Takes the types of all functions, as JSON: null of those whose calls say them.
+  // Takes the types of all functions, as JSON: null for functions whose calls have the types.
   prepare(texts) {
     loading = false;
     letGoOfIntl();
@@ -116,40 +117,41 @@ const methods = {
     }
   },
 
-  // Takes types of calls of function `index`, as JSON. What is prepared for them has that number.
+  // Prepares function `index` for the types of some calls, as JSON. It is then called by `number`.
   instance(index, number, texts) {
     prepared[number] = typed(index, parse(texts[0]));
   },
 
-  // Calls a function with samples, so that its code is compiled.
+  // Calls a function with samples, so that V8 compiles its code.
   warm(index) {
     if (prepared[index] === undefined) return undefined;
     setUp(index);
     return warm(declared[index], prepared[index]);
   },
 
-  // Makes what a stateful function is called on, and ends it.
+  // Makes the instance of a stateful function, and closes it.
   setUp(index) {
     scan = undefined;
     setUp(index);
   },
   tearDown,
 
-  // Calls what has that number with a batch: the word for its progress, and the memory of its columns.
+  // Calls the prepared function of this index with a batch. `word` is for its progress, `memory`
+  // the buffers of its columns.
   begin(rows, index, word, memory) {
-    // One that came to its end is still there.
+    // A scan that has ended is still there.
     scan = undefined;
     return begin(rows, prepared[index], memory, word);
   },
-  // The same for an entry of an aggregate. `flush` does what waits for it.
+  // The same for an entry of an aggregate. `flush` updates states with the rows that wait.
   enter: (rows, index, entry, word, memory) => enter(rows, prepared[index], entry, memory, word),
   flush: (index, word) => flush(prepared[index], word),
   resume: (row, isNull, pause) => resume(row, isNull === 1, pause),
   settled: () => (scan === undefined ? settled() : settledScan()),
 
-  // Scans a table: what yields its rows is opened, gives batches, and is closed before its end.
+  // A scan of a table: it is opened, returns batches, and can be closed before its end.
   openScan: (index, isTable, word, memory) => openScan(prepared[index], isTable === 1, word, memory),
-  // The same of what a function makes of a batch of a stream.
+  // The same for the rows that a stream function makes of a batch.
   openMap: (rows, index, word, memory) => openMap(prepared[index], rows, word, memory),
   scanRows,
   restOfScan,

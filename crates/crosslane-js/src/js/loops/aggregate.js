@@ -1,17 +1,17 @@
-// Aggregates: states under numbers of the engine's, and what is done with them. Each entry is a function that is called
-// row by row (`run.js`), of which some have no results.
+// Aggregates. The engine numbers the states. Each entry is a function that is called row by row
+// (`run.js`); some have no results.
 
 const STATE = { __proto__: null, kind: "BIGINT", name: "BIGINT", isNumber: true };
 const FLAG = { __proto__: null, kind: "BOOLEAN", name: "BOOLEAN" };
 const NOTHING = { __proto__: null, kind: "NOTHING", name: "" };
-// The entries' numbers.
+// The numbers of the entries.
 const [UPDATE, COMBINE, FINISH, SAVE, LOAD, FORGET] = [3, 4, 5, 8, 9, 10];
-// So many rows wait for a vectorized update.
+// The number of waiting rows at which a vectorized update runs.
 const MOST_WAITING = 16384;
-// What a batch of the engine's usual size adds.
+// The rows of a batch of the engine's usual size.
 const MOST_ADDED = 2048;
 
-// What a class or an object of methods does, as functions of a state, which they give.
+// The methods of a class or an object, as functions that take a state.
 function methodsOf(made) {
   if (typeof made === "function") {
     const Class = made;
@@ -34,7 +34,7 @@ function methodsOf(made) {
   };
 }
 
-// Makes what runs an aggregate, from its types as the host parsed them.
+// Prepares an aggregate, from its types as the host parsed them.
 function prepareAggregate(declared, types) {
   const { options, function: made } = declared;
   const { start, merge, finish, updated } = methodsOf(made);
@@ -43,7 +43,7 @@ function prepareAggregate(declared, types) {
   const spec = { __proto__: null, ...options, concurrency: 1, vectorized: false, variadic: false };
   const admits = mapped(types.parameters, () => options.nulls === "call");
   const keep = (number, state) => {
-    // What gives nothing has changed the state itself.
+    // A method that returns nothing has changed the state in place.
     if (state !== undefined) states[number] = state;
   };
   const merged = (number, other) => {
@@ -119,7 +119,7 @@ const preparedRows = (f, spec) => ({
   launches: spec.returns === NOTHING ? undefined : asyncLoop(spec),
 });
 
-// The prototypes that objects in states keep.
+// The prototypes that copies of objects in states keep.
 function prototypesOf(made, classes) {
   const prototypes = addAll(list(), NO_CLASSES);
   if (typeof made === "function") prototypes[prototypes.length] = made.prototype;
@@ -140,7 +140,7 @@ function copied(state, prototypes) {
 
 // ---- whole columns at once
 
-// Rows that wait until there are enough of them for updates by columns.
+// Rows that wait until there are enough for updates by columns.
 function waitingRows(parameters, options, { states, start, made, keep }) {
   let numbers = new Int32Array(MOST_WAITING + MOST_ADDED);
   const kinds = mapped(parameters, ({ kind }) => {
@@ -161,7 +161,7 @@ function waitingRows(parameters, options, { states, start, made, keep }) {
     for (let at = 0; at < values.length; at++) columns[at][count] = values[at];
     count++;
   };
-  // Makes room for so many rows.
+  // Makes room for so many more rows.
   const reserve = (rows) => {
     const room = count + rows;
     if (room <= lengthOf(numbers)) return;
@@ -170,7 +170,8 @@ function waitingRows(parameters, options, { states, start, made, keep }) {
       if (kinds[at] !== undefined) columns[at] = grown(columns[at], lengthOf(numbers), globals[kinds[at]]);
     }
   };
-  // The rows of each state in their order: how many there are before it, and then where the next one goes.
+  // Sorts the rows by state, and keeps their order within a state. `ends` first counts the rows
+  // before each state, and then is where its next row goes.
   const sorted = () => {
     let most = 0;
     for (let i = 0; i < count; i++) most = max(most, numbers[i]);
@@ -187,7 +188,8 @@ function waitingRows(parameters, options, { states, start, made, keep }) {
     if (isClass) apply(state.update, state, given);
     else keep(number, apply(made.update, made, addAll(addAll(list(), [state]), given)));
   };
-  // Updates all states for which rows wait. Gives how many rows were left out. Each update is progress: it has its own time.
+  // Updates all states for which rows wait. Returns how many rows were left out. Each update counts
+  // as progress, so that it has a time limit of its own.
   const flush = (word) => {
     const order = sorted();
     const all = columns;
@@ -219,7 +221,7 @@ function waitingRows(parameters, options, { states, start, made, keep }) {
     }
     return errors;
   };
-  // Rows of states that are no more are left out when the entry that says so is done.
+  // Rows of forgotten states are removed at the end of the entry that forgets them.
   const forgotten = new Map();
   const forget = (number) => {
     if (count > 0) mapSet(forgotten, number, true);
@@ -252,8 +254,8 @@ function taken(column, kind, order, from, to) {
   return kind === undefined ? asArray(part) : part;
 }
 
-// Does what an entry says. An update gives whether too many rows wait, and the end of states whether any are left, of any
-// aggregate.
+// Runs an entry. An update returns whether too many rows wait. `FORGET` returns whether any
+// aggregate still has states.
 function enter(rows, prepared, entry, memory, word) {
   if (entry === UPDATE) prepared.waiting?.reserve(rows);
   const done = begin(rows, prepared.entries[entry], memory, word);

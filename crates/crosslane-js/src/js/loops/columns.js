@@ -1,11 +1,12 @@
-// Makes the source of code that reads and writes columns: one expression per type, so that the engine's
-// compiler sees plain loops over typed arrays.
+// Makes the source of code that reads and writes columns: one expression per type, so that V8
+// compiles plain loops over typed arrays.
 //
-// A reader takes its buffers from the array `b` in Arrow's order: the validity (undefined if there is no
-// NULL), then those of the type, then the children's. Strings come as an Array, and short ones as one string to cut them from,
-// and offsets: V8 cuts at half the cost of a string that is passed.
+// A reader takes its buffers from the array `b` in Arrow's order: the validity (undefined if there
+// is no NULL), then those of the type, then those of the children. Long strings come as an Array.
+// Short strings come as one string and offsets: to take a substring costs V8 half as much as to
+// pass a string.
 
-// Typed arrays of the types whose values need nothing done to them.
+// The typed arrays of the types whose values need no conversion.
 const PLAIN = { __proto__: null, ...RULES.arrays };
 const codes = (type) => ["", "Uint8Array", "Uint16Array", "", "Uint32Array"][type.width];
 const WIDE = { __proto__: null, BIGINT: "BigInt64Array", UBIGINT: "BigUint64Array" };
@@ -18,7 +19,8 @@ class Source {
     this.constants = list();
     this.buffers = 0;
     this.names = 0;
-    // What takes written columns back to fewer rows, and the sizes of what grows with the values: a writer's.
+    // For a writer: the code that reduces written columns to fewer rows, and the sizes of buffers
+    // that grow with the values.
     this.backs = list();
     this.sizes = list();
   }
@@ -43,8 +45,8 @@ class Source {
   }
 }
 
-// Adds what a column needs. Gives the source of two expressions of a row's index: whether it is not NULL, and
-// its value if so.
+// Adds the code that reads a column. Returns the sources of two expressions of a row's index:
+// whether the row is not NULL, and its value if so.
 function reader(type, source) {
   const id = source.id();
   const name = stringify(type.name);
@@ -71,7 +73,7 @@ function reader(type, source) {
         view(signed ? "BigInt64Array" : "BigUint64Array");
         value = (i) => `d${id}[${i}]`;
       } else {
-        // Small integers stay small integers, with which the compiler does best.
+        // Small integers stay small integers, which V8 compiles best.
         view("Int32Array");
         const low = (i) => `d${id}[2 * ${i}]`;
         const high = (i) => `d${id}[2 * ${i} + 1]`;
@@ -170,8 +172,9 @@ function reader(type, source) {
       if (type.kind === "MAP") {
         body = `const r = new Map(); for (let j = start; j < end; j++) { const e = ${child.value("j")}; mapSet(r, e.key, e.value); } return r;`;
       } else {
-        // What stores in an array with a prototype may call a setter there; a literal does not. Of short lists the
-        // literal is all, because to get a prototype costs an array more than to be made.
+        // An assignment to an element of an array may call a setter of its prototype; an array
+        // literal does not. Short lists are literals only, because to set the prototype costs more
+        // than to make the array.
         source.add(`function e${id}(j) { return ${nullable(child)("j")}; }`);
         body = `switch (end - start) {
           case 0: return [];
@@ -212,12 +215,12 @@ function reader(type, source) {
   return { valid, value, validity: `v${id}`, view: `d${id}`, array: PLAIN[type.kind] ?? WIDE[type.kind] };
 }
 
-// The source of a property in an object literal; `["__proto__"]` is one like any other.
+// The source of a property in an object literal. `["__proto__"]` is a usual property.
 const property = (name, value) => `${name === "__proto__" ? '["__proto__"]' : stringify(name)}: ${value}`;
 
 // ---- writing
 
-// A bitmap of rows that are not NULL, grown to hold row `i`, with that row NULL.
+// Sets row `i` to NULL in a validity bitmap, which grows if needed.
 function without(valid, i) {
   const index = i >> 3;
   if (valid === undefined || index >= lengthOf(valid)) {
@@ -229,7 +232,7 @@ function without(valid, i) {
   return valid;
 }
 
-// Makes all rows from this one on not NULL. Gives how many rows before it are NULL.
+// Sets all rows from this one on to not NULL. Returns how many rows before it are NULL.
 function validityFor(valid, rows) {
   if (valid === undefined) return 0;
   let nulls = 0;
@@ -241,7 +244,7 @@ function validityFor(valid, rows) {
   return nulls;
 }
 
-// Makes all bits from this one on 0.
+// Sets all bits from this one on to 0.
 function cleared(bits, from) {
   const first = from >> 3;
   if (first >= lengthOf(bits)) return;
@@ -278,7 +281,7 @@ function bitmap(valid, nulls, rows) {
 // The longest string that parts of a column are joined to.
 const PIECE = 1 << 28;
 
-// Strings joined, in as few pieces as V8's longest string allows, behind the number of pieces.
+// Joins strings, in as few pieces as V8's longest string allows. The number of pieces comes first.
 function pieces(strings, offsets) {
   if (offsets[strings.length] <= PIECE) return [1, join(strings, "")];
   const joined = list();
@@ -294,7 +297,7 @@ function pieces(strings, offsets) {
   return joined;
 }
 
-// What a writer gives, with what is in its lists in their place.
+// The outputs of a writer, with its lists flattened.
 function flat(outputs) {
   const all = list();
   for (let i = 0; i < outputs.length; i++) {
@@ -304,10 +307,11 @@ function flat(outputs) {
   return all;
 }
 
-// Adds a function `w<id>` that appends a value to a column, and what it appends to. `factor` is a guess of
-// how many rows there will be for one of the batch; it stays small in lists of lists. Gives the function's name, and the sources of what `finish` gives: rows, NULLs,
-// bitmap, buffers, and then the children's. `kept` is the source of how many rows the column keeps where the source's `backs`
-// run.
+// Adds a function `w<id>` that appends a value to a column, and the column's buffers. `factor`
+// estimates how many values there are for one row of the batch; it stays small in lists of lists.
+// Returns the function's name, and the sources of the outputs: rows, NULLs, bitmap, buffers, and
+// then those of the children. `rowCount` is the source of the number of rows that the column has
+// after the source's `backs` ran.
 function writer(type, source, factor = 1, rowCount = "n") {
   const expected = `${factor} * rows`;
   const id = source.id();
@@ -335,7 +339,7 @@ function writer(type, source, factor = 1, rowCount = "n") {
   const put = (expression) => `d${id}[c${id}] = ${expression}; `;
   const halves = (expression) =>
     `const x = ${expression}; d${id}[2 * c${id}] = x; d${id}[2 * c${id} + 1] = x >> 64n; `;
-  // A number goes into the two halves of its place: a BigInt of it would be an allocation.
+  // A number is written as two halves, because a BigInt would be an allocation.
   const words = (wide, half, condition, big) => {
     source.add(`let d${id} = new ${wide}(${expected}), h${id} = new ${half}(bufferOf(d${id}));`);
     output(`prefix(d${id}, c${id}, ${wide})`);
@@ -376,7 +380,7 @@ function writer(type, source, factor = 1, rowCount = "n") {
     case "JSON":
       offsets(1);
       source.add(`let s${id} = list();`);
-      // What was joined has a prototype from then on.
+      // `join` gives the list a prototype.
       source.back(`if (t${id} === 0) s${id} = list(); else s${id}.length = t${id};`);
       output(`prefix(o${id}, c${id} + 1, Int32Array)`);
       output(`pieces(s${id}, o${id})`);
@@ -509,7 +513,8 @@ function writer(type, source, factor = 1, rowCount = "n") {
   return { call: `w${id}`, count: `c${id}`, outputs };
 }
 
-// The writers of a STRUCT's fields: their functions' names. Their outputs are added to those given.
+// The names of the functions that write a STRUCT's fields. The fields' outputs are added to
+// `outputs`.
 function fieldWriters(type, source, factor, outputs, rowCount) {
   return mapped(type.fields, (field) => {
     const child = writer(field.type, source, factor, rowCount);
@@ -525,7 +530,7 @@ function placesOf(texts) {
   return places;
 }
 
-// A field that a prototype has is the result's only if the type has it, too.
+// Throws if a value is no STRUCT of this type. Inherited fields count only if the type has them.
 function checkStruct(value, known, type) {
   if (typeof value !== "object" || isArray(value)) throw wrong(value, type);
   for (const name in value) {

@@ -1,4 +1,5 @@
-// Makes the loops that call functions, as source for V8's compiler: one for each function's types.
+// Makes the loops that call functions. They are source for V8's compiler, one loop for the types of
+// each function.
 
 const globals = {
   Int8Array,
@@ -13,7 +14,7 @@ const globals = {
   BigUint64Array,
 };
 
-// What is known of a batch: all that it will ever have is its own.
+// The state of a batch. Each property that a batch can have is its own.
 class Batch {
   promise;
   rest;
@@ -22,7 +23,7 @@ class Batch {
   out;
   writing = false;
   tried;
-  // Of several rows at once.
+  // For several rows at once.
   next = 0;
   concurrency = 0;
   open;
@@ -30,7 +31,7 @@ class Batch {
   failed;
   settledCount = 0;
   blamed = false;
-  // Of a vectorized function.
+  // For a vectorized function.
   chosen;
   pending;
 
@@ -41,7 +42,8 @@ class Batch {
 }
 setPrototypeOf(Batch.prototype, null);
 
-// The batch at work; there is one at a time. Neither it nor its memory is ever a property of something.
+// The batch at work; there is one at a time. The batch and its memory are never a property of
+// another object.
 let batch, buffers, progress;
 
 function nullRow(i) {
@@ -49,13 +51,14 @@ function nullRow(i) {
   batch.nulls++;
 }
 
-// Notes that a row returned a promise: the batch goes on the asynchronous way.
+// Notes that a row returned a promise: the batch goes on asynchronously.
 function promised(promise) {
   batch.promise = promise;
   return 0;
 }
 
-// What a row function returned for a column of numbers if it is not the type's kind of number. Gives the number.
+// Converts a result for a column of numbers that is not the type's kind of number. Returns the
+// number.
 function otherNumber(r, i, type) {
   if (r === null || r === undefined) {
     nullRow(i);
@@ -66,7 +69,7 @@ function otherNumber(r, i, type) {
   throw wrong(r, type);
 }
 
-// The same for 64-bit integers: a BigInt of any kind of integer.
+// The same for 64-bit integers. Returns a BigInt.
 function otherBig(r, i, bits, type) {
   if (r === null || r === undefined) {
     nullRow(i);
@@ -107,7 +110,7 @@ const STORES = {
       else wideOut[i] = otherBig(r, i, toUnsigned, 'UBIGINT');`,
   },
 };
-// What has no results.
+// For functions without results.
 STORES.NOTHING = { array: "Uint8Array", per: 1, setup: "", code: "" };
 for (const [kind, array] of Object.entries(PLAIN)) {
   STORES[kind] ??= {
@@ -118,7 +121,7 @@ for (const [kind, array] of Object.entries(PLAIN)) {
   };
 }
 
-// The source of all that a function's code starts with: its columns.
+// The source at the start of a function's code: its columns.
 function columns(spec, source) {
   return mapped(spec.parameters, (type, index) => ({
     ...reader(type, source),
@@ -134,7 +137,7 @@ const compile = (source, result) =>
     `'use strict'; const { ${join(keys(help), ", ")} } = help; return ${result};\n//# sourceURL=crosslane:loop`,
   )(source.constants, help);
 
-// The condition under which a row is skipped, or nothing if none is.
+// The source of the condition under which a row is skipped, or an empty text.
 const skips = (read) =>
   join(
     mapped(
@@ -146,12 +149,12 @@ const skips = (read) =>
 const passed = (column) =>
   column.admits ? `(${column.valid("i")} ? ${column.value("i")} : null)` : column.value("i");
 
-// The arguments with those of a list behind them.
+// The arguments, followed by those of a list.
 function appended(fixed, rest) {
   return addAll(addAll(list(), fixed), rest);
 }
 
-// The last element of a list, which it loses.
+// Removes the last element of a list, and returns it.
 function withoutLast(list) {
   const last = list[list.length - 1];
   list.length--;
@@ -168,7 +171,7 @@ function called(spec, read) {
   return `apply(${callee}, ${itself}, ${values.length === 0 ? rest : `appended([${join(values, ", ")}], ${rest})`})`;
 }
 
-// The loop that calls a row function. `kept` makes it keep the results, for types of variable length.
+// The loop that calls a row function. For types of variable length it keeps the results.
 function rowLoop(spec, before = () => "", call = called) {
   const source = new Source(spec);
   const read = columns(spec, source);
@@ -193,7 +196,7 @@ function rowLoop(spec, before = () => "", call = called) {
   );
 }
 
-// The loop that starts calls of rows until as many run as may.
+// The loop that starts calls of rows up to the limit of concurrency.
 function asyncLoop(spec) {
   const source = new Source(spec);
   const read = columns(spec, source);
@@ -214,8 +217,8 @@ function asyncLoop(spec) {
   );
 }
 
-// The source of a column as a vectorized function takes it: a typed array where it admits no NULL, over the batch's own
-// memory if that may be written to; of the rows in `chosen` if not all.
+// The source of a column for a vectorized function. Without NULLs it is a typed array, over the
+// batch's own memory if that may be written to. With `chosen`, it has only those rows.
 function vector(column, spec, own) {
   const wide = WIDE[column.type.kind] !== undefined;
   const direct = !column.admits && (PLAIN[column.type.kind] !== undefined || (wide && spec.bigint));
@@ -228,11 +231,11 @@ function vector(column, spec, own) {
   return direct && own ? `chosen === undefined ? ${column.view} : ${copy}` : copy;
 }
 
-// Gives a vectorized function's arguments.
+// Makes the arguments of a vectorized function.
 function vectors(spec) {
   const source = new Source(spec);
   const read = columns(spec, source);
-  // What a try has written is not for the next one to read.
+  // The next try must not read values that a try has written.
   const arrays = mapped(read, (column) => vector(column, spec, spec.retries === 0));
   const skip = skips(read);
   const rest = spec.variadic ? `columnsOf(${withoutLast(arrays)}, ${columnKind(spec)})` : "[]";
@@ -255,7 +258,7 @@ function vectors(spec) {
   );
 }
 
-// The name of the arrays that a vectorized function gets for any number of arguments.
+// The name of the arrays for the variadic arguments of a vectorized function.
 function columnKind(spec) {
   const index = spec.parameters.length - 1;
   const { kind } = spec.parameters[index].child;
@@ -264,7 +267,7 @@ function columnKind(spec) {
   return wide === undefined ? PLAIN[kind] || "Array" : spec.bigint ? wide : "Float64Array";
 }
 
-// The columns of rows of equally many values.
+// Turns rows with equally many values into columns.
 function columnsOf(lists, Kind) {
   const columns = list();
   for (let k = 0; lists.length > 0 && k < lists[0].length; k++) {
@@ -275,9 +278,9 @@ function columnsOf(lists, Kind) {
   return columns;
 }
 
-// Says of a row in the progress that its result is being written.
+// Marks a row in the progress: its result is being written.
 const WRITING = 0x40000000;
-// Says that it counts something else than rows: what it counts makes progress.
+// Marks a progress that counts something other than rows.
 const COUNT = 0x80000000;
 // Stands for the batch as a whole.
 const ALL = 0xffffffff;

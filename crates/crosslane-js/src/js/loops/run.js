@@ -1,23 +1,23 @@
-// Runs the functions: per row, for several rows at once, or per batch.
+// Runs the functions: for one row, for several rows at once, or for a whole batch.
 //
-// The host calls `begin` with a batch. Each method gives the buffers of the results, or, while promises are
-// pending or a row waits for its next try, how many milliseconds there is nothing to do: the host lets microtasks run,
-// waits, and calls `settled`. If one throws, `progress[0]` is the row to blame, and the host calls `resume` with what is
-// to become of it: another call after a pause, or NULL.
+// The host calls `begin` with a batch. Each method returns the buffers of the results. While
+// promises are pending or a row waits for its next try, it returns the milliseconds to wait: the
+// host runs microtasks, waits, and calls `settled`. If a method throws, `progress[0]` is the row
+// that failed. The host then calls `resume` with a decision: another call after a pause, or NULL.
 //
-// Of several rows at once each fails for itself, by its promise or by its own deadline: the others go on. Only what ends
-// the code that runs (the clock, a memory limit, what a timer throws) ends all of them, because it cannot be told whose
-// code that was.
+// If several rows run at once, each fails alone, by its promise or by its own deadline, and the
+// others go on. If the running code is ended (by the watch, a memory limit, or an error of a
+// timer), all of them end, because the row that the code belongs to is not known.
 
 const AsyncFunction = getPrototypeOf(async () => {}).constructor;
 
-// Makes what runs a declared function, from its types as the host parsed them.
+// Prepares a declared function, from its types as the host parsed them.
 function prepare(declared, admits, types) {
   const { asynchronous, stateful } = declared;
   const spec = { __proto__: null, ...declared.options, ...types, admits, stateful };
   return {
     __proto__: null,
-    // An instance is there when the function was set up.
+    // The instance is there after the set-up.
     get f() {
       return stateful ? declared.instance : declared.function;
     },
@@ -39,7 +39,8 @@ function begin(rows, prepared, memory, word) {
   return prepared.asynchronous ? beginAsync() : beginRows();
 }
 
-// What to do about the row that raised: call it again in so many milliseconds, or make it NULL; then go on.
+// Decides about the row that failed: call it again in so many milliseconds, or make it NULL; then
+// go on.
 function resume(row, isNull, pause) {
   if (batch.open !== undefined && !batch.writing) return resumeAsync(row, isNull, pause);
   clearTimers();
@@ -53,7 +54,7 @@ function resume(row, isNull, pause) {
   return pause;
 }
 
-// Microtasks have run: every promise has settled, waits for a timer, or never will.
+// Called after microtasks have run: each promise has settled, waits for a timer, or never settles.
 function settled() {
   const { rest, prepared } = batch;
   if (rest !== undefined) {
@@ -62,18 +63,18 @@ function settled() {
   }
   if (prepared.spec.vectorized) return runTimers() ? 0 : settledVector();
   noteRows();
-  // A timer that nobody waits for is nobody's; what one resolved runs when this returns.
+  // Timers run only while a row waits. The microtasks of a timer run when this returns.
   return sizeOfMap(batch.open) > 0 && runTimers() ? 0 : settledRows();
 }
 
-// How a call ends that takes too long outside of JavaScript's own code.
+// The error of a call that takes too long outside of JavaScript's own code.
 function late(timeout) {
   const error = new Error(told(RULES.late, timeout));
   defineProperty(error, "name", { __proto__: null, value: "TimeoutError" });
   return error;
 }
 
-// How long to wait for promises and for rows to be called again: until this time or that of the first timer.
+// How long to wait for promises and retries: until this time, or that of the first timer.
 function untilNext(time) {
   return max(0, min(firstTimer(), time) - now());
 }
@@ -89,12 +90,12 @@ function beginRows() {
   return loop(0);
 }
 
-// The arrays for results of row functions by their kinds. No code of the user sees them, so one batch after the other has
-// the same ones: the host has read the results of the last batch when the next begins.
+// The arrays for results of row functions, by kind. User code does not see them, so all batches
+// share them: the host has read the results of the last batch when the next one begins.
 const resultArrays = { __proto__: null };
 const MOST_REUSED = 32768;
 
-// An array of this kind for so many results. What earlier ones have left in it is there.
+// An array of this kind for so many results. It may contain old results.
 function resultArray(kind, length) {
   const Kind = globals[kind];
   if (length > MOST_REUSED) return new Kind(length);
@@ -127,8 +128,8 @@ function beginAsync() {
   return launch();
 }
 
-// `open` are the rows whose promises are pending, the oldest first; `again` those to be called once more, and when;
-// `failed` those that nobody has decided about.
+// `open` has the rows whose promises are pending, the oldest first; `again` the rows to be called
+// once more, and when; `failed` the rows without a decision.
 function openRows(next) {
   const { concurrency } = batch.prepared.spec;
   batch.out = blank(batch.rows);
@@ -141,7 +142,7 @@ function openRows(next) {
   batch.blamed = false;
 }
 
-// Tells which row is at work; of several that cannot be told, only that there is progress.
+// Writes the row at work into the progress. For several rows, it writes that there is progress.
 function noteRows() {
   const { open, settledCount } = batch;
   const size = sizeOfMap(open);
@@ -149,12 +150,12 @@ function noteRows() {
   else if (size > 1) progress[0] = COUNT + settledCount;
 }
 
-// The row whose promise has been pending for the longest time, if one is.
+// The row whose promise has been pending for the longest time, or undefined.
 function oldestRow(open) {
   return nextOfMap(keysOfMap(open)).value;
 }
 
-// A row function has returned a promise. From here on it is called as what it is.
+// A row function has returned a promise. From here on it is called as an asynchronous function.
 function adopt(row, next = row + 1) {
   const { prepared, out, valid, promise } = batch;
   prepared.asynchronous = true;
@@ -191,9 +192,9 @@ async function call(row, body) {
   const within = batch;
   const ticket = { since: now() };
   mapSet(open, row, ticket);
-  // A call that was given up may still settle: its ticket is no longer there.
+  // A call that was given up may still settle: its ticket is then gone.
   const close = () => mapGet(open, row) === ticket && mapDelete(open, row) && ++within.settledCount;
-  // `await` asks a promise for no method, of which the user may have another one.
+  // `await` calls no method of the promise that the user could have replaced.
   try {
     const value = await body();
     if (close()) out[row] = value;
@@ -202,7 +203,7 @@ async function call(row, body) {
   }
 }
 
-// Gives up the calls for which `why` has a reason.
+// Gives up the calls for which `why` returns a reason, the oldest first.
 function giveUp(why) {
   const { open, failed } = batch;
   for (let row = oldestRow(open); row !== undefined; row = oldestRow(open)) {
@@ -214,7 +215,7 @@ function giveUp(why) {
   }
 }
 
-// When the first of the rows is due that wait for another call.
+// The time at which the first row is to be called again.
 function firstAgain() {
   let first = Infinity;
   for (let i = 0; i < batch.again.length; i++) first = min(first, batch.again[i].due);
@@ -223,7 +224,7 @@ function firstAgain() {
 
 function settledRows() {
   const { rows, failed, open, again, concurrency, prepared } = batch;
-  // The oldest calls are the first to be late.
+  // The oldest calls reach their deadline first.
   giveUp(({ since }) => (deadline(since) <= now() ? late(prepared.spec.timeout) : undefined));
   if (failed.length > 0) {
     const { row, error } = failed[0];
@@ -241,7 +242,7 @@ function settledRows() {
     giveUp(() => error);
     return settledRows();
   }
-  // Nobody waits for a timer.
+  // No call waits for a timer.
   if (pending === 0) return max(0, firstAgain() - now());
   const end = deadline(mapGet(open, oldestRow(open)).since);
   return untilNext(more ? min(end, firstAgain()) : end);
@@ -253,7 +254,8 @@ function resumeAsync(row, isNull, pause) {
   if (batch.blamed) {
     batch.blamed = false;
   } else {
-    // The calls were ended together. One by one it will show which of them was to blame, if it is not known.
+    // The calls were ended together. They are called one by one to find the one that is the cause,
+    // if it is not known.
     clearTimers();
     eachOfMap(open, (_, ended) => {
       if (ended !== row) again[again.length] = { row: ended, due: 0 };
@@ -272,7 +274,7 @@ function resumeAsync(row, isNull, pause) {
 
 function runVector() {
   const { prepared } = batch;
-  // Until results are written, no row is to blame.
+  // Until results are written, a failure belongs to no row.
   progress[0] = ALL;
   const columns = prepared.vectors(buffers, batch);
   if (batch.chosen !== undefined && lengthOf(batch.chosen) === 0) return allNull();
@@ -348,7 +350,7 @@ function finish() {
   const { rows, prepared, out, valid, nulls } = batch;
   if (isView(out) && !prepared.spec.vectorized) return [rows, nulls, bitmap(valid, nulls, rows), out];
   batch.writing = true;
-  // Once a result could not be written, each is tried alone before all are written together.
+  // After a result could not be written, each is written alone before all are written together.
   for (; batch.tried < rows; batch.tried++) {
     progress[0] = WRITING | batch.tried;
     prepared.write([out[batch.tried]], 1, [0]);

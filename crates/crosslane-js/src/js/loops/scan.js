@@ -1,10 +1,12 @@
-// Table functions and stream functions: takes rows from what a function yields, and writes them into columns.
+// Table functions and stream functions: takes the rows that a function yields, and writes them into
+// columns.
 //
-// The host calls `openScan` with the arguments, or `openMap` with a batch of a stream, and then `scanRows` for one batch after
-// the other. Both give an array when
-// they are done, or, while a promise is pending, how many milliseconds there is nothing to do, as `begin` does (`run.js`).
-// A batch is [whether it is the last, rows that became NULL, rows, NULLs, bitmap, buffers...]. If a row fails, those before
-// it are a batch, and the next call throws. `closeScan` ends a generator that has more.
+// The host calls `openScan` with the arguments, or `openMap` with a batch of a stream. Then it
+// calls `scanRows` for each batch. These methods return an array when they are done. While a
+// promise is pending they return the milliseconds to wait, as `begin` does (`run.js`). A batch is
+// [whether it is the last, rows that became NULL, rows, NULLs, bitmap, buffers...]. If a row fails,
+// the rows before it are a batch, and the next call throws. `closeScan` ends a generator that has
+// more rows.
 
 const TEXT = { __proto__: null, kind: "VARCHAR", name: "VARCHAR" };
 const PLACES = {
@@ -14,14 +16,15 @@ const PLACES = {
   child: { __proto__: null, kind: "INTEGER", name: "INTEGER" },
 };
 
-// The most rows of a batch, and about how many bytes of texts and lists it has: it is to stay in the caches.
+// The most rows of a batch, and about how many bytes of texts and lists it has, so that it fits
+// into the caches.
 const MOST_ROWS = 2048;
 const MOST_WIDTH = 1 << 18;
-// Loops for so many choices of columns are kept.
+// The most choices of columns whose loops are reused.
 const MOST_CHOICES = 64;
-// How long a generator that waits for a timer has to end, in milliseconds.
+// How long a generator that waits for a timer may take to end, in milliseconds.
 const CLOSING = 1000;
-// The progress has so many bits for a row.
+// The bits of the progress that hold the row.
 const ROW = 0x3fffffff;
 
 // The scan under way; there is one at a time.
@@ -31,24 +34,25 @@ class Scan {
   iterator;
   next;
   end;
-  // What the function has promised to return.
+  // The promise that the function returned.
   promise;
-  // Whether its steps are promises, whether one is awaited, and since when.
+  // Whether the steps are promises, whether one is awaited, and since when.
   asynchronous = false;
   pending = false;
   since = 0;
-  // Rows that were sent; those of the next batch, at most; those that became NULL and were not told.
+  // The number of rows that were sent; the most rows of the next batch; the number of rows that
+  // became NULL and were not reported.
   sent = 0;
   most = 0;
   errors = 0;
-  // Whether the rows in the columns are sent.
+  // Whether the rows in the columns were sent.
   taken = false;
-  // Whether there are no more rows, or why.
+  // Whether there are no more rows, and the error if there is one.
   done = false;
   failed = false;
   error;
   closing;
-  // A batch of columns of which the rows from `first` on are still to be written.
+  // A batch of columns whose rows from `first` on are not written yet.
   columns;
   first = 0;
   count = 0;
@@ -62,14 +66,14 @@ class Scan {
 }
 setPrototypeOf(Scan.prototype, null);
 
-// The memory that the host looks at, and looks into: each call has its own.
+// The words for progress and for messages of the engine: each call has its own.
 let scanProgress, scanNews, scanSeen;
 
 // ---- the function
 
 const PARTITION = asArray(mapped([TEXT], (type) => ({ __proto__: null, name: "partition", type })));
 
-// Makes what runs a table function, from its types as the host parsed them.
+// Prepares a table function, from its types as the host parsed them.
 function prepareTable(declared, types) {
   const { options, function: f } = declared;
   const offset = options.partitions === null ? 0 : 1;
@@ -86,7 +90,7 @@ function prepareTable(declared, types) {
   };
 }
 
-// Makes what runs a stream function, from its types as the host parsed them.
+// Prepares a stream function, from its types as the host parsed them.
 function prepareStream(declared, types) {
   const { stateful } = declared;
   const spec = { __proto__: null, ...declared.options, ...types };
@@ -101,7 +105,7 @@ function prepareStream(declared, types) {
   };
 }
 
-// Gives the rows of a table as an array of objects.
+// Compiles a function that returns the rows of a table as an array of objects.
 function rowsOfTable(spec, table) {
   const source = new Source(spec);
   const { value } = reader(table, source);
@@ -116,7 +120,8 @@ function rowsOfTable(spec, table) {
   );
 }
 
-// Gives a table as an object of its columns: typed arrays of numbers where no row has a NULL, and else arrays.
+// Compiles a function that returns a table as an object of its columns: typed arrays of numbers if
+// no row is NULL, else arrays.
 function columnsOfTable(spec, table) {
   const source = new Source(spec);
   // The rows of a table are never NULL.
@@ -136,7 +141,7 @@ function columnsOfTable(spec, table) {
   );
 }
 
-// Gives the first row of columns of these types as a list.
+// Compiles a function that returns the first row of columns of these types as a list.
 function argumentsOf(spec, parameters) {
   const source = new Source(spec);
   const values = mapped(parameters, (type, at) => {
@@ -149,7 +154,7 @@ function argumentsOf(spec, parameters) {
   );
 }
 
-// What writes the wanted columns, or the partitions.
+// The sink that writes the wanted columns, or the partitions.
 function sinkFor({ sinks, spec }, wanted, isTable) {
   const all = isTable ? spec.returns.fields : PARTITION;
   const chosen = wanted === null ? mapped(all, (_, at) => at) : addAll(list(), wanted);
@@ -164,10 +169,10 @@ function sinkFor({ sinks, spec }, wanted, isTable) {
   return sink;
 }
 
-// Begins a scan, or lists the partitions if it is not for the table.
+// Begins a scan, or lists the partitions without `isTable`.
 function openScan(prepared, isTable, word, memory) {
   clearTimers();
-  // One that came to its end is still there, and arguments may be none.
+  // A scan that has ended is still there, and the arguments may be none.
   scan = undefined;
   const { f, spec, named } = prepared;
   const values = (isTable ? prepared.scanned : prepared.listed)(memory);
@@ -195,7 +200,7 @@ function openScan(prepared, isTable, word, memory) {
   return beginScan(isTable ? f : spec.partitions, given, word);
 }
 
-// Begins with a batch of a stream.
+// Begins to work on a batch of a stream.
 function openMap(prepared, rows, word, memory) {
   clearTimers();
   scan = new Scan(prepared, sinkFor(prepared, null, true), true);
@@ -216,7 +221,7 @@ function beginScan(f, given, word) {
   return [0];
 }
 
-// Looks how to take rows from what a function returned.
+// Decides how to take rows from the value that a function returned.
 function adoptRows(result) {
   const no = () =>
     new TypeError(
@@ -254,13 +259,13 @@ function adoptRows(result) {
   scan.end = iterator.return;
 }
 
-// Whether what a function returned is a batch itself, and nothing that yields batches.
+// Whether the value that a function returned is a batch, and nothing that yields batches.
 const isBatch = (result) =>
   typeof result === "object" && result[ITERATOR] === undefined && result[ASYNC_ITERATOR] === undefined;
 
 // ---- batches
 
-// Gives the next batch, of so many rows at most; fewer if the host has news for who sends them.
+// Returns the next batch, of at most `most` rows, and fewer if the engine has sent a message.
 function scanRows(most, seen, word, news) {
   scanProgress = word;
   scanNews = news;
@@ -289,7 +294,8 @@ function scanRows(most, seen, word, news) {
   return endBatch();
 }
 
-// Whether a row that failed becomes one of NULLs. If not, throws why. A partition is no row.
+// Counts a failed row that becomes NULL. Throws the error if failed rows do not become NULL, or for
+// a partition.
 function forgiveRow(error) {
   if (!scan.isTable || scan.prepared.spec.on_error !== "null") throw error;
   scan.errors++;
@@ -301,7 +307,7 @@ function noteRow() {
 
 const isBatchOver = () => scan.sink.rows() >= scan.most || scanNews[0] !== scanSeen || scan.sink.isWide();
 
-// What a step of the iterator gives is a row or a batch. Whether there is none, because it is the end.
+// Takes the row or batch of a step of the iterator. Returns whether the iterator has ended.
 function takeStep(step) {
   if (typeof step !== "object" || step === null) throw noStep(step);
   if (step.done) {
@@ -334,7 +340,7 @@ function takeColumns(value) {
   }
 }
 
-// Writes rows of the batch of columns, as many as there is room for.
+// Writes as many rows of the batch of columns as there is room for.
 function writeColumns() {
   const { sink, columns, count, first, most } = scan;
   if (columns === undefined) return;
@@ -345,7 +351,7 @@ function writeColumns() {
   try {
     sink.slice(columns, first, end);
   } catch {
-    // One by one, they show which row it is.
+    // The rows are written one by one to find the one that fails.
     sink.restore(before);
     for (let i = first; i < end; i++) {
       noteRow();
@@ -354,7 +360,7 @@ function writeColumns() {
   }
 }
 
-// Takes steps that are promises, until the batch is over or the host has given up the scan.
+// Awaits steps until the batch is full or the host has given up the scan.
 async function pumpRows(within) {
   within.pending = true;
   try {
@@ -379,7 +385,7 @@ async function pumpRows(within) {
   within.pending = false;
 }
 
-// No more rows come. Those before are a batch.
+// No more rows come. The rows before the error are a batch.
 function failScan(error) {
   const { sink } = scan;
   sink.restore(sink.rows());
@@ -401,7 +407,7 @@ function takeRows() {
   return flat(addAll(addAll(list(), [done && columns === undefined ? 1 : 0, errors, rows]), sink.outputs()));
 }
 
-// The rows that were written before the clock has ended the function.
+// The rows that were written before the function took too long.
 function restOfScan() {
   failScan(undefined);
   return takeRows();
@@ -409,7 +415,7 @@ function restOfScan() {
 
 const timeLimit = () => (scan.prepared.spec.timeout ?? Infinity) * 1000;
 
-// Microtasks have run, as for `settled`.
+// Called after microtasks have run, as `settled`.
 function settledScan() {
   if (runTimers()) return 0;
   const waits = firstTimer() !== Infinity;
@@ -423,7 +429,7 @@ function settledScan() {
   if (end <= now()) throw late(scan.prepared.spec.timeout);
   if (!waits) throw neverSettles();
   const pause = untilNext(end);
-  // Who wants few rows need not wait for more.
+  // A query that needs few rows does not wait for more.
   return pause > 0 && sink.rows() > 0 ? takeRows() : pause;
 }
 
@@ -433,7 +439,7 @@ function leaveScan() {
   return [0];
 }
 
-// Ends what has more rows, so that its `finally` blocks run.
+// Ends a function that has more rows, so that its `finally` blocks run.
 function closeScan(word) {
   if (scan === undefined) return [0];
   const { iterator, end, done, asynchronous } = scan;

@@ -1,5 +1,6 @@
-// Values as text, from one isolate to another of the same library: the partitions of a table, the states of an aggregate.
-// What is shared and circles stay. What JSON has is written as it is, all else as an array that begins with what it is.
+// Values as text, from one isolate to another of the same library: the partitions of a table, the
+// states of an aggregate. Shared objects and cycles are preserved. Values that JSON has are written
+// as they are. All others are arrays that begin with their kind.
 
 const UNDEFINED = 0;
 const BIG = 1;
@@ -32,7 +33,7 @@ function notSerializable(value) {
   );
 }
 
-// A list, because `stringify` asks an array of the language for `toJSON`.
+// A list, because `stringify` calls `toJSON` of usual arrays.
 function partOf(kind, content) {
   const part = list();
   part[0] = kind;
@@ -40,22 +41,23 @@ function partOf(kind, content) {
   return part;
 }
 
-// A value as JSON can have it. `seen` are the objects by their numbers; `classes` the prototypes that objects may have
-// beside that of all, null among them.
+// Converts a value to one that JSON has. `seen` has the numbers of the objects so far. `classes`
+// has the prototypes that objects may have besides `Object.prototype`, with null among them.
 function serializedPart(value, seen, classes) {
   switch (typeof value) {
     case "string":
     case "boolean":
       return value;
     case "number":
-      // What JSON does not have: also the zero below zero.
+      // JSON lacks NaN, infinities and negative zero.
       return value - value === 0 && !(value === 0 && 1 / value < 0)
         ? value
         : partOf(ODD, value === 0 ? "-0" : `${value}`);
     case "undefined":
       return partOf(UNDEFINED);
     case "bigint":
-      // In digits of base 16: those of base 10 take V8 time that grows faster than their number.
+      // The digits are hexadecimal, because V8's time for decimal digits grows faster than their
+      // number.
       return value < 0n ? partOf(NEGATIVE, bigText(-value, 16)) : partOf(BIG, bigText(value, 16));
     case "object":
       break;

@@ -23,7 +23,7 @@ function wrongLength(row, columns) {
   );
 }
 
-// That an object is a row: that it has a column, and no name that is none.
+// Throws if an object is no row: a row has at least one column, and no other names.
 function checkRow(row, known, columns) {
   if (row instanceof Promise || typeof row === "function") throw noRow(row, columns);
   for (const name in row) {
@@ -35,7 +35,7 @@ function checkRow(row, known, columns) {
   throw noRow(row, columns);
 }
 
-// Whether an object is the value of a table's only column, and no row by names.
+// Whether an object is the value of a table's only column, rather than a row.
 function isBare(value, name) {
   return (
     isView(value) ||
@@ -47,7 +47,7 @@ function isBare(value, name) {
   );
 }
 
-// A column of a batch.
+// Throws if a value is no column of a batch.
 function checkColumn(column, name) {
   if (isArray(column) || column instanceof AnyArray) return column;
   throw new TypeError(
@@ -62,7 +62,7 @@ function noColumns(given, columns) {
   );
 }
 
-// How many rows columns have, of these names.
+// The number of rows of columns with these names; throws if it differs.
 function evenLength(columns, names) {
   const count = columns[0].length;
   for (let at = 1; at < columns.length; at++) {
@@ -76,8 +76,8 @@ function evenLength(columns, names) {
   return count;
 }
 
-// Makes what writes rows into the chosen columns of all: `chosen` are their places. What the partitions of a table are is
-// written as it is saved.
+// Makes a sink, which writes rows into the chosen columns: `chosen` has their indices in `all`.
+// Partitions are written as serialized text.
 function sinkOf(spec, all, chosen, isTable) {
   const source = new Source(spec);
   const writers = mapped(chosen, (place) => {
@@ -144,7 +144,8 @@ function sinkOf(spec, all, chosen, isTable) {
       return {
         __proto__: null,
         names: ${source.constant(chosen.length === 0 ? [all[0].name] : mapped(writers, ({ place }) => all[place].name))},
-        // Takes rows until there are \`most\`, or something else ends the batch. Whether that is the iterator's end.
+        // Takes rows until there are \`most\`, or until the batch ends for another reason. Returns
+        // whether the iterator has ended.
         run(iterator, next, progress, news, seen, sent, most) {
           while (n < most) {
             progress[0] = (sent + n) & ${ROW};
@@ -158,7 +159,7 @@ function sinkOf(spec, all, chosen, isTable) {
         },
         add,
         columns(r) { ${isTable ? columns : ""} },
-        // Adds rows of columns.
+        // Adds the rows of columns from \`from\` to \`to\`.
         slice(k, from, to) {
           ${join(
             mapped(
@@ -170,7 +171,7 @@ function sinkOf(spec, all, chosen, isTable) {
           )}
           n += to - from;
         },
-        // Adds a row of columns, or one of NULLs.
+        // Adds one row of columns. If it fails, it is a row of NULLs.
         sliceRow(k, i) {
           try { ${write((_, at) => `k[${at}][i]`)} } catch (error) {
             restore(n);

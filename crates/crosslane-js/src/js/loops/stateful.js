@@ -1,6 +1,7 @@
-// Stateful functions: classes of which each isolate makes an instance, before it is called for the first time.
+// Stateful functions are classes. Each isolate makes an instance before the first call.
 
-// A method of an object, its own or one of its classes: what a file gives to all objects is no method of it.
+// A method of an object or of its classes. Methods that a file adds to `Object.prototype` do not
+// count.
 function methodOf(object, name) {
   for (let one = object; one !== null && one !== undefined && one !== plain; one = getPrototypeOf(one)) {
     if (hasOwn(one, name)) return typeof one[name] === "function" ? one[name] : undefined;
@@ -8,10 +9,11 @@ function methodOf(object, name) {
   return undefined;
 }
 
-// What is called of the instances of a class, if it is one of a stateful function.
+// The method `call` of a class, if the class is a stateful function.
 const calledOf = (f) => methodOf(f.prototype, "call");
 
-// How many arguments a class takes: `length`, unless it has made that a property of its own.
+// How many arguments the constructor of a class takes: its `length`, unless the class defines a
+// property of that name.
 function countOfArguments(f) {
   const { value, writable } = { __proto__: null, ...ownProperty(f, "length") };
   return writable === false ? value : 0;
@@ -19,7 +21,7 @@ function countOfArguments(f) {
 
 const sourceOfFunction = uncurried(Function.prototype.toString);
 
-// Whether each isolate can make an instance of a class, and call it.
+// Throws if an isolate cannot make an instance of a class, or cannot call it.
 function checkStateful(f, isStateful) {
   const name = f.name || "the class";
   if (!isStateful) {

@@ -1,5 +1,5 @@
-// Warming up: each function is called with a sample batch before the snapshot is taken, so that the snapshot has
-// the code that the first row needs.
+// Warming up: each function is called with a sample batch before the snapshot is taken, so that the
+// snapshot has the compiled code for the first row.
 
 function sample(type, options) {
   const of = (type) => sample(type, options);
@@ -41,7 +41,7 @@ function sample(type, options) {
   }
 }
 
-// The buffers of an argument, from what a writer of its type wrote.
+// Makes the buffers of an argument from the output of a writer of its type.
 function asArguments(type, next, buffers) {
   const add = (buffer) => {
     buffers[buffers.length] = buffer;
@@ -82,7 +82,7 @@ function asArguments(type, next, buffers) {
   }
 }
 
-// The buffers of columns of these types, of these rows.
+// The buffers of columns of these types with these rows.
 function buffersOf(types, rows, spec) {
   const buffers = list();
   mapped(types, (type, index) => {
@@ -120,7 +120,8 @@ function warm({ kind, options }, prepared) {
   return begin(rows.length, prepared, buffersOf(parameters, rows, spec), new Uint32Array(2));
 }
 
-// Takes some rows of the table for each row of samples. One that is partitioned has no partition to be scanned.
+// Scans some rows for each row of samples. A partitioned table lists its partitions, because there
+// is none to be scanned.
 function warmTable(given, prepared) {
   const { spec } = prepared;
   const word = new Uint32Array(2);
@@ -133,7 +134,7 @@ function warmTable(given, prepared) {
   }
 }
 
-// Makes something of a batch of the samples.
+// Calls a stream function with a batch of the samples.
 function warmStream(given, prepared) {
   const { spec } = prepared;
   const word = new Uint32Array(2);

@@ -1,4 +1,4 @@
-// structuredClone: a copy of a value and of all that it leads to, what is shared and circles included.
+// structuredClone: a deep copy of a value. Shared objects and cycles are preserved.
 
 const objectText = uncurried(Object.prototype.toString);
 const sizeOfSet = uncurried(Object.getOwnPropertyDescriptor(Set.prototype, "size").get);
@@ -25,7 +25,7 @@ const errors = {
   URIError,
 };
 
-// As an assignment, but that no setter of a prototype is asked.
+// Like an assignment, but calls no setter of a prototype.
 function define(target, key, value, enumerable = true) {
   defineProperty(target, key, { __proto__: null, value, enumerable, writable: true, configurable: true });
 }
@@ -39,12 +39,12 @@ function uncloneable(value) {
   return new DOMException(`${text} cannot be cloned`, "DataCloneError");
 }
 
-// What holds something that no copy can have.
+// Objects with internal state that cannot be copied.
 const uncloneables = [Promise, WeakMap, WeakSet, WeakRef, URL, URLSearchParams, TextEncoder, TextDecoder].map(
   (Class) => Class.prototype,
 );
 
-// Whether a method of a kind of objects takes it.
+// Whether a method of a class accepts the object: it is then an object of that class.
 const takes = (method) => (value) => {
   try {
     method(value);
@@ -54,7 +54,7 @@ const takes = (method) => (value) => {
   }
 };
 
-// The objects that are more than their properties, and how they are copied.
+// The classes of objects with internal state, and how they are copied.
 const special = [
   { is: takes(sizeOfMap), copy: clonedMap },
   { is: takes(sizeOfSet), copy: clonedSet },
@@ -133,7 +133,7 @@ function clonedMap(value, seen) {
   return copy;
 }
 
-// The copy of what is no plain object, or undefined.
+// The copy of an object that is not plain, or undefined.
 function clonedSpecial(value, seen) {
   if (isView(value)) return clonedView(value, seen);
   for (let index = 0; index < uncloneables.length; index++) {
@@ -148,7 +148,7 @@ function clonedSpecial(value, seen) {
   return undefined;
 }
 
-// The prototypes that copies keep: those of structuredClone none but the usual one.
+// The prototypes that copies keep. structuredClone keeps none but the usual one.
 const NONE_KEPT = list();
 let keptPrototypes = NONE_KEPT;
 

@@ -1,10 +1,10 @@
-// console: one line of text per call, to the log of the lane.
+// console: each call writes a line of text to the log of the lane.
 
 const groups = [];
 const counts = new Map();
 const started = new Map();
 
-// A value as a reader of the log wants it: strings bare, objects by their content.
+// A value as text for the log: strings without quotes, objects with their content.
 function inspect(value, depth = 0, seen = []) {
   if (typeof value === "string") return depth === 0 ? value : `'${value}'`;
   if (typeof value === "bigint") return `${value}n`;

@@ -1,4 +1,4 @@
-// Texts and bytes: TextEncoder and TextDecoder, atob and btoa, and the exception that the web's functions throw.
+// TextEncoder and TextDecoder, atob and btoa, and DOMException.
 
 const fromCodes = String.fromCharCode;
 const trimmed = uncurried(String.prototype.trim);
@@ -15,7 +15,7 @@ const lengthOfView = ofDataViews("byteLength");
 const REPLACEMENT = 0xfffd;
 const BYTE_ORDER_MARK = 0xfeff;
 
-// A name of the language, as its own are: not among the keys.
+// Defines a global as built-in ones are: it is not enumerable.
 function expose(name, value) {
   defineProperty(globalThis, name, { __proto__: null, value, writable: true, configurable: true });
 }
@@ -38,7 +38,7 @@ class DOMException extends Error {
 }
 tagged(DOMException, "DOMException");
 
-// Collects the units of a string, in a list whose length is its own.
+// Collects the UTF-16 units of a string, in a list that keeps its own length.
 class Units {
   #text = "";
   #units = blank(0);
@@ -70,7 +70,7 @@ class Units {
 
 // ---- from text to bytes
 
-// The character at a place; half of a pair is U+FFFD.
+// The code point at an index; half of a surrogate pair is U+FFFD.
 function pointAt(text, at) {
   const code = codeAt(text, at);
   if (code < 0xd800 || code > 0xdfff) return code;
@@ -136,7 +136,7 @@ tagged(TextEncoder, "TextEncoder");
 
 // ---- from bytes to text
 
-// Decoders take bytes as they come; `bad` is called, and may throw, for each part that is no text.
+// Decoders take bytes in pieces. They call `bad` for each invalid part; it may throw.
 
 class Utf8 {
   #point = 0;
@@ -160,7 +160,7 @@ class Utf8 {
           if (--missing === 0) units.addPoint(point);
           continue;
         }
-        // It may begin the next character.
+        // The byte may begin the next character.
         missing = 0;
         bad(units);
       }
@@ -226,7 +226,7 @@ class Utf16 {
   }
 }
 
-// What the bytes from 0x80 to 0x9f are.
+// The code points of the bytes from 0x80 to 0x9f.
 const WINDOWS_1252 =
   "\u20ac\x81\u201a\u0192\u201e\u2026\u2020\u2021\u02c6\u2030\u0160\u2039\u0152\x8d\u017d\x8f" +
   "\x90\u2018\u2019\u201c\u201d\u2022\u2013\u2014\u02dc\u2122\u0161\u203a\u0153\x9d\u017e\u0178";
@@ -274,7 +274,7 @@ function bytesUnder(value) {
   return new Uint8Array(value);
 }
 
-// UTF-8 whose faults become U+FFFD.
+// Decodes UTF-8; invalid parts become U+FFFD.
 function textIn(bytes) {
   const length = lengthOf(bytes);
   const units = new Units();
@@ -288,7 +288,7 @@ class TextDecoder {
   #encoding;
   #fatal;
   #ignoreBOM;
-  // Of the stream that is not at its end.
+  // The state of a stream that has not ended.
   #decoder;
   #begun = false;
 
@@ -318,7 +318,7 @@ class TextDecoder {
     const goesOn = Boolean(options?.stream);
     if (this.#decoder === undefined) this.#begun = false;
     const decoder = this.#decoder ?? new DECODERS[this.#encoding]();
-    // What throws ends the stream.
+    // An error ends the stream.
     this.#decoder = undefined;
     const encoding = this.#encoding;
     const bad = this.#fatal

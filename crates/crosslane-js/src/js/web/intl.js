@@ -1,10 +1,10 @@
-// Intl's objects hold memory of ICU, which cannot be in a snapshot; files make them at their top level all the same. So
-// their constructors give objects that make the real one again when it is not there: before a snapshot is taken, the
-// real ones are let go.
+// Objects of Intl hold memory of ICU, which cannot be in a snapshot, but files make such objects at
+// their top level. So the constructors here return stand-ins. A stand-in makes its real object
+// again when it is not there. Before a snapshot is taken, the real objects are released.
 
-// What was made while the file was loaded, to be let go of.
+// The stand-ins that were made while the file was loaded.
 let madeAtLoad = list();
-// The arguments and the real object of each.
+// The arguments and the real object of each stand-in.
 const intlObjects = new WeakMap();
 
 const intlOf = uncurried(WeakMap.prototype.get);
@@ -24,7 +24,7 @@ function letGoOfIntl() {
 
 function standIn(Real) {
   function StandIn(...passed) {
-    // What cannot be made throws here.
+    // Wrong arguments throw here.
     const made = { constructor: Real, passed, real: new Real(...passed) };
     const self = Reflect.construct(Object, [], new.target ?? StandIn);
     intlObjects.set(self, made);
@@ -56,7 +56,7 @@ function standInProperty(key, property) {
         }
       : property;
   }
-  // `format` and `compare` are functions that know their object.
+  // The getters `format` and `compare` return functions that are bound to their object.
   const bound = new WeakMap();
   return {
     ...property,

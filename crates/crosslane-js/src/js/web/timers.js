@@ -1,10 +1,10 @@
-// setTimeout for functions that return promises. A timer lives as long as its batch, and one of a set-up until it is due: all
-// run while something waits for promises.
+// setTimeout and the like, for functions that return promises. A timer lives as long as its batch;
+// a timer of a set-up lives until it is due. Timers run only while a call waits for promises.
 
 const { now } = Date;
 let timers = list();
 let lastTimer = 0;
-// Whether those that are started now are kept for later batches.
+// Whether timers that are started now outlive the batch.
 let timersOutliveBatch = false;
 
 function setTimer(call, milliseconds, repeat, passed) {
@@ -30,19 +30,20 @@ globalThis.setTimeout = (call, milliseconds, ...passed) => setTimer(call, millis
 globalThis.setInterval = (call, milliseconds, ...passed) => setTimer(call, milliseconds, true, passed);
 globalThis.clearTimeout = globalThis.clearInterval = clearTimer;
 
-// Another batch begins, or the same again.
+// Called when a batch begins, or begins again.
 function clearTimers() {
   timersOutliveBatch = false;
   if (timers.length > 0) timers = chosenOf(timers, (timer) => timer.outlivesBatch);
 }
 
-// Something was set up: its timers are those of now, and what its promises start before the next batch.
+// Called after a set-up: its timers outlive the batch, and so do those that its promises start
+// before the next batch.
 function keepTimers() {
   timersOutliveBatch = true;
   for (let i = 0; i < timers.length; i++) timers[i].outlivesBatch = true;
 }
 
-// Calls what is due. Whether anything was.
+// Runs the timers that are due. Returns whether there were any.
 function runTimers() {
   const due = sortIn(
     chosenOf(timers, (timer) => timer.due <= now()),
@@ -63,7 +64,7 @@ function runTimers() {
   return due.length > 0;
 }
 
-// When the first timer is due.
+// The time at which the first timer is due.
 function firstTimer() {
   let first = Infinity;
   for (let i = 0; i < timers.length; i++) first = min(first, timers[i].due);

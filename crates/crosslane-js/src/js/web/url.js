@@ -1,10 +1,11 @@
-// URL and URLSearchParams. The host parses and changes URLs (`url.rs`): each answer is the list of all parts of the URL.
+// URL and URLSearchParams. The host parses and changes URLs (`url.rs`): each answer is the list of
+// all parts of the URL.
 
 const { iterator } = Symbol;
-// The places of the parts.
+// The indices of the parts.
 const [HREF, ORIGIN, PROTOCOL, USERNAME, PASSWORD, HOST, HOSTNAME, PORT, PATHNAME, SEARCH, HASH] =
   Array(11).keys();
-// The host's memory is not counted.
+// Memory of the host does not count for the limit, so the length is limited.
 const LONGEST_URL = 2 ** 21;
 
 function askHost(operation, first, second) {
@@ -14,7 +15,7 @@ function askHost(operation, first, second) {
   return urlParts(operation, first, second);
 }
 
-// A text without halves of pairs.
+// Converts a value to a text without half surrogate pairs.
 function wellFormed(value) {
   const text = `${value}`;
   const { length } = text;
@@ -27,7 +28,7 @@ function wellFormed(value) {
   return text;
 }
 
-// What the classes know of each other.
+// Functions with which the two classes use each other's private fields.
 let linkedTo;
 let readAgain;
 let writeSearch;
@@ -88,7 +89,7 @@ function encodeInto(units, text) {
   }
 }
 
-// The pairs of a query. The list's prototype is empty, as that of `blank`.
+// The name-value pairs of a query. The list has an empty prototype, as `blank` makes it.
 function pairsOf(query) {
   const pairs = blank(0);
   const { length } = query;
@@ -163,7 +164,7 @@ class URLSearchParams {
     return units.finish();
   }
 
-  // Keeps the pairs that `keep` says.
+  // Keeps the pairs for which `keep` returns true.
   #retain(keep) {
     const kept = blank(0);
     for (let index = 0; index < this.#pairs.length; index++) {
@@ -295,7 +296,7 @@ class URL {
     }
   }
 
-  // What a part cannot be leaves the URL as it is.
+  // An invalid value leaves the URL as it is.
   #set(operation, value) {
     this.#parts = askHost(operation, this.#parts[HREF], wellFormed(value)) ?? this.#parts;
   }
