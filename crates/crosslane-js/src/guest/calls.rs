@@ -141,17 +141,8 @@ impl Guest {
         // made.
         let lenient = entry == Entry::Finish || entry == Entry::Update && !function.vectorized;
         let error_policy = if lenient { function.error_policy() } else { ErrorPolicy::default() };
-        let mut arguments = vec![Argument::Word(progress)];
-        columns.iter().for_each(|column| columns::add(column, Argument::Reused, &mut arguments));
-        let mut call = BatchRun {
-            function,
-            guest: self,
-            progress,
-            mishaps: Mishaps::default(),
-            tries: HashMap::new(),
-            error_policy,
-            vectorized: false,
-        };
+        let arguments = columns::arguments(progress, columns, Argument::Reused);
+        let mut call = BatchRun::new(self, function, progress, error_policy, false);
         // Rows that wait for an update come first.
         let mut ended = Ok(());
         if function.vectorized && !matches!(entry, Entry::Update | Entry::Forget) {
@@ -241,8 +232,7 @@ impl Guest {
         bytes: fn(&'a [u8]) -> Argument<'a>,
         progress: &'a AtomicU64,
     ) -> Step<'static> {
-        let mut arguments = vec![Argument::Word(progress)];
-        columns.iter().for_each(|column| columns::add(column, bytes, &mut arguments));
+        let arguments = columns::arguments(progress, columns, bytes);
         self.step(method, &numbers, &arguments, None).map_or_else(|step| step, |_| Step::Done)
     }
 
@@ -381,18 +371,9 @@ impl Guest {
                 return Answer::Failed(Failure { class, message, traceback, ..Failure::default() }, None);
             }
         };
-        let mut arguments = vec![Argument::Word(progress)];
         let bytes = if function.vectorized { Argument::Bytes } else { Argument::Reused };
-        columns.iter().for_each(|column| columns::add(column, bytes, &mut arguments));
-        let mut call = BatchRun {
-            function,
-            guest: self,
-            progress,
-            mishaps: Mishaps::default(),
-            tries: HashMap::new(),
-            error_policy: function.error_policy(),
-            vectorized: function.vectorized,
-        };
+        let arguments = columns::arguments(progress, columns, bytes);
+        let mut call = BatchRun::new(self, function, progress, function.error_policy(), function.vectorized);
         let begun = call.guest.isolate.call(c"begin", &[rows as f64, number as f64], &arguments);
         let ended = call.finish(begun, rows);
         let mishaps = call.mishaps;
@@ -440,7 +421,18 @@ struct BatchRun<'a> {
     vectorized: bool,
 }
 
-impl BatchRun<'_> {
+impl<'a> BatchRun<'a> {
+    fn new(
+        guest: &'a mut Guest,
+        function: &'a Function,
+        progress: &'a AtomicU64,
+        error_policy: ErrorPolicy,
+        vectorized: bool,
+    ) -> Self {
+        let (mishaps, tries) = (Mishaps::default(), HashMap::new());
+        Self { guest, function, progress, mishaps, tries, error_policy, vectorized }
+    }
+
     /// Goes on until there are results. `Err(None)` if nobody waits for them.
     fn finish(
         &mut self,

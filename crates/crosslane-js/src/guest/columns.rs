@@ -4,6 +4,7 @@
 use crate::isolate::Argument;
 use crosslane::Layout;
 use crosslane::batch::Column;
+use std::sync::atomic::AtomicU64;
 
 /// V8 copies a substring of at most this many characters. A longer one keeps the whole string in
 /// memory.
@@ -11,13 +12,21 @@ const COPIED: i32 = 12;
 /// The longest string from which substrings are taken, in bytes.
 const WHOLE: usize = 1 << 20;
 
+/// The arguments of a call with these columns: the word for its progress, and the buffers of the columns. `make` is
+/// how bytes are passed.
+pub(crate) fn arguments<'a>(
+    progress: &'a AtomicU64,
+    columns: &[Column<'a>],
+    make: fn(&'a [u8]) -> Argument<'a>,
+) -> Vec<Argument<'a>> {
+    let mut arguments = vec![Argument::Word(progress)];
+    columns.iter().for_each(|column| add(column, make, &mut arguments));
+    arguments
+}
+
 /// Adds the arguments of a column and its children, in the order of the prelude's readers. `make`
 /// is how their bytes are passed.
-pub(crate) fn add<'a>(
-    column: &Column<'a>,
-    make: fn(&'a [u8]) -> Argument<'a>,
-    arguments: &mut Vec<Argument<'a>>,
-) {
+fn add<'a>(column: &Column<'a>, make: fn(&'a [u8]) -> Argument<'a>, arguments: &mut Vec<Argument<'a>>) {
     arguments.push(column.validity.map_or(Argument::None, make));
     match column.data_type.layout() {
         Layout::Bits | Layout::Fixed(_) => arguments.push(make(column.data)),

@@ -180,10 +180,9 @@ impl Lane {
         function: &Function,
         limit: Option<f64>,
     ) -> Result<(), Option<Failure>> {
-        begin(&self.watched, &self.waker, &raw mut self.lane, call, function, limit);
-        let made = self.guest.set_up(index);
-        end(&self.watched);
-        made
+        work(&self.watched, &self.waker, &raw mut self.lane, call, function, limit, || {
+            self.guest.set_up(index)
+        })
     }
 
     /// Tears down all functions, the last first, within [`CLOSING`]. Failures go to the log,
@@ -200,9 +199,9 @@ impl Lane {
             // Each function has its own time.
             self.lane.progress().set(call.header.exchange as u32, COUNT | index as u32);
             let left = Some(left.as_secs_f64());
-            begin(&self.watched, &self.waker, &raw mut self.lane, call, function, left);
-            let ended = self.guest.tear_down(index);
-            end(&self.watched);
+            let ended = work(&self.watched, &self.waker, &raw mut self.lane, call, function, left, || {
+                self.guest.tear_down(index)
+            });
             match ended {
                 Ok(()) => {}
                 Err(Some(failure)) => {
@@ -228,9 +227,9 @@ impl Lane {
         let (index, rows) = (call.header.function as usize, call.header.rows as usize);
         let lane = &raw mut self.lane;
         let columns = self.lane.columns(types.iter())?;
-        begin(&self.watched, &self.waker, lane, call, function, function.timeout);
-        let answer = self.guest.enter(index, entry, &columns, rows, progress.word());
-        end(&self.watched);
+        let answer = work(&self.watched, &self.waker, lane, call, function, function.timeout, || {
+            self.guest.enter(index, entry, &columns, rows, progress.word())
+        });
         drop(columns);
         tell(&mut self.lane, call, answer)
     }
@@ -248,9 +247,9 @@ impl Lane {
         let progress = progress.word();
         let lane = &raw mut self.lane;
         let columns = self.lane.columns(types.iter())?;
-        begin(&self.watched, &self.waker, lane, call, function, function.timeout);
-        let mut step = self.guest.open(call.header.function as usize, entry, &columns, progress);
-        end(&self.watched);
+        let mut step = work(&self.watched, &self.waker, lane, call, function, function.timeout, || {
+            self.guest.open(call.header.function as usize, entry, &columns, progress)
+        });
         drop(columns);
         // The engine wants all rows of a stream's batch.
         let mut pace = Pace::of(if entry == Entry::Map { MOST_ROWS } else { FIRST });
@@ -277,9 +276,15 @@ impl Lane {
                 }
                 Step::Failed(why) if failure.is_none() => {
                     failure = Some((why, row_at(progress)));
-                    begin(&self.watched, &self.waker, &raw mut self.lane, call, function, Some(CLOSING));
-                    step = self.guest.rest();
-                    end(&self.watched);
+                    step = work(
+                        &self.watched,
+                        &self.waker,
+                        &raw mut self.lane,
+                        call,
+                        function,
+                        Some(CLOSING),
+                        || self.guest.rest(),
+                    );
                     continue;
                 }
                 Step::Failed(_) => {}
@@ -289,18 +294,20 @@ impl Lane {
             if cancelled || failure.is_some() {
                 break;
             }
-            begin(&self.watched, &self.waker, &raw mut self.lane, call, function, function.timeout);
+            let lane = &raw mut self.lane;
             pace.begin();
             let (word, seen) = self.lane.news();
-            step = self.guest.rows(pace.rows(), progress, News(word, seen));
-            end(&self.watched);
+            step = work(&self.watched, &self.waker, lane, call, function, function.timeout, || {
+                self.guest.rows(pace.rows(), progress, News(word, seen))
+            });
             pace.end();
         }
         if !self.guest.is_spent() {
             let limit = function.timeout.map_or(CLOSING, |timeout| timeout.min(CLOSING));
-            begin(&self.watched, &self.waker, &raw mut self.lane, call, function, Some(limit));
-            let closed = self.guest.close(progress);
-            end(&self.watched);
+            let closed =
+                work(&self.watched, &self.waker, &raw mut self.lane, call, function, Some(limit), || {
+                    self.guest.close(progress)
+                });
             // Errors of `finally` blocks are ignored.
             if matches!(closed, Step::Closed) {
                 return Ok(false);
@@ -334,9 +341,9 @@ impl Lane {
         let progress = self.lane.progress().clone();
         let lane = &raw mut self.lane;
         let columns = self.lane.columns(types.unwrap_or(&function.parameters).iter())?;
-        begin(&self.watched, &self.waker, lane, call, function, function.timeout);
-        let answer = self.guest.answer(index, &columns, call.header.rows as usize, progress.word());
-        end(&self.watched);
+        let answer = work(&self.watched, &self.waker, lane, call, function, function.timeout, || {
+            self.guest.answer(index, &columns, call.header.rows as usize, progress.word())
+        });
         drop(columns);
         tell(&mut self.lane, call, answer)
     }
@@ -362,19 +369,23 @@ fn tell(lane: &mut GuestLane, call: Call, answer: Answer<'_>) -> io::Result<bool
     Ok(true)
 }
 
-/// Notes that the isolate begins to work on a call, within `limit` seconds. Only from then on the
-/// watch may answer the call: a lane that cannot read its call ends without an answer.
-fn begin(
+/// Runs the isolate for a call, within `limit` seconds. Only meanwhile the watch may answer the call: a lane that
+/// cannot read its call ends without an answer.
+fn work<T>(
     watched: &Watched,
     waker: &Waker,
     lane: *mut GuestLane,
     call: Call,
     function: &Function,
     limit: Option<f64>,
-) {
+    run: impl FnOnce() -> T,
+) -> T {
     watched.begin(PendingCall { lane, call }, limit, function.memory_limit.unwrap_or(MEMORY as u64));
     // The watch sees the pending call, and does not sleep while there is one.
     waker.begin_call();
+    let done = run();
+    end(watched);
+    done
 }
 
 /// Notes that the isolate has ended its work.

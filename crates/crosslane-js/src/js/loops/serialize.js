@@ -2,18 +2,8 @@
 // states of an aggregate. Shared objects and cycles are preserved. Values that JSON has are written
 // as they are. All others are arrays that begin with their kind.
 
-const UNDEFINED = 0;
-const BIG = 1;
-const ODD = 2;
-const ARRAY = 3;
-const OBJECT = 4;
-const MAP = 5;
-const SET = 6;
-const DATE = 7;
-const VIEW = 8;
-const BUFFER = 9;
-const SEEN = 10;
-const NEGATIVE = 11;
+// The kinds of values that JSON lacks.
+const [UNDEFINED, BIG, ODD, ARRAY, OBJECT, MAP, SET, DATE, VIEW, BUFFER, SEEN, NEGATIVE] = Array(12).keys();
 
 const bufferLetters = (buffer) => {
   const bytes = new Uint8Array(buffer);

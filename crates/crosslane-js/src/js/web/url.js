@@ -282,6 +282,29 @@ class URL {
     writeSearch = (url, search) => {
       url.#parts = askHost("search", url.#parts[HREF], search) ?? url.#parts;
     };
+    for (const [name, place] of Object.entries({
+      protocol: PROTOCOL,
+      username: USERNAME,
+      password: PASSWORD,
+      host: HOST,
+      hostname: HOSTNAME,
+      port: PORT,
+      pathname: PATHNAME,
+      hash: HASH,
+    })) {
+      const { get, set } = Object.getOwnPropertyDescriptor(
+        {
+          get [name]() {
+            return this.#parts[place];
+          },
+          set [name](value) {
+            this.#set(name, value);
+          },
+        },
+        name,
+      );
+      defineProperty(URL.prototype, name, { __proto__: null, get, set, configurable: true });
+    }
   }
 
   static canParse(url, base = undefined) {
@@ -321,62 +344,6 @@ class URL {
     return this.#parts[ORIGIN];
   }
 
-  get protocol() {
-    return this.#parts[PROTOCOL];
-  }
-
-  set protocol(value) {
-    this.#set("protocol", value);
-  }
-
-  get username() {
-    return this.#parts[USERNAME];
-  }
-
-  set username(value) {
-    this.#set("username", value);
-  }
-
-  get password() {
-    return this.#parts[PASSWORD];
-  }
-
-  set password(value) {
-    this.#set("password", value);
-  }
-
-  get host() {
-    return this.#parts[HOST];
-  }
-
-  set host(value) {
-    this.#set("host", value);
-  }
-
-  get hostname() {
-    return this.#parts[HOSTNAME];
-  }
-
-  set hostname(value) {
-    this.#set("hostname", value);
-  }
-
-  get port() {
-    return this.#parts[PORT];
-  }
-
-  set port(value) {
-    this.#set("port", value);
-  }
-
-  get pathname() {
-    return this.#parts[PATHNAME];
-  }
-
-  set pathname(value) {
-    this.#set("pathname", value);
-  }
-
   get search() {
     return this.#parts[SEARCH];
   }
@@ -384,14 +351,6 @@ class URL {
   set search(value) {
     this.#set("search", value);
     if (this.#params !== undefined) readAgain(this.#params, this.#parts[SEARCH]);
-  }
-
-  get hash() {
-    return this.#parts[HASH];
-  }
-
-  set hash(value) {
-    this.#set("hash", value);
   }
 
   toString() {
