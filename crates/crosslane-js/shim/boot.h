@@ -61,6 +61,8 @@ ClIsolate* MakeContext(ClIsolate* self, ClText prelude, ClOutcome* outcome) {
   return self;
 }
 
+}  // namespace
+
 // Isolates of lanes are entered only during a call, so that one thread can use several.
 struct Scopes {
   explicit Scopes(ClIsolate* self)
@@ -75,5 +77,3 @@ struct Scopes {
   v8::Local<v8::Context> context;
   v8::Context::Scope context_scope;
 };
-
-}  // namespace

@@ -73,7 +73,7 @@ const intptr_t external_references[] = {reinterpret_cast<intptr_t>(Print),
 void Forget(ClIsolate* self) {
   self->results.Reset();
   self->failed_with.Reset();
-  self->lent.clear();
+  self->call_buffers.clear();
   self->detached.clear();
   self->reused.clear();
   self->word.Reset();
@@ -81,6 +81,8 @@ void Forget(ClIsolate* self) {
   self->methods.clear();
   self->modules.clear();
 }
+
+}  // namespace
 
 // The state around a call that the program makes.
 struct Entry {
@@ -93,7 +95,7 @@ struct Entry {
     self->isolate->SetStackLimit(reinterpret_cast<uintptr_t>(__builtin_frame_address(0)) - stack);
     Begin(self, outcome);
     // An inner call ends together with the outer call.
-    if (self->depth++ == 0) Spare(self);
+    if (self->depth++ == 0) ForgetTermination(self);
   }
 
   void Leave(ClIsolate* self, bool done, v8::Local<v8::Value> value, ClOutcome* outcome) {
@@ -124,8 +126,8 @@ struct Entry {
       return;
     }
     if (self->depth == 0 && self->reason.exchange(0)) isolate->CancelTerminateExecution();
-    self->given = std::move(encoded);
-    outcome->value = self->given.View();
+    self->result = std::move(encoded);
+    outcome->value = self->result.View();
   }
 
   Scopes scopes;
@@ -137,6 +139,8 @@ struct Entry {
   // Where the thread goes on when the call is given up.
   jmp_buf exit;
 };
+
+namespace {
 
 // Gives up the call of the program that is at work. Its frames are never left in order: they stay
 // as they are, with the isolate and its memory. The call ends, and then the calls around it, none

@@ -53,9 +53,15 @@ void SetPrintStackTrace(void (*)());
 
 namespace {
 
-struct Entry;
-
 v8::Platform* platform = nullptr;
+
+// The message of the RangeError that V8 throws when the allocator refuses memory.
+constexpr char kRefused[] = "Array buffer allocation failed";
+
+}  // namespace
+
+// Types of the fields of ClIsolate: an anonymous namespace in a header would make the compiler warn.
+struct Entry;
 
 // Counts the bytes of array buffers, and refuses memory beyond the isolate's limit.
 class CappedAllocator final : public v8::ArrayBuffer::Allocator {
@@ -100,9 +106,6 @@ class CappedAllocator final : public v8::ArrayBuffer::Allocator {
   }
   std::atomic<size_t> used_{0};
 };
-
-// The message of the RangeError that V8 throws when the allocator refuses memory.
-constexpr char kRefused[] = "Array buffer allocation failed";
 
 struct Freed {
   void operator()(void* data) const { free(data); }
@@ -162,6 +165,8 @@ class Encoded {
   bool lacks_ = false;
 };
 
+namespace {
+
 std::string ToString(v8::Isolate* isolate, v8::Local<v8::Value> value) {
   v8::String::Utf8Value text(isolate, value);
   return *text ? std::string(*text, text.length()) : std::string();
@@ -203,7 +208,7 @@ struct ClIsolate {
   std::map<std::string, v8::Global<v8::Function>> methods;
   v8::Global<v8::Array> results;
   // Buffers that JavaScript has during the call at work only (CL_BYTES).
-  std::vector<v8::Global<v8::ArrayBuffer>> lent;
+  std::vector<v8::Global<v8::ArrayBuffer>> call_buffers;
   // Buffers that only the prelude sees, which each call fills again (CL_REUSED); and the host's
   // word.
   std::map<size_t, v8::Global<v8::ArrayBuffer>> reused;
@@ -231,7 +236,7 @@ struct ClIsolate {
   std::atomic<int64_t> unheard_since{0};
   // The last such request that the isolate's thread knows, and how long the thread had run then.
   int64_t counted_for = 0;
-  int64_t worked_before = 0;
+  int64_t time_before = 0;
   // Whether a method of the prelude runs.
   std::atomic<bool> at_work{false};
   // Whether the call uses more memory than its limit in code that comes to no check.
@@ -247,7 +252,7 @@ struct ClIsolate {
   v8::Global<v8::Value> failed_with;
   // How many values were encoded, and the result of the last call.
   uint32_t encoded = 0;
-  Encoded given;
+  Encoded result;
   // V8's counters, which nobody reads.
   alignas(64) int counter = 0;
   std::string name, message, stack, value, interrupted_at;

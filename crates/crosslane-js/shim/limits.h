@@ -38,7 +38,7 @@ void Terminate(ClIsolate* self, uint32_t reason) {
 // Forgets a reason that was meant for the last call: it must not end the call that begins. Another
 // thread may have set the reason and not yet have called V8, so V8 forgets the termination in any
 // case.
-void Spare(ClIsolate* self) {
+void ForgetTermination(ClIsolate* self) {
   self->reason = 0;
   self->allocator.refused = false;
   self->isolate->CancelTerminateExecution();
@@ -48,14 +48,14 @@ int64_t Now() { return std::chrono::steady_clock::now().time_since_epoch().count
 
 // How long the isolate's thread has run. Time in which the thread waits for a processor does not
 // count.
-int64_t Worked() {
+int64_t ThreadTime() {
   timespec time{};
   clock_gettime(CLOCK_THREAD_CPUTIME_ID, &time);
   return time.tv_sec * 1'000'000'000LL + time.tv_nsec;
 }
 
 // How long code that uses too much memory may run without a check, in nanoseconds.
-constexpr int64_t kPatience = 200'000'000;
+constexpr int64_t kLongestExcess = 200'000'000;
 
 void GiveUp(ClIsolate* self, uint32_t reason);
 
@@ -139,11 +139,11 @@ void LookForExcess(ClIsolate* self, size_t used, bool all_alive) {
   // Another thread may have made the request; that thread's time says nothing.
   if (self->unheard_since != self->counted_for) {
     self->counted_for = self->unheard_since;
-    self->worked_before = Worked();
+    self->time_before = ThreadTime();
   }
   if (asks) return;
   if (!self->unwinding) LowerHardLimit(self);
-  if (used > self->memory_limit && Worked() - self->worked_before > kPatience) {
+  if (used > self->memory_limit && ThreadTime() - self->time_before > kLongestExcess) {
     self->excess = true;
     // Beyond 1.5 times the limit V8 has collected all garbage, so that all of this memory is in
     // use.
@@ -230,18 +230,18 @@ void OutOfMemory(const char* location, bool is_heap) {
 constexpr size_t kList = 256u << 10;
 
 // State of the walk through the frames of `new` that are below its handler.
-struct News {
+struct NewFrames {
   int left = 4;
   bool nothrow = false;
 };
 
-_Unwind_Reason_Code LookAtNew(_Unwind_Context* frame, void* data) {
+_Unwind_Reason_Code VisitFrameOfNew(_Unwind_Context* frame, void* data) {
   using Nothrow = void* (*)(size_t, const std::nothrow_t&);
-  auto* news = static_cast<News*>(data);
+  auto* frames = static_cast<NewFrames*>(data);
   uintptr_t start = _Unwind_GetRegionStart(frame);
-  news->nothrow = start == reinterpret_cast<uintptr_t>(static_cast<Nothrow>(operator new)) ||
-                  start == reinterpret_cast<uintptr_t>(static_cast<Nothrow>(operator new[]));
-  return news->nothrow || --news->left == 0 ? _URC_END_OF_STACK : _URC_NO_REASON;
+  frames->nothrow = start == reinterpret_cast<uintptr_t>(static_cast<Nothrow>(operator new)) ||
+                    start == reinterpret_cast<uintptr_t>(static_cast<Nothrow>(operator new[]));
+  return frames->nothrow || --frames->left == 0 ? _URC_END_OF_STACK : _URC_NO_REASON;
 }
 
 // Whether a call may be given up when `new` finds no memory. (V8's own threads have no isolate, so
@@ -250,9 +250,9 @@ bool MayLeave(ClIsolate* self) {
   if (self->outside) return false;
   // `new (std::nothrow)` turns the exception into null. V8 then frees memory, tries again, and
   // calls `OutOfMemory` if that fails, too.
-  News news;
-  _Unwind_Backtrace(LookAtNew, &news);
-  if (news.nothrow) return false;
+  NewFrames frames;
+  _Unwind_Backtrace(VisitFrameOfNew, &frames);
+  if (frames.nothrow) return false;
   // A call that is given up keeps its locks for ever, and each isolate would wait for a lock of the
   // whole process. If there is memory for something small, then a list that belongs to the isolate
   // was growing. If no call can be given up, the process ends in any case.

@@ -49,7 +49,7 @@ void Begin(ClIsolate* self, ClOutcome* outcome) {
   *outcome = {};
   self->results.Reset();
   self->detached.clear();
-  self->given = Encoded();
+  self->result = Encoded();
   self->interrupted_at.clear();
   self->asked = false;
   self->unheard_since = 0;

@@ -226,7 +226,7 @@ size_t cl_call(ClIsolate* self, const char* method, const double* numbers, size_
   Scopes scopes(self);
   v8::Isolate* isolate = self->isolate;
   Begin(self, outcome);
-  Spare(self);
+  ForgetTermination(self);
   v8::TryCatch caught(isolate);
   std::vector<v8::Local<v8::Value>> arguments, passed;
   for (size_t index = 0; index < number_count; index++) {
@@ -280,14 +280,14 @@ void cl_results(ClIsolate* self, ClValue* results, size_t count) {
 }
 
 void cl_detach(ClIsolate* self) {
-  if (self->lent.empty()) return;
+  if (self->call_buffers.empty()) return;
   Scopes scopes(self);
-  for (auto& lent : self->lent) {
-    v8::Local<v8::ArrayBuffer> buffer = lent.Get(self->isolate);
+  for (auto& handle : self->call_buffers) {
+    v8::Local<v8::ArrayBuffer> buffer = handle.Get(self->isolate);
     self->detached.push_back(buffer->GetBackingStore());
     buffer->Detach();
   }
-  self->lent.clear();
+  self->call_buffers.clear();
 }
 
 void cl_read_string(ClIsolate* self, size_t result, uint8_t* latin1, uint16_t* utf16) {

@@ -50,8 +50,8 @@ typedef struct {
   ClText name;
   ClText message;
   ClText stack;
-  ClText value;   // the result, if it was a text
-  double number;  // the result, if it was a number
+  ClText value;   // the result, if it is a text
+  double number;  // the result, if it is a number
 } ClOutcome;
 
 // CL_MEMORY: the isolate uses more memory than its limit. CL_NO_MEMORY: the process has no memory
@@ -76,10 +76,10 @@ enum {
 typedef struct {
   uint32_t kind;
   const uint8_t* data;
-  size_t length;           // bytes; of CL_UTF16 characters
-  const int32_t* offsets;  // where each string begins and ends in `data`
-  size_t count;            // strings; of a result of kind CL_LATIN1 its bytes as UTF-8
-  double number;           // of strings, how many bytes those have at least that are made
+  size_t length;           // bytes; for CL_UTF16, units
+  const int32_t* offsets;  // the bounds of the strings in `data`
+  size_t count;            // strings; for a result of kind CL_LATIN1, its size in UTF-8
+  double number;           // for strings, the least size in bytes of those that are made
 } ClValue;
 
 void cl_initialize(ClText flags);

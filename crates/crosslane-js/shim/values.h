@@ -53,7 +53,7 @@ v8::MaybeLocal<v8::Value> ToJs(ClIsolate* self, const ClValue& value, size_t pla
       [[fallthrough]];
     case CL_BYTES:
       if (!Copied(self, value, value.length).ToLocal(&buffer)) return {};
-      self->lent.emplace_back(isolate, buffer);
+      self->call_buffers.emplace_back(isolate, buffer);
       return buffer;
     case CL_WORD:
       // Only this memory is shared with the host.

@@ -85,7 +85,7 @@ impl Host {
 }
 
 /// # Safety
-/// `host` must be what [`Host::table`] gave, and its box alive.
+/// `host` must be the pointer of [`Host::table`], and its box alive.
 unsafe fn host<'a>(host: *mut c_void) -> &'a Host {
     // SAFETY: the caller guarantees it; a host is only ever shared.
     unsafe { &*host.cast() }
@@ -483,7 +483,7 @@ mod tests {
     use crosslane::Failure;
 
     #[test]
-    fn a_refusal_is_plain_text() {
+    fn errors_are_plain_text() {
         let failure = Failure {
             class: "TypeError".into(),
             message: "no \"a\"".into(),

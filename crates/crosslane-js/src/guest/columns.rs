@@ -12,8 +12,8 @@ const COPIED: i32 = 12;
 /// The longest string from which substrings are taken, in bytes.
 const WHOLE: usize = 1 << 20;
 
-/// The arguments of a call with these columns: the word for its progress, and the buffers of the columns. `make` is
-/// how bytes are passed.
+/// The arguments of a call with these columns: the word for its progress, and the buffers of the
+/// columns. `make` is how bytes are passed.
 pub(crate) fn arguments<'a>(
     progress: &'a AtomicU64,
     columns: &[Column<'a>],

@@ -42,7 +42,7 @@ pub enum Step<'a> {
     Closed,
 }
 
-/// How a guest notices during a scan that the engine has sent a message: a word, and the value that the word had
-/// without a message.
+/// How a guest notices during a scan that the engine has sent a message: a word, and the value that
+/// the word had without a message.
 #[derive(Debug, Clone, Copy)]
 pub struct News<'a>(pub &'a AtomicU64, pub u64);

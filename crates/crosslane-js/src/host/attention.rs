@@ -50,7 +50,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_watch_sleeps_when_no_call_was_at_work_for_a_while_and_is_woken_once() {
+    fn a_watch_sleeps_after_a_time_without_calls_and_is_woken_once() {
         let attention = Attention::new();
         let long_ago = Instant::now().checked_sub(QUIET * 2).expect("the machine has run for so long");
         let mut last = long_ago;

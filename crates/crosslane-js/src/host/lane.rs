@@ -132,7 +132,7 @@ impl Lane {
             match self.set_up_one(call, index, function, Some(time)) {
                 Ok(()) => self.lane.progress().set(call.header.exchange as u32, COUNT),
                 // No row was begun, so that `retries` and `on_error` do not apply.
-                failed => return tell(&mut self.lane, call, done(failed)),
+                failed => return send_answer(&mut self.lane, call, answer_without_results(failed)),
             }
         }
         let entry = call.entry().and_then(|entry| Some((entry, function.takes(entry)?)));
@@ -169,7 +169,11 @@ impl Lane {
                 break;
             }
         }
-        tell(&mut self.lane, call, done(first.map_or(Ok(()), |failure| Err(Some(failure)))))
+        send_answer(
+            &mut self.lane,
+            call,
+            answer_without_results(first.map_or(Ok(()), |failure| Err(Some(failure)))),
+        )
     }
 
     /// Sets up a function within `limit` seconds, as [`Guest::set_up`] does.
@@ -212,7 +216,11 @@ impl Lane {
                 Err(None) => return Ok(false),
             }
         }
-        tell(&mut self.lane, call, done(first.map_or(Ok(()), |failure| Err(Some(failure)))))
+        send_answer(
+            &mut self.lane,
+            call,
+            answer_without_results(first.map_or(Ok(()), |failure| Err(Some(failure)))),
+        )
     }
 
     /// Runs an entry of an aggregate. False if the engine no longer waits.
@@ -231,7 +239,7 @@ impl Lane {
             self.guest.enter(index, entry, &columns, rows, progress.word())
         });
         drop(columns);
-        tell(&mut self.lane, call, answer)
+        send_answer(&mut self.lane, call, answer)
     }
 
     /// Sends the batches of a scan until the last one, or until the engine wants no more. False if
@@ -345,12 +353,12 @@ impl Lane {
             self.guest.answer(index, &columns, call.header.rows as usize, progress.word())
         });
         drop(columns);
-        tell(&mut self.lane, call, answer)
+        send_answer(&mut self.lane, call, answer)
     }
 }
 
 /// The answer of a call without results.
-fn done(ended: Result<(), Option<Failure>>) -> Answer<'static> {
+fn answer_without_results(ended: Result<(), Option<Failure>>) -> Answer<'static> {
     match ended {
         Ok(()) => Answer::Nothing(Mishaps::default()),
         Err(Some(failure)) => Answer::Failed(failure, None),
@@ -359,7 +367,7 @@ fn done(ended: Result<(), Option<Failure>>) -> Answer<'static> {
 }
 
 /// Sends an answer. False if the engine no longer waits.
-fn tell(lane: &mut GuestLane, call: Call, answer: Answer<'_>) -> io::Result<bool> {
+fn send_answer(lane: &mut GuestLane, call: Call, answer: Answer<'_>) -> io::Result<bool> {
     match answer {
         Answer::Done(results, mishaps) => lane.succeed(call, &results, mishaps)?,
         Answer::Nothing(mishaps) => lane.succeed(call.with_rows(0), &(), mishaps)?,
@@ -369,8 +377,8 @@ fn tell(lane: &mut GuestLane, call: Call, answer: Answer<'_>) -> io::Result<bool
     Ok(true)
 }
 
-/// Runs the isolate for a call, within `limit` seconds. Only meanwhile the watch may answer the call: a lane that
-/// cannot read its call ends without an answer.
+/// Runs the isolate for a call, within `limit` seconds. The watch may answer the call only during
+/// this time: a lane that cannot read its call ends without an answer.
 fn work<T>(
     watched: &Watched,
     waker: &Waker,
@@ -451,7 +459,7 @@ fn boot(library: &Arc<Library>, log: &Arc<File>, watched: &Arc<Watched>) -> io::
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::host::watch::Seen;
+    use crate::host::watch::LastLook;
     use crate::isolate::Handle;
     use crosslane::Address;
     use crosslane::batch::BATCH;
@@ -461,7 +469,7 @@ mod tests {
 
     /// If it waited, the watch of all lanes would wait, too.
     #[test]
-    fn the_end_of_a_process_does_not_wait_for_an_engine_that_takes_nothing() {
+    fn the_end_of_a_process_does_not_wait_for_a_full_ring() {
         for is_full in [true, false] {
             let (mut engine, mut guest) = both_ends(4096);
             if is_full {
@@ -484,7 +492,7 @@ mod tests {
     /// The progress of a set-up and of the call after it is the same: all rows. The progress
     /// between them is too short to be seen.
     #[test]
-    fn a_call_has_not_the_time_of_its_set_up() {
+    fn the_time_of_a_set_up_does_not_count_for_the_call() {
         let (mut engine, mut guest) = both_ends(4096);
         engine.submit(Address::call(0), 1, &()).unwrap().unwrap();
         let call = guest.next_call().unwrap().unwrap();
@@ -495,20 +503,20 @@ mod tests {
         *lock(&watched.handle) = Some(handle);
         let lane = &raw mut guest;
         let seconds = |seconds: u64| seconds * 1_000_000_000;
-        let mut seen = Seen::default();
+        let mut last = LastLook::default();
         for limit in [5, 1] {
             watched.begin(PendingCall { lane, call }, Some(limit as f64), 0);
-            watched.look(&mut seen);
-            assert!(!seen.noting, "it has only begun");
-            seen.since -= seconds(limit) - seconds(1) / 2;
-            watched.look(&mut seen);
-            assert!(!seen.noting, "it has half a second left");
+            watched.look(&mut last);
+            assert!(!last.stack_requested, "it has only begun");
+            last.since -= seconds(limit) - seconds(1) / 2;
+            watched.look(&mut last);
+            assert!(!last.stack_requested, "it has half a second left");
             end(&watched);
         }
         watched.begin(PendingCall { lane, call }, Some(1.0), 0);
-        watched.look(&mut seen);
-        seen.since -= seconds(1);
-        watched.look(&mut seen);
-        assert!(seen.noting);
+        watched.look(&mut last);
+        last.since -= seconds(1);
+        watched.look(&mut last);
+        assert!(last.stack_requested);
     }
 }

@@ -50,7 +50,7 @@ pub(crate) fn load(path: &Path, time: Duration) -> Result<Library, Failure> {
     for line in lines {
         match line {
             Line::Loaded => loaded = true,
-            Line::Cold { declared: said, text } => declared = Some((said, text)),
+            Line::Cold { declared: found, text } => declared = Some((found, text)),
             Line::Warm => warm = true,
             Line::Failed { failure } => return Err(failure),
         }
@@ -119,26 +119,26 @@ fn child(path: &Path, time: Duration, blobs: &[OwnedFd; 2], pipe: File) -> io::R
     // Stdout belongs to `check`, and V8 writes to stdout before it gives up.
     rustix::stdio::dup2_stdout(io::stderr())?;
     let pipe = Arc::new(pipe);
-    let say = |line: &Line| -> io::Result<()> {
+    let report = |line: &Line| -> io::Result<()> {
         let mut text = serde_json::to_vec(line)?;
         text.push(b'\n');
         (&*pipe).write_all(&text)
     };
-    let mut told = Ok(());
+    let mut reported = Ok(());
     let loaded = library::load(path, time, Child { pipe: Arc::clone(&pipe) }, |stage| {
-        told = match stage {
-            Stage::Loaded => say(&Line::Loaded),
+        reported = match stage {
+            Stage::Loaded => report(&Line::Loaded),
             Stage::Cold(snapshot, declared, text) => put(&blobs[0], snapshot)
-                .and_then(|()| say(&Line::Cold { declared: declared.to_owned(), text: text.to_owned() })),
+                .and_then(|()| report(&Line::Cold { declared: declared.to_owned(), text: text.to_owned() })),
         };
     });
-    told?;
+    reported?;
     match loaded {
         Ok((snapshot, _)) => {
             put(&blobs[1], &snapshot)?;
-            say(&Line::Warm)
+            report(&Line::Warm)
         }
-        Err(failure) => say(&Line::Failed { failure: failure.bounded() }),
+        Err(failure) => report(&Line::Failed { failure: failure.bounded() }),
     }
 }
 

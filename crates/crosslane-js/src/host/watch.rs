@@ -3,10 +3,10 @@
 //! V8 counts its heap and its array buffers, and this crate checks them at collections. V8 does not
 //! count the memory of its parsers, its compilers and ICU (`JSON.parse`, `split`, `normalize`, a
 //! regular expression of 10 MB), nor a single large string before it is filled. Such work comes to
-//! no check, and that is how the watch finds it. The watch requests a sign that the call comes to
-//! checks. Without a sign at the next look, it counts the pages that the kernel has given to the
-//! lane's thread since the request. These pages belong to this call, whatever the other lanes do.
-//! Memory that V8 keeps without working on it, V8 counts.
+//! no check, and so the watch finds it: the watch requests a sign that the call comes to checks.
+//! Without a sign at the next look, it counts the pages that the kernel has given to the lane's
+//! thread since the request. These pages belong to this call, whatever the other lanes do. V8
+//! counts the memory that it keeps without working on it.
 //!
 //! | the pages exceed | what follows |
 //! |---|---|
@@ -34,7 +34,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 /// How long V8 may take to note the stack before it is stopped without one.
-const NOTE: Duration = Duration::from_millis(100);
+const STACK_TIME: Duration = Duration::from_millis(100);
 
 /// How long a call may run after it used up its memory. In code that comes to no check, it may fill
 /// a table for minutes. Only time in which its thread runs counts: on a busy machine a call that
@@ -77,16 +77,16 @@ pub(crate) struct Watched {
 
 /// The state of a lane when the watch looked last.
 #[derive(Debug, Default)]
-pub(crate) struct Seen {
+pub(crate) struct LastLook {
     pub(super) works: u64,
     pub(super) progress: (u32, u32),
     pub(super) attempt: Option<u64>,
     pub(super) since: u64,
-    pub(super) noting: bool,
+    pub(super) stack_requested: bool,
     /// When the call at work had used up its memory, and how long its thread had run then.
     pub(super) excess_since: Option<(Instant, Duration)>,
     /// The pages of the lane's thread, in bytes, when the call at work was asked for a sign.
-    pub(super) given: Option<u64>,
+    pub(super) faulted_at_request: Option<u64>,
 }
 
 /// The call at work. The thread that takes it answers the call: the lane when the call is done, or
@@ -139,67 +139,67 @@ impl Watched {
     }
 
     /// Ends a row that takes too much time, and the process of a call that takes too much memory.
-    pub(crate) fn look(&self, seen: &mut Seen) {
+    pub(crate) fn look(&self, last: &mut LastLook) {
         let handle = lock(&self.handle).clone();
-        let too_much = handle.as_ref().is_some_and(|handle| self.look_at_pages(handle, seen));
+        let too_much = handle.as_ref().is_some_and(|handle| self.look_at_pages(handle, last));
         let pending = handle.as_ref().and_then(|handle| handle.pending());
         let attempt = handle.as_ref().and_then(|handle| handle.attempt());
         if pending != Some(Reason::Memory) {
-            seen.excess_since = None;
-        } else if too_much || self.is_excess_for_long(seen) {
+            last.excess_since = None;
+        } else if too_much || self.is_excess_for_long(last) {
             if self.fail_pending_call(Reason::Memory, "a call used up its memory and could not be ended") {
                 std::process::abort();
             }
-            seen.excess_since = None;
+            last.excess_since = None;
         }
         let word = self.progress.word().load(Relaxed);
         let (now, limit, progress) = (now(), self.limit.load(Acquire), self.progress.get());
         let works = self.works.load(Relaxed);
-        let same = (works, progress, attempt) == (seen.works, seen.progress, seen.attempt);
+        let same = (works, progress, attempt) == (last.works, last.progress, last.attempt);
         if limit == 0 || attempt.is_none() || !same {
-            (seen.works, seen.progress, seen.attempt) = (works, progress, attempt);
-            (seen.since, seen.noting) = (now, false);
+            (last.works, last.progress, last.attempt) = (works, progress, attempt);
+            (last.since, last.stack_requested) = (now, false);
             return;
         }
-        let late = if seen.noting { NOTE.as_nanos() as u64 } else { limit };
-        if now.saturating_sub(seen.since) >= late {
+        let late = if last.stack_requested { STACK_TIME.as_nanos() as u64 } else { limit };
+        if now.saturating_sub(last.since) >= late {
             self.late.store(word, Relaxed);
-            self.end(Reason::Timeout, !seen.noting);
+            self.end(Reason::Timeout, !last.stack_requested);
             // The row now ends, or V8 comes to no check.
-            (seen.since, seen.noting) = (now, !seen.noting);
+            (last.since, last.stack_requested) = (now, !last.stack_requested);
         }
     }
 
     /// Whether a call has not ended in the time that it had for that.
-    pub(super) fn is_excess_for_long(&self, seen: &mut Seen) -> bool {
-        let worked = thread_memory::worked_by(self.thread);
-        let (since, before) = *seen.excess_since.get_or_insert_with(|| (Instant::now(), worked));
+    pub(super) fn is_excess_for_long(&self, last: &mut LastLook) -> bool {
+        let worked = thread_memory::cpu_time(self.thread);
+        let (since, before) = *last.excess_since.get_or_insert_with(|| (Instant::now(), worked));
         worked.saturating_sub(before) > LONGEST_EXCESS || since.elapsed() > WAITING
     }
 
     /// Ends a call that fills too much memory and comes to no check. Returns whether the process
     /// must end at once.
-    pub(super) fn look_at_pages(&self, handle: &Handle, seen: &mut Seen) -> bool {
+    pub(super) fn look_at_pages(&self, handle: &Handle, last: &mut LastLook) -> bool {
         match handle.sign() {
             Some(false) => {}
             Some(true) => {
-                seen.given = Some(thread_memory::faulted_by(self.thread));
+                last.faulted_at_request = Some(thread_memory::faulted_bytes(self.thread));
                 return false;
             }
             None => {
-                seen.given = None;
+                last.faulted_at_request = None;
                 return false;
             }
         }
         // V8 may have requested the sign by itself.
-        let Some(given) = seen.given else { return false };
-        let filled = thread_memory::faulted_by(self.thread).saturating_sub(given);
+        let Some(before) = last.faulted_at_request else { return false };
+        let filled = thread_memory::faulted_bytes(self.thread).saturating_sub(before);
         let limit = self.memory.load(Relaxed);
         let most = limit.saturating_add(limit / 2).saturating_add(ROOM);
         if filled <= most {
             return false;
         }
-        let filled = filled.min(thread_memory::held());
+        let filled = filled.min(thread_memory::own_bytes());
         if filled > most {
             handle.end(Reason::Memory, true);
         }

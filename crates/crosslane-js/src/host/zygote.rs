@@ -2,13 +2,13 @@
 //!
 //! The main thread loads the library. Then it waits for requests of the engine, for the lanes'
 //! sockets (a lane ends when its socket closes), and for the time, to end calls that take too long.
-//! Each lane boots its isolate on its own thread. If a lane cannot be ended within [`STUBBORN`],
-//! the process ends, and the calls of its other lanes are made again in another process. See
-//! `docs/protocol.md` for the messages.
+//! Each lane boots its isolate on its own thread. If a lane cannot be ended within
+//! [`LONGEST_CLOSE`], the process ends, and the calls of its other lanes are made again in another
+//! process. See `docs/protocol.md` for the messages.
 
 use super::lane::Lane;
 use super::waker::Waker;
-use super::watch::{Seen, Watched};
+use super::watch::{LastLook, Watched};
 use crate::host::attention::Attention;
 use crate::host::loader;
 use crate::isolate;
@@ -30,7 +30,7 @@ const CONTROL: i32 = 3;
 /// How long the load of a file may take in `check`.
 const CHECK: Duration = Duration::from_secs(120);
 /// How long a call may go on after its engine closed the lane.
-const STUBBORN: Duration = Duration::from_secs(2);
+const LONGEST_CLOSE: Duration = Duration::from_secs(2);
 /// The stack of a lane's thread: that of JavaScript, and more for V8 and this program.
 const STACK: usize = isolate::STACK + (4 << 20);
 /// The system kills lanes before the database when it runs out of memory.
@@ -41,7 +41,7 @@ struct Thread {
     /// Shows that the engine has closed the lane.
     socket: OwnedFd,
     watched: Arc<Watched>,
-    seen: Seen,
+    last_look: LastLook,
     closed: Option<Instant>,
 }
 
@@ -199,8 +199,8 @@ fn serve(control: &ControlSocket, interrupts: &OwnedFd, library: &Arc<Library>) 
         threads.retain(|thread| !thread.watched.ended.load(std::sync::atomic::Ordering::Relaxed));
         for thread in &mut threads {
             match thread.closed {
-                None => thread.watched.look(&mut thread.seen),
-                Some(since) if since.elapsed() > STUBBORN && thread.watched.is_at_work() => {
+                None => thread.watched.look(&mut thread.last_look),
+                Some(since) if since.elapsed() > LONGEST_CLOSE && thread.watched.is_at_work() => {
                     eprintln!("crosslane: a call that cannot be ended; its process ends");
                     std::process::abort();
                 }
@@ -220,8 +220,8 @@ fn serve(control: &ControlSocket, interrupts: &OwnedFd, library: &Arc<Library>) 
             match control.receive()? {
                 Some((Request::Fork { lane, spin_microseconds }, fds)) => {
                     let spin = Duration::from_micros(spin_microseconds);
-                    let told = (booted.clone(), Arc::clone(&waker));
-                    fork(control, library, lane, fds, spin, told)?;
+                    let shared = (booted.clone(), Arc::clone(&waker));
+                    fork(control, library, lane, fds, spin, shared)?;
                 }
                 // The closed socket of a lane ends its thread.
                 Some((Request::Unfork { .. }, _)) => {}
@@ -256,7 +256,8 @@ fn fork(
             Err(error) => return reports.send(&Report::Unforked { lane, message: error.to_string() }),
         };
         let watched = Arc::clone(&made.watched);
-        let thread = Thread { socket, watched: Arc::clone(&watched), seen: Seen::default(), closed: None };
+        let thread =
+            Thread { socket, watched: Arc::clone(&watched), last_look: LastLook::default(), closed: None };
         let _ = booted.send(thread);
         waker.wake()?;
         reports.send(&Report::Forked { lane })?;

@@ -65,7 +65,7 @@ impl Builder {
         Ok(())
     }
 
-    /// The snapshot of what was loaded.
+    /// The snapshot of the loaded library.
     pub(crate) fn snapshot(self) -> Snapshot {
         Snapshot::made(self.isolate.into_snapshot())
     }
@@ -100,7 +100,7 @@ struct Deadline {
 
 impl Deadline {
     /// How long V8 may take to note the stack before it is stopped without one.
-    const NOTE: Duration = Duration::from_millis(100);
+    const STACK_TIME: Duration = Duration::from_millis(100);
 
     fn new(handle: &Arc<Handle>, time: Duration) -> Self {
         let (cancel, cancelled) = mpsc::channel();
@@ -110,7 +110,7 @@ impl Deadline {
             let mut stack = true;
             while let Err(mpsc::RecvTimeoutError::Timeout) = cancelled.recv_timeout(wait) {
                 handle.end(Reason::Timeout, stack);
-                wait = Self::NOTE;
+                wait = Self::STACK_TIME;
                 stack = false;
             }
         });

@@ -22,7 +22,7 @@ impl HostBox {
 }
 
 /// # Safety
-/// `host` must be what [`HostBox::table`] gave, and its box alive and not in use.
+/// `host` must be the pointer of [`HostBox::table`], and its box alive and not in use.
 unsafe fn host<'a>(host: *mut c_void) -> &'a mut HostBox {
     // SAFETY: the caller guarantees it.
     unsafe { &mut *host.cast() }

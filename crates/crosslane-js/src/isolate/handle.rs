@@ -73,7 +73,8 @@ impl Handle {
         }
     }
 
-    /// Whether the call that runs now has come to a check since this was last asked; `None` without a call.
+    /// Whether the call that runs now has come to a check since the last request for a sign, and
+    /// requests it again; `None` without a call.
     pub(crate) fn sign(&self) -> Option<bool> {
         let state = self.lock();
         // SAFETY: the isolate lives as long as the lock is held.

@@ -34,8 +34,8 @@ impl fmt::Debug for Isolate {
 }
 
 impl Isolate {
-    /// Boots from a snapshot. `memory` is the limit for the heap and array buffers together, in bytes;
-    /// `most` the highest that [`Isolate::limit_memory`] will set.
+    /// Boots from a snapshot. `memory` is the limit of the heap and array buffers together, in
+    /// bytes; `most` is the highest limit that [`Isolate::limit_memory`] will set.
     ///
     /// # Errors
     /// If the process has no room for it.

@@ -1,9 +1,9 @@
-//! An isolate: one heap of JavaScript objects, used by one thread at a time. This folder wraps the C interface of
-//! `shim/shim.h`.
+//! An isolate: one heap of JavaScript objects, used by one thread at a time. This folder wraps the
+//! C interface of `shim/shim.h`.
 //!
-//! An isolate calls methods of the prelude (`src/js`), which holds the library's functions. Any thread that has
-//! the isolate's [`Handle`] can end a call at any time: the call then fails as [`Thrown::Ended`], and the isolate
-//! can be used again.
+//! An isolate calls methods of the prelude (`src/js`), which holds the library's functions. Any
+//! thread that has the isolate's [`Handle`] can end a call at any time: the call then fails as
+//! [`Thrown::Ended`], and the isolate can be used again.
 //!
 //! | file | what is in it | which thread runs it |
 //! |---|---|---|

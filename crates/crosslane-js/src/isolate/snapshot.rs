@@ -36,7 +36,7 @@ impl fmt::Debug for Snapshot {
 impl Drop for Snapshot {
     fn drop(&mut self) {
         if matches!(self.owner, Owner::V8) {
-            // SAFETY: the shim made it, and isolates that boot from it keep it alive.
+            // SAFETY: the shim made the blob, and isolates that boot from it keep it alive.
             unsafe { ffi::cl_free_blob(self.blob) }
         }
     }

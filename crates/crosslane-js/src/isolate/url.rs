@@ -91,7 +91,7 @@ mod tests {
     }
 
     #[test]
-    fn a_part_that_cannot_be_changes_nothing() {
+    fn an_invalid_part_changes_nothing() {
         assert_eq!(answer("port", "mailto:a@b", "1"), None);
         let changed = answer("pathname", "http://a/b", "c\nd").unwrap();
         assert!(changed.starts_with("http://a/cd\n"), "{changed:?}");

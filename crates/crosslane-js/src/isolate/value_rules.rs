@@ -96,7 +96,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_prelude_has_the_numbers_and_words_of_the_guests_in_rust() {
+    fn the_prelude_has_the_limits_and_messages_of_the_guests_in_rust() {
         let source = source();
         let rules = source.strip_prefix("const RULES = ").unwrap().strip_suffix(";\n").unwrap();
         let rules: Value = serde_json::from_str(rules).unwrap();

@@ -350,7 +350,7 @@ fn functions(declared: &str) -> Result<Vec<Function>, Failure> {
     Ok(functions)
 }
 
-/// Whether what declares the function fits its signature.
+/// Whether the kind of the declaration fits the function's signature.
 fn check(function: &Function, signature: &Signature) -> Result<(), String> {
     let Signature { name, .. } = signature;
     match (function.kind, signature.table) {

@@ -1,5 +1,5 @@
-//! A library: a JavaScript file and the modules that it imports. The loading process runs this code once, makes a
-//! snapshot, and ends; the lanes' isolates boot from the snapshot.
+//! A library: a JavaScript file and the modules that it imports. The loading process runs this code
+//! once, makes a snapshot, and ends; the lanes' isolates boot from the snapshot.
 //!
 //! | file | what is in it |
 //! |---|---|

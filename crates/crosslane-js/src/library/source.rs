@@ -84,7 +84,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_read_has_a_place() {
+    fn the_error_of_a_wrong_file_has_a_place() {
         assert_eq!(read("a.json", "{\n]").unwrap_err().place, Some((2, 1)));
     }
 

@@ -56,7 +56,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_more_than_types_has_a_place() {
+    fn errors_have_a_place() {
         let wrong = strip_types("const a: = 1;".to_owned()).unwrap_err();
         assert_eq!(wrong.place.map(|(line, _)| line), Some(1));
         let not_only_types = strip_types("\nenum A { B }\n".to_owned()).unwrap_err();

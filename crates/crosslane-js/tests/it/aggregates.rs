@@ -7,7 +7,8 @@ use crosslane_js::guest::{Answer, Guest};
 use std::sync::atomic::AtomicU64;
 use std::sync::mpsc;
 
-/// Does an entry of an aggregate with columns; its results as integers, or the failure's text.
+/// Runs an entry of an aggregate with columns. Returns its results as integers and the number of
+/// errors, or the failure's text.
 fn enter(guest: &mut Guest, entry: Entry, columns: &[Vec<i64>]) -> Result<(Vec<Option<i64>>, u32), String> {
     let rows = columns[0].len();
     let built: Vec<ColumnBuilder> = columns
@@ -64,7 +65,7 @@ fn states_are_updated_combined_and_finished() {
             enter(guest, Entry::Finish, &[vec![0, 1, 2, 7]]).unwrap().0,
             [Some(3), Some(10), Some(100), Some(0)]
         );
-        // A source that is kept is another value from then on.
+        // A source that is kept is independent of the target from then on.
         combine(guest, 3, 1, true);
         enter(guest, Entry::Update, &[vec![3], vec![5]]).unwrap();
         combine(guest, 0, 2, false);
@@ -82,7 +83,7 @@ fn states_are_updated_combined_and_finished() {
     }
 }
 
-/// What a state is as text.
+/// Saves a state as text.
 fn saved(guest: &mut Guest, state: i64) -> Option<String> {
     let request = frame(&[&integers(&[Some(state)])], 1);
     let types = [DataType::BigInt];
@@ -95,7 +96,7 @@ fn saved(guest: &mut Guest, state: i64) -> Option<String> {
     saved.is_valid(0).then(|| String::from_utf8(saved.bytes(0).to_vec()).unwrap())
 }
 
-/// Adds a state that was saved to another.
+/// Merges a saved state into another.
 fn load_state(guest: &mut Guest, state: i64, text: &str) {
     let request = frame(&[&integers(&[Some(state)]), &texts(&[Some(text)])], 1);
     let types = [DataType::BigInt, DataType::Varchar];
@@ -120,7 +121,8 @@ fn states_travel_as_text() {
     }
 }
 
-/// A counter in an object without a prototype has no methods for words that it has not seen.
+/// An object without a prototype that counts words has no methods, so that a word such as
+/// `constructor` is new to it.
 #[test]
 fn states_without_a_prototype_stay_so() {
     for (start, words) in [("Object.create(null)", "s"), ("({ words: Object.create(null) })", "s.words")] {
@@ -137,7 +139,7 @@ fn states_without_a_prototype_stay_so() {
         let update = |guest: &mut Guest, state, x| {
             enter(guest, Entry::Update, &[vec![state], vec![x]]).unwrap();
         };
-        // Of an empty state, and of one with a word.
+        // The first state is empty, the second one has a word.
         for (state, x, before, after) in [(0, 0, -1, 5), (10, 7, 7, 12)] {
             update(guest, state, x);
             combine(guest, state + 1, state, true);
@@ -153,7 +155,7 @@ fn states_without_a_prototype_stay_so() {
 }
 
 #[test]
-fn rows_of_a_large_batch_wait_for_their_columns() {
+fn a_vectorized_update_takes_large_batches() {
     let mut fixture = load(TOTALS[2]).unwrap();
     let guest = &mut fixture.guest;
     let rows = 50_000;
@@ -179,7 +181,7 @@ fn a_guest_has_states_until_all_are_forgotten() {
         assert!(!guest.has_states());
         enter(guest, Entry::Update, &[vec![2], vec![100]]).unwrap();
         assert!(guest.has_states());
-        // What a row of another function uses up is its own error.
+        // A row of another function that uses too much memory fails alone.
         assert_eq!(call(guest, 1, &[Some(1), Some(2), Some(3)]), Ok(vec![Some(1), None, Some(3)]));
         assert!(guest.is_spent() && guest.has_states());
     }

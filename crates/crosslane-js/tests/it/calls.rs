@@ -1,4 +1,4 @@
-//! Values of all sizes go into functions and come back.
+//! Calls with values of all sizes.
 
 use crate::support::{call, call_with_texts, load};
 
@@ -13,7 +13,7 @@ fn texts_of_all_lengths_come_back() {
     for function in 0..2 {
         for values in [
             &short[..],
-            // Mostly long ones; none; and what is no ASCII, or no Latin-1.
+            // Mostly long texts; no texts; texts that are not ASCII, or not Latin-1.
             &[Some("0123456789abc"), None, Some(&long), Some("a")],
             &[Some("a"), Some("b"), Some(&long), Some("0123456789abc"), Some("c"), Some(&long), Some("d")],
             &[],
@@ -30,7 +30,7 @@ fn texts_of_all_lengths_come_back() {
 }
 
 #[test]
-fn a_text_that_is_kept_keeps_no_batch() {
+fn a_stored_text_does_not_keep_its_batch_alive() {
     let text = "const kept = [];
         udf('keep(x VARCHAR) -> VARCHAR', { memory_limit: '20 MB' }, (x) => {
           if (x < '01') kept.push(x);
@@ -40,7 +40,7 @@ fn a_text_that_is_kept_keeps_no_batch() {
     for kept in ["000000000000", "0000000000000"] {
         let mut values = [Some("111111111111"); 2048];
         values[0] = Some(kept);
-        // The texts of all batches together have 37 MB.
+        // The texts of all batches together take 37 MB.
         for _ in 0..1500 {
             call_with_texts(&mut fixture.guest, 0, &values).unwrap();
         }

@@ -17,7 +17,7 @@ fn a_call_ends_from_another_thread_and_the_isolate_goes_on() {
         let (handle, over) = (Arc::clone(&handle), Arc::new(AtomicBool::new(false)));
         let is_over = Arc::clone(&over);
         let ender = std::thread::spawn(move || {
-            // What comes before the call has begun ends nothing.
+            // A request before the call has begun ends nothing.
             while !is_over.load(Relaxed) {
                 std::thread::sleep(Duration::from_millis(50));
                 handle.end(reason, true);
@@ -32,13 +32,13 @@ fn a_call_ends_from_another_thread_and_the_isolate_goes_on() {
         ender.join().unwrap();
         assert_eq!(call(&mut fixture.guest, 0, &[Some(1)]).unwrap(), [Some(1)]);
     }
-    // What comes when nothing runs ends nothing.
+    // A request without a running call ends nothing.
     handle.end(Reason::Timeout, true);
     assert_eq!(call(&mut fixture.guest, 0, &[Some(1)]).unwrap(), [Some(1)]);
 }
 
 #[test]
-fn memory_of_a_vectorized_call_is_taken_away() {
+fn memory_of_a_vectorized_call_is_detached() {
     let text = "let kept = [];
         udf('keep(x BIGINT) -> BIGINT', { vectorized: true, bigint: true }, (x) => (kept.push(x), x));
         udf('kept(x BIGINT) -> BIGINT', (x) => kept[Number(x)].length + kept.length);";
@@ -48,7 +48,7 @@ fn memory_of_a_vectorized_call_is_taken_away() {
 }
 
 #[test]
-fn garbage_of_a_set_up_gives_no_call_more_memory() {
+fn garbage_of_a_set_up_does_not_raise_the_limit_of_calls() {
     let text = "udf('f(x BIGINT) -> BIGINT', class {
           constructor() { for (const all = []; all.length < 30;) all.push(new Array(1.2e6).fill(0.5)); }
           call(x) { return x; }
@@ -67,7 +67,7 @@ fn garbage_of_a_set_up_gives_no_call_more_memory() {
 }
 
 #[test]
-fn memory_that_was_refused_and_not_missed_is_not_why_a_call_fails() {
+fn an_error_after_a_caught_refusal_of_memory_is_not_a_memory_error() {
     let text = "udf('f(x BIGINT) -> BIGINT', (x) => {
         try {
           if (x !== 2) new ArrayBuffer(2 ** 30);
@@ -79,7 +79,7 @@ fn memory_that_was_refused_and_not_missed_is_not_why_a_call_fails() {
       });";
     let mut fixture = load(text).unwrap();
     assert_eq!(call(&mut fixture.guest, 0, &[Some(1)]).unwrap(), [Some(1)]);
-    // In a later call, and in the same one.
+    // The failure comes in a later call, and in the same call.
     for rows in [&[Some(2)][..], &[Some(1), Some(2)]] {
         let (message, _) = call(&mut fixture.guest, 0, rows).unwrap_err();
         assert!(message.starts_with("RangeError: mine"), "{message}");
@@ -90,7 +90,7 @@ fn memory_that_was_refused_and_not_missed_is_not_why_a_call_fails() {
 }
 
 #[test]
-fn warming_up_changes_nothing_but_the_code() {
+fn warming_up_keeps_compiled_code_only() {
     let text = "let calls = 0;
         udf('calls(x BIGINT) -> BIGINT', { warmup: [[5], [6]] }, (x) => { console.log('called'); return ++calls; });";
     let mut fixture = load(text).unwrap();
@@ -104,7 +104,7 @@ fn warming_up_changes_nothing_but_the_code() {
 fn isolates_of_two_snapshots_are_refused() {
     let fixture = load("udf('f(x BIGINT) -> BIGINT', (x) => x);").unwrap();
     let bytes: &'static [u8] = fixture.library.snapshot.bytes().to_vec().leak();
-    // SAFETY: they are a copy of a snapshot of this build.
+    // SAFETY: the bytes are a copy of a snapshot of this build.
     let copy = unsafe { crosslane_js::snapshot::Snapshot::from_bytes(bytes) };
     let second = Arc::new(Library {
         snapshot: Arc::new(copy),
@@ -119,12 +119,12 @@ fn isolates_of_two_snapshots_are_refused() {
 }
 
 #[test]
-fn an_isolate_that_finds_no_room_is_an_error() {
+fn an_isolate_without_address_space_is_an_error() {
     let mut fixture = load("udf('f(x BIGINT) -> BIGINT', (x) => x);").unwrap();
     let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
     let held = std::fs::read_to_string("/proc/self/statm").unwrap();
     let pages: u64 = held.split(' ').next().unwrap().parse().unwrap();
-    // SAFETY: the calls read and write the limit alone.
+    // SAFETY: the calls only read and write the limit.
     let boot = unsafe {
         assert_eq!(libc::getrlimit(libc::RLIMIT_AS, &mut limit), 0);
         // V8 reserves 128 MB for the code of an isolate.
@@ -141,7 +141,7 @@ fn an_isolate_that_finds_no_room_is_an_error() {
 }
 
 #[test]
-fn a_file_that_cannot_be_loaded_says_where() {
+fn the_error_of_a_file_that_cannot_be_loaded_has_its_place() {
     let failure = load("const a = 1;\nnull.x;").err().unwrap();
     assert_eq!(failure.class, "TypeError");
     assert!(failure.traceback.contains(":2:6"), "{failure}");

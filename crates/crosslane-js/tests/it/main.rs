@@ -1,5 +1,5 @@
-//! The guest in this process: batches go in, results or failures come out. The tests in `python/tests` run the guest
-//! behind an engine.
+//! The guest in this process: batches go in, results or failures come out. The tests in
+//! `python/tests` run the guest behind an engine.
 
 mod aggregates;
 mod calls;

@@ -6,7 +6,7 @@ use crosslane_js::guest::{Guest, News, Step};
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
-/// Opens a scan of a table function of one BIGINT, of the columns at these places.
+/// Opens a scan of a table function of one BIGINT, for the columns with these indices.
 fn open(guest: &mut Guest, function: usize, wanted: Option<&[i32]>, n: i64) -> Result<(), String> {
     let list = DataType::List(Arc::new(DataType::Integer));
     let mut places = ColumnBuilder::new(&list);
@@ -27,10 +27,10 @@ fn open(guest: &mut Guest, function: usize, wanted: Option<&[i32]>, n: i64) -> R
     }
 }
 
-/// Columns of BIGINTs, how many rows failed, and whether there are no more.
+/// Columns of BIGINTs, how many rows failed, and whether this is the last batch.
 type Rows = (Vec<Vec<Option<i64>>>, u32, bool);
 
-/// The next batch of a scan.
+/// Takes the next batch of a scan.
 fn rows(guest: &mut Guest, most: usize, columns: usize) -> Result<Rows, String> {
     let progress = AtomicU64::new(0);
     match guest.rows(most, &progress, News(&AtomicU64::new(0), 0)) {
@@ -71,7 +71,7 @@ fn a_scan_gives_batches_until_the_end() {
 }
 
 #[test]
-fn a_row_that_fails_is_the_end_or_null() {
+fn a_row_that_fails_ends_the_scan_or_is_null() {
     for on_error in ["fail", "null"] {
         let text = format!(
             "udtf('f(n BIGINT) -> TABLE(a BIGINT, b BIGINT)', {{ on_error: '{on_error}' }}, function* (n) {{
@@ -94,7 +94,7 @@ fn a_row_that_fails_is_the_end_or_null() {
     }
 }
 
-/// Has a stream function make something of a batch of BIGINTs and DOUBLEs.
+/// Passes a batch of BIGINTs and DOUBLEs to a stream function.
 fn map(guest: &mut Guest, function: usize, a: &[Option<i64>], b: &[f64]) -> Result<(), String> {
     let table: DataType = "STRUCT(a BIGINT, b DOUBLE)".parse().unwrap();
     let mut column = ColumnBuilder::new(&table);
@@ -115,14 +115,14 @@ fn map(guest: &mut Guest, function: usize, a: &[Option<i64>], b: &[f64]) -> Resu
     }
 }
 
-/// A batch of two rows, with a NULL.
+/// Passes a batch of two rows, with a NULL, and takes all resulting rows.
 fn two(guest: &mut Guest, function: usize) -> Result<Rows, String> {
     map(guest, function, &[Some(1), None], &[2.5, 3.5])?;
     rows(guest, 100, 1)
 }
 
 #[test]
-fn a_stream_function_gets_a_batch_and_gives_rows() {
+fn a_stream_function_takes_a_batch_and_yields_rows() {
     let declared = |options: &str, function: &str| {
         format!("udtf('f(t TABLE(a BIGINT, b DOUBLE)) -> TABLE(c BIGINT)', {options}, {function});\n")
     };
@@ -162,21 +162,21 @@ fn a_stream_function_gets_a_batch_and_gives_rows() {
     assert!(two(guest, 6).unwrap_err().contains("returned 5 where rows are due"));
     assert_eq!(two(guest, 7).unwrap(), (vec![vec![Some(1), None, Some(1), Some(1)]], 0, true));
     map(guest, 7, &[Some(1), Some(2)], &[0.0; 2]).unwrap();
-    // Without a NULL it is an array of numbers.
+    // A column without a NULL is a typed array.
     assert_eq!(rows(guest, 100, 1).unwrap(), (some(&[1, 2, 1, 0]), 0, true));
     assert_eq!(two(guest, 8).unwrap(), (some(&[5, 7]), 0, true));
     assert_eq!(two(guest, 10).unwrap(), (vec![vec![Some(1), None, None]], 2, false));
     assert!(rows(guest, 100, 1).unwrap_err().contains("over"));
-    // What comes behind a scan that came to its end is none.
+    // A stream function works after another scan has ended.
     assert_eq!(two(guest, 4).unwrap(), (vec![vec![Some(1), None]], 0, true));
     assert_eq!(call(guest, 11, &[Some(1)]).unwrap(), [Some(2)]);
-    // An empty batch is one.
+    // A batch may be empty.
     map(guest, 0, &[], &[]).unwrap();
     assert_eq!(rows(guest, 100, 1).unwrap(), (some(&[0]), 0, true));
 }
 
 #[test]
-fn a_stream_function_makes_batches_as_they_are_wanted() {
+fn a_stream_function_makes_batches_on_demand() {
     let text = "let ended = 0;
         udtf('f(t TABLE(a BIGINT, b DOUBLE)) -> TABLE(c BIGINT)', function* (t) {
           try { for (let i = 0; ; i++) yield i; } finally { ended++; }
@@ -193,9 +193,9 @@ fn a_stream_function_makes_batches_as_they_are_wanted() {
     assert_eq!(call(guest, 1, &[Some(1)]).unwrap(), [Some(1)]);
 }
 
-/// What one scan has left is not for the next.
+/// A scan has no rows of the scan before it.
 #[test]
-fn a_scan_that_does_not_begin_has_no_rows() {
+fn a_scan_that_failed_to_begin_has_no_rows() {
     let text = "let made = 0;
         udtf('f(n BIGINT) -> TABLE(a BIGINT)', function* (n) { yield n; yield n; });
         udtf('g(t TABLE(a BIGINT, b DOUBLE)) -> TABLE(c BIGINT)', class {
@@ -225,7 +225,7 @@ fn a_scan_that_does_not_begin_has_no_rows() {
 }
 
 #[test]
-fn what_makes_no_sense_of_a_stream_function_is_an_error_where_it_is_declared() {
+fn wrong_declarations_of_stream_functions_are_errors_with_a_place() {
     let refused = |signature: &str, options: &str| {
         let error = load(&format!("udtf('{signature}', {{ {options} }}, function* (t) {{}});")).err();
         let error = error.unwrap_or_else(|| panic!("{signature}, {options}"));

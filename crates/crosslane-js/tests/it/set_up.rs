@@ -2,9 +2,9 @@
 
 use crate::support::{call, load};
 
-/// What a constructor begins may be awaited by any batch, and what a batch has left running is cleared.
+/// Any batch may await a promise of a constructor. Timers that a batch leaves running are cleared.
 #[test]
-fn the_timers_of_a_set_up_stay() {
+fn timers_of_a_set_up_outlive_batches() {
     let text = "const later = (time, value) => new Promise((done) => setTimeout(done, time, value));
         class Ready {
           ready = later(30, 5);
@@ -39,7 +39,7 @@ fn the_timers_of_a_set_up_stay() {
         guest.set_up(function).unwrap();
     }
     guest.set_up(5).unwrap_err();
-    // Batches of others come between.
+    // Batches of other functions come between.
     for _ in 0..2 {
         assert_eq!(call(guest, 2, &[Some(1)]), Ok(vec![Some(1)]));
         assert_eq!(call(guest, 3, &[Some(1)]), Ok(vec![Some(0)]));
@@ -52,11 +52,11 @@ fn the_timers_of_a_set_up_stay() {
 }
 
 #[test]
-fn a_tear_down_that_fails_says_of_which_function() {
+fn the_error_of_a_tear_down_names_its_function() {
     let text = "udf('f(x BIGINT) -> BIGINT', class {\n call(x) { return x; }\n close() { throw new RangeError('no'); } });";
     let mut fixture = load(text).unwrap();
     let guest = &mut fixture.guest;
-    // There is nothing to end.
+    // Nothing was set up, so there is nothing to tear down.
     guest.tear_down(0).unwrap();
     guest.set_up(0).unwrap();
     let failure = guest.tear_down(0).unwrap_err().unwrap().to_string();
@@ -65,9 +65,9 @@ fn a_tear_down_that_fails_says_of_which_function() {
     assert!(guest.needs_set_up(0));
 }
 
-/// What a file gives to all objects is nothing that a function has.
+/// Methods that a file adds to all objects are no methods of its functions.
 #[test]
-fn what_all_objects_have_declares_nothing() {
+fn methods_of_all_objects_are_not_methods_of_functions() {
     let text =
         "Object.prototype.call = Object.prototype.close = () => { throw new Error('of all objects'); };
         Object.prototype.instance = { call: () => 99 };

@@ -9,7 +9,7 @@ use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
 use std::time::Duration;
 
-/// Isolates of different snapshots cannot live in one process at once.
+/// Locked by each test, because isolates of different snapshots cannot live in one process at once.
 static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
 
 #[derive(Clone)]
@@ -42,7 +42,7 @@ pub(crate) fn load(text: &str) -> Result<Fixture, Failure> {
     Ok(Fixture { guest, library, log, _one: one })
 }
 
-/// A frame of columns at an address that is a multiple of 8.
+/// Encodes columns as a frame, at an address that is a multiple of 8.
 pub(crate) fn frame(columns: &[&dyn Encode], rows: usize) -> Vec<u64> {
     let mut plan = Plan::default();
     columns.iter().for_each(|column| column.plan(&mut plan));
@@ -64,7 +64,7 @@ pub(crate) fn integers(values: &[Option<i64>]) -> ColumnBuilder {
     column
 }
 
-/// Calls a function of one BIGINT; its results, or the failure's text and row.
+/// Calls a function of one BIGINT. Returns its results, or the failure's text and row.
 pub(crate) fn call(
     guest: &mut Guest,
     function: usize,
@@ -98,7 +98,7 @@ pub(crate) fn texts(values: &[Option<&str>]) -> ColumnBuilder {
     column
 }
 
-/// Calls a function of one VARCHAR; its results, or the failure's text.
+/// Calls a function of one VARCHAR. Returns its results, or the failure's text.
 pub(crate) fn call_with_texts(
     guest: &mut Guest,
     function: usize,
