@@ -1,5 +1,7 @@
-// Limits of memory and time, and what happens where V8 cannot go on.
-// A part of shim.cc, which includes all parts in one translation unit: V8's headers are slow to compile.
+// Limits of memory and time, and handlers for the case that V8 cannot go on.
+//
+// A part of shim.cc, which includes all parts in one translation unit: V8's headers are slow to
+// compile.
 #pragma once
 
 #include "isolate.h"

@@ -1,4 +1,4 @@
-// V8's C++ interface as the small C one of shim.h.
+// The functions of shim.h, on V8's C++ interface.
 
 #include "entries.h"
 

@@ -1,5 +1,7 @@
-// Values of lanes, into an isolate and out of it.
-// A part of shim.cc, which includes all parts in one translation unit: V8's headers are slow to compile.
+// Converts the arguments and results of lanes' calls.
+//
+// A part of shim.cc, which includes all parts in one translation unit: V8's headers are slow to
+// compile.
 #pragma once
 
 #include "modules.h"

@@ -111,7 +111,7 @@ impl Guest {
     /// Tears down the function of this index, if it is set up.
     ///
     /// # Errors
-    /// Why that failed; `None` if nobody waits for it any more.
+    /// Why the tear-down failed; `None` if nobody waits for it any more.
     pub fn tear_down(&mut self, index: usize) -> Result<(), Option<Failure>> {
         if !self.ready.remove(&index) {
             return Ok(());

@@ -54,7 +54,7 @@ impl Builder {
         self.isolate.load(path, source)
     }
 
-    /// What the library declared, as JSON.
+    /// The declarations of the library, as JSON.
     pub(crate) fn declarations(&mut self) -> Result<String, Thrown> {
         Ok(self.isolate.call(c"declarations", &[], &[])?.text)
     }

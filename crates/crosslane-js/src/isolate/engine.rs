@@ -7,7 +7,7 @@ use std::fmt;
 use std::ptr::NonNull;
 use std::sync::Once;
 
-/// How much of the C++ stack JavaScript may use; the thread must have some more.
+/// How much of the C++ stack JavaScript may use, in bytes. The thread needs some more.
 pub const STACK: usize = 4 << 20;
 /// Twice the most memory that V8 allocates at once: a string of 2^29 characters of two bytes, an
 /// array of 2^27 elements. V8's own heap limit has room for such objects; the limit that this crate

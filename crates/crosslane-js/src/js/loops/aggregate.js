@@ -247,7 +247,7 @@ function firstOf(numbers, count) {
   return copy;
 }
 
-// The rows of a column at these places.
+// The values of a column in the rows of `order` from `from` to `to`.
 function taken(column, kind, order, from, to) {
   const part = kind === undefined ? blank(to - from) : new globals[kind](to - from);
   for (let i = from; i < to; i++) part[i - from] = column[order[i]];

@@ -108,7 +108,7 @@ function sinkOf(spec, all, chosen, isTable) {
       if (r instanceof Error) throw r;
       ${all.length === 1 ? `if (isBare(r, ${single})) ${bare}` : ""}
       ${check} ${write(({ name }) => `r[${name}]`)}`
-    : `if (r instanceof Error) throw r; ${write(() => "saved(r)")}`;
+    : `if (r instanceof Error) throw r; ${write(() => "serialized(r)")}`;
   const columnOf = ({ place, name }, at) =>
     `isArray(r) ? r[${fewer ? `${isLength} ? ${place} : ${at}` : place}] : r[${name}]`;
   const columns = `

@@ -81,7 +81,7 @@ function pointAt(text, at) {
 
 const utf8Size = (point) => (point < 0x80 ? 1 : point < 0x800 ? 2 : point < 0x10000 ? 3 : 4);
 
-// Writes as many characters as there is room for.
+// Writes as many characters as fit into `room` bytes.
 function writeUtf8(text, bytes, room) {
   const { length } = text;
   let read = 0;
