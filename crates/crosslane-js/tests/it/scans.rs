@@ -8,6 +8,17 @@ use std::sync::atomic::AtomicU64;
 
 /// Opens a scan of a table function of one BIGINT, for the columns with these indices.
 fn open(guest: &mut Guest, function: usize, wanted: Option<&[i32]>, n: i64) -> Result<(), String> {
+    open_partition(guest, function, None, wanted, n)
+}
+
+/// Opens a scan of a partition.
+fn open_partition(
+    guest: &mut Guest,
+    function: usize,
+    partition: Option<&str>,
+    wanted: Option<&[i32]>,
+    n: i64,
+) -> Result<(), String> {
     let list = DataType::List(Arc::new(DataType::Integer));
     let mut places = ColumnBuilder::new(&list);
     match wanted {
@@ -17,7 +28,7 @@ fn open(guest: &mut Guest, function: usize, wanted: Option<&[i32]>, n: i64) -> R
         }
         None => places.null(),
     }
-    let request = frame(&[&texts(&[None]), &places, &integers(&[Some(n)])], 1);
+    let request = frame(&[&texts(&[partition]), &places, &integers(&[Some(n)])], 1);
     let types = [DataType::Varchar, list, DataType::BigInt];
     let columns = batch::columns(bytemuck::cast_slice(&request), types.iter()).unwrap();
     match guest.open(function, Entry::Scan, &columns, &AtomicU64::new(0)) {
@@ -91,6 +102,31 @@ fn a_row_that_fails_ends_the_scan_or_is_null() {
             assert!(rows(guest, 10, 2).unwrap_err().contains("over"));
         }
         assert!(matches!(guest.close(&AtomicU64::new(0)), Step::Done));
+    }
+}
+
+#[test]
+fn partitions_are_listed_as_text_and_scanned() {
+    let text = "udtf('f(n BIGINT) -> TABLE(a BIGINT)',
+        { partitions: (n) => [{ first: n }, new Map([['first', -n]])] },
+        function* (partition, n) { yield partition instanceof Map ? partition.get('first') : partition.first; yield n; });";
+    let mut fixture = load(text).unwrap();
+    let guest = &mut fixture.guest;
+    let request = frame(&[&integers(&[Some(3)])], 1);
+    let columns = batch::columns(bytemuck::cast_slice(&request), [DataType::BigInt].iter()).unwrap();
+    let progress = AtomicU64::new(0);
+    assert!(matches!(guest.open(0, Entry::Partitions, &columns, &progress), Step::Done));
+    let listed = match guest.rows(10, &progress, News(&AtomicU64::new(0), 0)) {
+        Step::Rows { results, rows, errors: 0, last: true } => frame(&[&results], rows),
+        step => panic!("{step:?}"),
+    };
+    let listed = batch::column(bytemuck::cast_slice(&listed), &DataType::Varchar).unwrap();
+    let partitions: Vec<_> =
+        (0..listed.rows).map(|row| String::from_utf8(listed.bytes(row).to_vec())).collect();
+    assert_eq!(partitions.len(), 2);
+    for (partition, first) in partitions.into_iter().zip([3, -3]) {
+        open_partition(guest, 0, Some(&partition.unwrap()), None, 3).unwrap();
+        assert_eq!(rows(guest, 10, 1).unwrap(), (vec![vec![Some(first), Some(3)]], 0, true));
     }
 }
 
