@@ -80,7 +80,8 @@ class Version:
 
     def __init__(self, checkout: Path) -> None:
         environment = {**os.environ, "PYTHONPATH": str(checkout / "python")}
-        command = [sys.executable, __file__, "serve"]
+        # Without this file's folder in the path: its `duckdb` is not the module.
+        command = [sys.executable, "-P", __file__, "serve"]
         self._process = subprocess.Popen(
             command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
         )
