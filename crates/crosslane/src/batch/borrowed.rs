@@ -1,21 +1,24 @@
-//! Results that are still where the guest has written them.
+//! Results that still lie in the memory in which the guest wrote them.
 //!
-//! The memory of a reply belongs to the guest as well, which may change it at any time, also between two looks at the
-//! same byte. So nothing in it is ever looked at in place. A reply whose last buffer is long is taken in two steps:
+//! The guest shares the memory of a reply, and can change it at any time. It can change a byte
+//! between two reads of that byte. So the engine never interprets these bytes in place. It takes a
+//! reply whose last buffer is long in two steps:
 //!
-//! 1. All before that buffer (header, node, buffer list, validity, offsets) is copied into the engine's own memory
-//!    and checked there ([`crate::batch::column_before`]). What it says of the last buffer is checked against the length of
-//!    the frame, which the ring has read once.
-//! 2. The last buffer, an [`Borrowed`], can be copied out and nothing else: no reference to its bytes can be had. An output copies
-//!    it to the place where the engine wants it ([`crate::call::Output::accept_borrowed`]), and what must be checked of it is
-//!    checked on that copy, before the engine's rows refer to it.
+//! 1. It copies all bytes before that buffer (header, node, buffer list, validity, offsets) into
+//!    its own memory and checks them there ([`crate::batch::column_before`]). It checks the place
+//!    of the last buffer against the length of the frame. The ring has read that length once.
+//! 2. The last buffer is a [`Borrowed`], which allows copies only: no caller gets a reference to
+//!    its bytes. An output copies the buffer to its place in the engine's memory
+//!    ([`crate::call::Output::accept_borrowed`]). The output checks this copy before the engine's
+//!    rows refer to it.
 //!
-//! Then the guest gets its space back ([`crate::lane::Lane::release`]). If the guest changes the buffer meanwhile, the engine gets
-//! some of the old bytes and some of the new ones, as if the guest had written these at first.
+//! Then the guest gets the memory back ([`crate::lane::Lane::release`]). If the guest changes the
+//! buffer during the copy, the engine gets a mix of old and new bytes. The guest could also have
+//! written this mix at first.
 
 use std::marker::PhantomData;
 
-/// Bytes that somebody else may change at any time: they can only be copied.
+/// Bytes that the guest can change at any time. Callers can only copy them.
 #[derive(Debug, Clone, Copy)]
 pub struct Borrowed<'a> {
     start: *const u8,
@@ -25,17 +28,17 @@ pub struct Borrowed<'a> {
 
 impl Borrowed<'_> {
     /// # Safety
-    /// So many bytes from `start` on must be mapped as long as the result lives.
+    /// `length` bytes from `start` on must be mapped as long as the result lives.
     pub unsafe fn new(start: *const u8, length: usize) -> Self {
         Self { start, length, memory: PhantomData }
     }
 
-    /// How many bytes there are.
+    /// The number of bytes.
     pub fn length(self) -> usize {
         self.length
     }
 
-    /// The first bytes.
+    /// The first `length` bytes.
     ///
     /// # Panics
     /// If there are fewer.
@@ -44,19 +47,21 @@ impl Borrowed<'_> {
         Self { length, ..self }
     }
 
-    /// Where they begin, for a function of another language that copies them. They must not be read otherwise.
+    /// The address of the first byte, for a function of another language that copies the bytes. No
+    /// other read of them is allowed.
     pub fn address(self) -> *const u8 {
         self.start
     }
 
-    /// Copies all of them.
+    /// Copies all bytes.
     ///
     /// # Safety
-    /// There must be room for so many bytes at `to`.
+    /// The memory at `to` must be writable for [`Borrowed::length`] bytes.
     pub unsafe fn copy_to(self, to: *mut u8) {
-        // SAFETY: the bytes are mapped, and the caller vouches for the room, which is the caller's own and so lies elsewhere. The
-        // empty instruction, which may read and write any memory for all that the compiler knows, keeps it from
-        // reading the bytes again later in place of their copy.
+        // SAFETY: the source is mapped. The caller promises that `to` is writable for that many
+        // bytes. That memory belongs to the caller, so it does not overlap with the source. For the
+        // compiler, the empty instruction may read and write any memory. So the compiler cannot
+        // replace later reads of the copy by reads of the source.
         unsafe {
             self.start.copy_to_nonoverlapping(to, self.length);
             std::arch::asm!("/* {} */", in(reg) to, options(nostack, preserves_flags));

@@ -1,4 +1,4 @@
-//! A column that grows value by value: how a guest collects its results.
+//! A column that grows value by value. Guests collect their results in it.
 
 use crate::batch::{Body, Column, Encode, Plan};
 use crate::types::{DataType, Layout};
@@ -22,7 +22,7 @@ pub struct ColumnBuilder {
 /// Why a column cannot grow.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum Overflow {
-    /// More bytes or elements than 32-bit offsets can tell apart.
+    /// More bytes or elements than 32-bit offsets can address.
     #[error("the results of one batch exceed 2 GiB")]
     TooLarge,
     /// The process is short of memory.
@@ -46,7 +46,8 @@ impl ColumnBuilder {
         Self { layout, rows: 0, nulls: 0, validity: Vec::new(), offsets, data: Vec::new(), children }
     }
 
-    /// The LISTs of the values that each row has in some columns. `skips` says whether a NULL among them makes the row's NULL.
+    /// For each row, a LIST of its values in some columns. If `skips` is set, a row with a NULL
+    /// among these values gets NULL.
     ///
     /// # Errors
     /// [`Overflow`] beyond 2 GiB, or if there is no memory.
@@ -70,7 +71,7 @@ impl ColumnBuilder {
         Ok(lists)
     }
 
-    /// Adds a row of a column of the same type.
+    /// Adds one row of a column of the same type.
     ///
     /// # Errors
     /// As [`ColumnBuilder::lists`].
@@ -104,7 +105,7 @@ impl ColumnBuilder {
         Ok(())
     }
 
-    /// Adds all rows of a column of the same type, a buffer at a time.
+    /// Adds all rows of a column of the same type, one buffer at a time.
     ///
     /// # Errors
     /// As [`ColumnBuilder::lists`].
@@ -130,7 +131,7 @@ impl ColumnBuilder {
         Ok(())
     }
 
-    /// Adds the offsets of a column whose values come behind so many.
+    /// Adds the offsets of a column whose values follow the first `before` values.
     fn extend_offsets(&mut self, before: usize, column: &Column<'_>) -> Result<(), Overflow> {
         let last = before + column.offsets[column.rows] as usize;
         if i32::try_from(last).is_err() {
@@ -140,18 +141,18 @@ impl ColumnBuilder {
         Ok(())
     }
 
-    /// The rows so far.
+    /// The number of rows so far.
     pub fn rows(&self) -> usize {
         self.rows
     }
 
-    /// How many bytes the rows so far have, about.
+    /// The approximate size of the rows so far, in bytes.
     pub fn size(&self) -> usize {
         let own = self.offsets.len() * size_of::<i32>() + self.data.len();
         own + self.children.iter().map(ColumnBuilder::size).sum::<usize>()
     }
 
-    /// The rows so far, as a column of the builder's type.
+    /// The rows so far, as a column of type `data_type`, which must be the builder's type.
     pub fn column<'a>(&'a self, data_type: &'a DataType) -> Column<'a> {
         debug_assert_eq!(self.layout, data_type.layout());
         let children = self.children.iter().zip(data_type.children());
@@ -165,11 +166,12 @@ impl ColumnBuilder {
         }
     }
 
-    /// Makes room for so many more rows, except for what texts and lists consist of: adding these rows then
-    /// cannot end the process, however large their fixed part is.
+    /// Reserves memory for `rows` more rows, but not for the bytes of texts or the elements of
+    /// lists. After that, the fixed part of these rows needs no allocation that could end the
+    /// process.
     ///
     /// # Errors
-    /// [`Overflow`] if there is no memory, or 32-bit offsets cannot tell so many rows apart.
+    /// [`Overflow`] if there is no memory, or if 32-bit offsets cannot address so many rows.
     pub fn reserve(&mut self, rows: usize) -> Result<(), Overflow> {
         if self.rows.saturating_add(rows) > i32::MAX as usize {
             return Err(Overflow::TooLarge);
@@ -190,7 +192,7 @@ impl ColumnBuilder {
         self.children.iter_mut().try_for_each(|child| child.reserve(below))
     }
 
-    /// Forgets the rows and keeps the memory.
+    /// Removes all rows and keeps the memory.
     pub fn clear(&mut self) {
         self.rows = 0;
         self.nulls = 0;
@@ -200,7 +202,7 @@ impl ColumnBuilder {
         self.children.iter_mut().for_each(ColumnBuilder::clear);
     }
 
-    /// Cuts the column back to its first rows, for a value that failed half-way.
+    /// Keeps the first `rows` rows only, after a value failed half-way.
     pub fn truncate(&mut self, rows: usize) {
         if rows >= self.rows {
             self.cut_children();
@@ -274,7 +276,7 @@ impl ColumnBuilder {
         self.end_row(false);
     }
 
-    /// Makes a row NULL that was added. Its value stays, where nobody looks.
+    /// Makes an existing row NULL. Its value stays in the buffer, and nothing reads it.
     ///
     /// # Panics
     /// If there is no such row.
@@ -303,7 +305,7 @@ impl ColumnBuilder {
         self.end_row(true);
     }
 
-    /// Adds a fixed-width value, which must have the column's width.
+    /// Adds a fixed-width value. It must have the column's width.
     #[inline]
     pub fn fixed<T: Pod>(&mut self, value: T) {
         debug_assert_eq!(self.layout, Layout::Fixed(size_of::<T>()));
@@ -311,14 +313,14 @@ impl ColumnBuilder {
         self.end_row(true);
     }
 
-    /// Adds fixed-width values, none of them NULL.
+    /// Adds fixed-width values without NULLs.
     pub fn fixed_all<T: Pod>(&mut self, values: &[T]) {
         debug_assert_eq!(self.layout, Layout::Fixed(size_of::<T>()));
         self.data.extend_from_slice(bytemuck::cast_slice(values));
         self.end_rows(values.len());
     }
 
-    /// Adds fixed-width values, none of them NULL, until there is none more. Says how many.
+    /// Adds fixed-width values without NULLs until `next` returns `None`. Returns their number.
     #[inline]
     pub fn fixed_while<T: Pod>(&mut self, mut next: impl FnMut() -> Option<T>) -> usize {
         debug_assert_eq!(self.layout, Layout::Fixed(size_of::<T>()));
@@ -331,7 +333,7 @@ impl ColumnBuilder {
         added
     }
 
-    /// Adds BOOLEANs, none of them NULL, until there is none more. Says how many.
+    /// Adds BOOLEANs without NULLs until `next` returns `None`. Returns their number.
     #[inline]
     pub fn boolean_while(&mut self, mut next: impl FnMut() -> Option<bool>) -> usize {
         let mut added = 0;
@@ -347,7 +349,7 @@ impl ColumnBuilder {
         added
     }
 
-    /// Counts rows that are not NULL.
+    /// Counts `count` new rows that are not NULL.
     fn end_rows(&mut self, mut count: usize) {
         if self.nulls == 0 {
             self.rows += count;
@@ -379,7 +381,8 @@ impl ColumnBuilder {
         Ok(())
     }
 
-    /// Ends a LIST, MAP, ARRAY or STRUCT whose elements or fields were added to the children.
+    /// Ends a LIST, MAP, ARRAY or STRUCT. The caller has added its elements or fields to the
+    /// children.
     ///
     /// # Errors
     /// [`Overflow`] beyond 2^31 elements in one batch.
@@ -392,7 +395,7 @@ impl ColumnBuilder {
     }
 }
 
-/// Adds so many bits behind the first `rows` ones.
+/// Adds `count` bits after the first `rows` bits.
 fn extend_bits(bits: &mut Vec<u8>, rows: usize, more: &[u8], count: usize) {
     if rows.is_multiple_of(8) {
         bits.extend_from_slice(&more[..count.div_ceil(8)]);
@@ -403,7 +406,7 @@ fn extend_bits(bits: &mut Vec<u8>, rows: usize, more: &[u8], count: usize) {
             bits[at / 8] |= u8::from(set) << (at % 8);
         }
     }
-    // What lies behind the last bit may be anything.
+    // The bits after the last one may be set in `more`.
     if let Some(last) = bits.last_mut().filter(|_| !(rows + count).is_multiple_of(8)) {
         *last &= (1 << ((rows + count) % 8)) - 1;
     }

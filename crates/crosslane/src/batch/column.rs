@@ -1,4 +1,4 @@
-//! Reading batches: every count, offset and length is checked.
+//! Reads batches, and checks every count, offset and length.
 
 use super::encode::{Body, Encode, Plan};
 use super::header::{BATCH, FAILURE, HEADER, Header, LAST, LONG, LONGEST_FAILURE, Node, Span};
@@ -28,15 +28,16 @@ macro_rules! ensure {
 /// A column of a batch, borrowed from the frame's bytes.
 #[derive(Debug, Clone)]
 pub struct Column<'a> {
-    /// The type.
+    /// The type of the values.
     pub data_type: &'a DataType,
-    /// The rows.
+    /// The number of rows.
     pub rows: usize,
-    /// The validity bitmap, one bit a row; `None` if no row is NULL.
+    /// The validity bitmap, with one bit per row; `None` if no row is NULL.
     pub validity: Option<&'a [u8]>,
-    /// The offsets of bytes and lists, `rows + 1` of them, from 0 upwards; else empty.
+    /// For columns of bytes and lists, `rows + 1` offsets that start at 0 and never decrease. Empty
+    /// for all others.
     pub offsets: &'a [i32],
-    /// The values of bits, fixed-width and bytes columns.
+    /// The values of a column of bits, of fixed-width values or of bytes.
     pub data: &'a [u8],
     /// The children of nested columns.
     pub children: Vec<Column<'a>>,
@@ -49,12 +50,12 @@ impl<'a> Column<'a> {
         self.validity.is_none_or(|bits| bit(bits, row))
     }
 
-    /// The bytes of the validity bitmap that have a row.
+    /// The bytes of the validity bitmap that have bits of rows.
     fn bitmap(&self) -> Option<&'a [u8]> {
         self.validity.map(|bits| &bits[..self.rows.div_ceil(8)])
     }
 
-    /// The buffers behind the validity bitmap.
+    /// The buffers after the validity bitmap.
     fn buffers(&self) -> impl Iterator<Item = &'a [u8]> + use<'a> {
         let (offsets, data) = (bytemuck::cast_slice(self.offsets), self.data);
         let (first, second) = match self.data_type.layout() {
@@ -66,13 +67,13 @@ impl<'a> Column<'a> {
         first.into_iter().chain(second)
     }
 
-    /// The rows as fixed-width values of up to eight bytes; `None` if `T` has another width.
+    /// The rows as fixed-width values of up to 8 bytes; `None` if `T` has another width.
     #[inline]
     pub fn values<T: Pod>(&self) -> Option<&'a [T]> {
         bytemuck::try_cast_slice(self.data).ok()
     }
 
-    /// One fixed-width value of any alignment.
+    /// One fixed-width value, of any alignment.
     ///
     /// # Panics
     /// If the row does not exist, or `T` has another width than the column.
@@ -97,9 +98,10 @@ impl<'a> Column<'a> {
     }
 }
 
-/// Passes on what was read, a buffer at a time, so that a batch of one lane becomes one of another. No value is looked at:
-/// those of a guest are checked before ([`crate::types::values::unfit`]), because guests trust their engine. The column must have its
-/// values, as [`columns`] and [`column`] find them.
+/// Copies a column that was read, one buffer at a time, so that a batch of one lane becomes a batch
+/// of another lane. This code checks no values, because guests trust the engine. So the engine must
+/// have checked the values of a guest before ([`crate::types::values::unfit`]). The column must
+/// have its values, as [`columns`] and [`column`] return it.
 impl Encode for Column<'_> {
     fn plan(&self, plan: &mut Plan) {
         let bitmap = self.bitmap();
@@ -115,7 +117,7 @@ impl Encode for Column<'_> {
     }
 }
 
-/// How many of the first bits of an Arrow bitmap are set.
+/// The number of set bits among the first `rows` bits of an Arrow bitmap.
 fn ones(bits: &[u8], rows: usize) -> usize {
     let (whole, rest) = bits.split_at(rows / 8);
     let set: usize = whole.iter().map(|byte| byte.count_ones() as usize).sum();
@@ -123,7 +125,7 @@ fn ones(bits: &[u8], rows: usize) -> usize {
     set + last.count_ones() as usize
 }
 
-/// Which child of a UNION is the member that a row has; `None` if no tag says so.
+/// The child of a UNION that has the value of this row; `None` if the row has no valid tag.
 pub fn member(column: &Column<'_>, row: usize) -> Option<usize> {
     let tags = column.children.first().filter(|tags| tags.is_valid(row))?;
     let child = usize::from(*tags.data.get(row)?) + 1;
@@ -139,16 +141,17 @@ pub fn bit(bits: &[u8], row: usize) -> bool {
 /// Reads the header of a frame.
 ///
 /// # Errors
-/// [`Malformed`] if there is no room for one.
+/// [`Malformed`] if the frame is shorter than a header.
 pub fn header(frame: &[u8]) -> Result<Header, Malformed> {
     ensure!(frame.len() >= HEADER, "{} bytes are no header", frame.len());
     Ok(bytemuck::pod_read_unaligned(&frame[..HEADER]))
 }
 
-/// The bytes behind the header of a [`FAILURE`].
+/// The bytes after the header of a [`FAILURE`].
 ///
 /// # Errors
-/// [`Malformed`] if the frame is shorter than it says, or longer than any [`crate::Failure::bounded`] makes it.
+/// [`Malformed`] if the frame is shorter than its header says, or longer than any failure of
+/// [`crate::Failure::bounded`].
 pub fn failure_text(frame: &[u8]) -> Result<&[u8], Malformed> {
     let length = header(frame)?.rows as usize;
     ensure!(length <= LONGEST_FAILURE, "a failure of {length} bytes");
@@ -163,17 +166,17 @@ pub fn failure_frame(mut header: Header, text: &[u8]) -> Vec<u8> {
     [bytemuck::bytes_of(&header), text].concat()
 }
 
-/// Where the nodes of a frame end, its buffer list, and the text of its types.
+/// The ends of three parts of a frame: its nodes, its buffer list, and the text of its types.
 fn ends(header: &Header) -> [usize; 3] {
     let nodes = HEADER + header.nodes as usize * size_of::<Node>();
     let spans = nodes + header.buffers as usize * size_of::<Span>();
     [nodes, spans, spans + header.types as usize]
 }
 
-/// The types of the columns of a call, if its function takes arguments of any type.
+/// The types of a call's arguments as text, if its function takes arguments of any type.
 ///
 /// # Errors
-/// [`Malformed`] if the frame is shorter than it says, or they are no text.
+/// [`Malformed`] if the frame is shorter than its header says, or if the types are not UTF-8.
 pub fn types(frame: &[u8]) -> Result<Option<&str>, Malformed> {
     let header = header(frame)?;
     if header.types == 0 {
@@ -185,13 +188,13 @@ pub fn types(frame: &[u8]) -> Result<Option<&str>, Malformed> {
     text.map(Some).map_err(|error| Malformed(format!("types that are no text: {error}")))
 }
 
-/// Reads the columns of a frame of the given types.
+/// Reads the columns of a frame with the given types.
 ///
-/// Every count, offset and length is checked, the values are not: [`crate::types::values`] does that. The frame must
-/// begin at an address that is a multiple of 8.
+/// It checks every count, offset and length. It does not check the values: [`crate::types::values`]
+/// does that. The address of the frame must be a multiple of 8.
 ///
 /// # Errors
-/// [`Malformed`], naming the first violation.
+/// [`Malformed`], with the first violation.
 pub fn columns<'a>(
     frame: &'a [u8],
     types: impl Iterator<Item = &'a DataType>,
@@ -202,7 +205,7 @@ pub fn columns<'a>(
     Ok(columns)
 }
 
-/// Reads a frame of one column, such as the results of a call, as [`columns`] does.
+/// Reads a frame of one column, such as the results of a call, in the way of [`columns`].
 ///
 /// # Errors
 /// As [`columns`].
@@ -213,8 +216,9 @@ pub fn column<'a>(frame: &'a [u8], data_type: &'a DataType) -> Result<Column<'a>
     Ok(column)
 }
 
-/// Where the last buffer of a frame of so many bytes begins, if it is a batch of one column without children, that buffer is
-/// long, and all others lie before it. `head` is the frame's first [`HEAD`] bytes.
+/// The place of a frame's last buffer. `None` unless the frame is a batch of one column without
+/// children, and its last buffer is long and comes after all others. `head` is the first [`HEAD`]
+/// bytes of the frame, and `length` is the length of the frame.
 pub fn last_buffer(head: &[u8], length: usize) -> Option<usize> {
     let header = header(head).ok()?;
     let [nodes, spans, body] = ends(&header);
@@ -229,9 +233,10 @@ pub fn last_buffer(head: &[u8], length: usize) -> Option<usize> {
     (spans.all(before) && long).then_some(start as usize)
 }
 
-/// What [`column`] finds in a frame of which the last buffer was left out ([`last_buffer`]), which has `left` bytes to the end of the
-/// frame: the column without its values, and how many of these bytes are the values. `None` if columns of this type
-/// have other columns below them, or values of less than a byte.
+/// Reads a column as [`column`] does, from a frame without its last buffer ([`last_buffer`]).
+/// `left` is the number of bytes from the start of that buffer to the end of the frame. Returns the
+/// column without its values, and the number of bytes of the values. `None` if columns of this type
+/// have children, or values of less than a byte.
 ///
 /// # Errors
 /// As [`columns`].
@@ -265,7 +270,7 @@ struct Reader<'a> {
 }
 
 impl<'a> Reader<'a> {
-    /// For a frame, and the rows that it says it has.
+    /// A reader of a frame, and the number of rows from the frame's header.
     fn new(frame: &'a [u8]) -> Result<(Self, usize), Malformed> {
         let header = header(frame)?;
         let [nodes_end, spans_end, types_end] = ends(&header);
@@ -290,7 +295,7 @@ impl<'a> Reader<'a> {
         Ok(())
     }
 
-    /// A column with its validity, and nothing else.
+    /// A column with its validity only.
     fn begin(&mut self, data_type: &'a DataType, rows: usize) -> Result<Column<'a>, Malformed> {
         let Some(node) = self.nodes.next() else { return Err(Malformed("too few nodes".into())) };
         let node: Node = bytemuck::pod_read_unaligned(node);
@@ -366,7 +371,7 @@ impl<'a> Reader<'a> {
         let offsets: &[i32] = bytemuck::try_cast_slice(bytes)
             .map_err(|_| Malformed("a frame at an address that is no multiple of 8".into()))?;
         ensure!(offsets[0] == 0, "{data_type}: offsets begin at {}", offsets[0]);
-        // Folded instead of short-circuited, so that it runs on vector registers.
+        // A fold without a short circuit, so that the compiler uses vector registers.
         let ascending = offsets.windows(2).fold(true, |ascending, pair| ascending & (pair[0] <= pair[1]));
         ensure!(ascending, "{data_type}: offsets go backwards");
         Ok(offsets)
@@ -379,7 +384,8 @@ mod tests {
     use crate::batch::Frame;
     use std::sync::Arc;
 
-    /// One row: a list of 50000 ARRAYs of 100000 elements each, which are so empty that they take no memory.
+    /// One row: a list of 50,000 ARRAYs of 100,000 elements each. The elements are empty structs
+    /// and take no memory.
     struct Many;
 
     impl Encode for Many {
@@ -422,7 +428,7 @@ mod tests {
         }
     }
 
-    /// A column of the bytes 0 to 9, whose type only the frame knows.
+    /// A column of the bytes 0 to 9. Only the frame names its type.
     struct Typed(Arc<str>);
 
     impl Encode for Typed {

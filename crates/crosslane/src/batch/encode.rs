@@ -1,10 +1,10 @@
-//! Writing batches: planned first, and then written once.
+//! Writes batches. A plan measures a batch first, and then the batch is written once.
 
 use super::header::{HEADER, Header, Node, Span};
 use crate::error::Error;
 use std::sync::Arc;
 
-/// Nodes and buffers in the order in which they will be written.
+/// Nodes and buffers, in the order in which they are written.
 #[derive(Debug, Default, Clone)]
 pub struct Plan {
     nodes: Vec<Node>,
@@ -15,15 +15,15 @@ pub struct Plan {
 }
 
 impl Plan {
-    /// Forgets the columns and keeps the memory.
+    /// Removes the columns and keeps the memory.
     pub fn clear(&mut self) {
         self.nodes.clear();
         self.spans.clear();
         (self.types, self.body, self.too_large) = (None, 0, false);
     }
 
-    /// Says that a column has more bytes or elements than 32-bit offsets can tell apart: the batch must
-    /// be cut, and this plan not written.
+    /// Notes that a column has more bytes or elements than 32-bit offsets can address. The caller
+    /// must not write this plan, but cut the batch.
     pub fn overflow(&mut self) {
         self.too_large = true;
     }
@@ -33,17 +33,17 @@ impl Plan {
         self.too_large
     }
 
-    /// Says which types the columns have, because the signature does not.
+    /// Notes the types of the columns, because the signature does not have them.
     pub fn types(&mut self, types: &Arc<str>) {
         self.types = Some(Arc::clone(types));
     }
 
-    /// Adds a column, before its buffers.
+    /// Adds a column. Its buffers must follow.
     pub fn node(&mut self, rows: usize, nulls: usize) {
         self.nodes.push(Node { rows: rows as u64, nulls: nulls as u64 });
     }
 
-    /// Adds a buffer of so many bytes; a validity buffer of a column without NULLs has none.
+    /// Adds a buffer of `length` bytes. The validity buffer of a column without NULLs has length 0.
     pub fn buffer(&mut self, length: usize) {
         self.spans.push(Span { offset: self.body, length: length as u64 });
         self.body += (length as u64).next_multiple_of(8);
@@ -54,13 +54,13 @@ impl Plan {
         (HEADER + size_of_val(&self.nodes[..]) + size_of_val(&self.spans[..]) + types).next_multiple_of(64)
     }
 
-    /// Bytes of the whole frame.
+    /// The size of the whole frame, in bytes.
     pub fn size(&self) -> usize {
         self.body_start() + self.body as usize
     }
 
-    /// Writes header, nodes and buffer list to `frame`, which has [`Plan::size`] bytes, and hands
-    /// out the buffers in order.
+    /// Writes the header, the nodes and the buffer list to `frame`, which has [`Plan::size`] bytes.
+    /// The result returns the buffers in order.
     pub fn start<'a>(&'a self, frame: &'a mut [u8], mut header: Header) -> Body<'a> {
         header.nodes = self.nodes.len() as u32;
         header.buffers = self.spans.len() as u32;
@@ -81,7 +81,7 @@ impl Plan {
     }
 }
 
-/// The buffers of a frame, handed out in the plan's order.
+/// The buffers of a frame, in the order of the plan.
 #[derive(Debug)]
 pub struct Body<'a> {
     rest: &'a mut [u8],
@@ -90,10 +90,10 @@ pub struct Body<'a> {
 }
 
 impl<'a> Body<'a> {
-    /// The next buffer, to be filled completely.
+    /// The next buffer. The caller must fill all of it.
     ///
     /// # Panics
-    /// If the plan has no more buffers: planning and writing disagree.
+    /// If the plan has no more buffers, because the plan and the written data differ.
     pub fn buffer(&mut self) -> &'a mut [u8] {
         let span = self.spans.next().expect("a buffer that was planned");
         let rest = std::mem::take(&mut self.rest);
@@ -105,15 +105,15 @@ impl<'a> Body<'a> {
     }
 }
 
-/// What can be written as a batch: planned first, so that it is written once, in its final place.
+/// Data that can become a batch. It is planned first, and then written once, in its final place.
 pub trait Encode {
-    /// Adds the nodes and buffers.
+    /// Adds the nodes and the buffers.
     fn plan(&self, plan: &mut Plan);
-    /// Fills the buffers in the same order.
+    /// Fills the buffers, in the same order.
     fn write(&self, body: &mut Body<'_>);
 }
 
-/// Columns one behind the other.
+/// Columns in the order of the vector.
 impl<T: Encode> Encode for Vec<T> {
     fn plan(&self, plan: &mut Plan) {
         self.iter().for_each(|column| column.plan(plan));
@@ -129,7 +129,7 @@ impl Encode for () {
     fn write(&self, _body: &mut Body<'_>) {}
 }
 
-/// A batch outside of a lane, for who reads it on the spot.
+/// A batch outside of a lane, for a reader on the same thread.
 #[derive(Debug)]
 pub struct Frame {
     words: Vec<u64>,
@@ -140,7 +140,8 @@ impl Frame {
     /// Writes rows as a batch.
     ///
     /// # Errors
-    /// [`Error::Engine`] if there is no memory for it, or 32-bit offsets cannot tell its parts apart.
+    /// [`Error::Engine`] if there is no memory for it, or if 32-bit offsets cannot address its
+    /// parts.
     pub fn new(content: &dyn Encode, rows: usize) -> Result<Self, Error> {
         let mut plan = Plan::default();
         content.plan(&mut plan);

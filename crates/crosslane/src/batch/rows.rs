@@ -1,10 +1,10 @@
-//! Some rows of a column as a batch.
+//! Some rows of a column, as a batch.
 
 use crate::batch::{Body, Column, Encode, Plan, bit};
 use crate::types::Layout;
 use std::ops::Range;
 
-/// Rows of a column, which travel as a column of their own.
+/// Consecutive rows of a column. They are sent as a column of their own.
 #[derive(Debug)]
 pub struct Rows<'a> {
     column: &'a Column<'a>,
@@ -30,7 +30,7 @@ impl<'a> Rows<'a> {
         Self { column, rows, nulls, children }
     }
 
-    /// The bytes that the rows of a bytes column have.
+    /// The values of these rows, in a column of bytes.
     fn bytes(&self) -> &'a [u8] {
         let offsets = self.column.offsets;
         &self.column.data[offsets[self.rows.start] as usize..offsets[self.rows.end] as usize]
@@ -44,7 +44,7 @@ impl<'a> Rows<'a> {
     }
 }
 
-/// Copies bits from a place on to the beginning of a buffer that has room for no more.
+/// Copies the bits of `rows` to the beginning of `out`, which has exactly the bytes for them.
 fn copy_bits(bits: &[u8], rows: &Range<usize>, out: &mut [u8]) {
     let (first, shift) = (rows.start / 8, rows.start % 8);
     if shift == 0 {
@@ -104,7 +104,7 @@ mod tests {
     use crate::batch::{Frame, columns};
     use crate::types::DataType;
 
-    /// A column of lists of structs of a text, a number and a truth value, with NULLs at each level.
+    /// A column of lists of structs, with NULLs at each level.
     fn nested() -> (DataType, ColumnBuilder) {
         let data_type: DataType = "STRUCT(a VARCHAR, b BIGINT, c BOOLEAN, d INTEGER[2])[]".parse().unwrap();
         let mut column = ColumnBuilder::new(&data_type);

@@ -1,10 +1,10 @@
-//! Why a lane fails.
+//! The reasons why a lane fails.
 
-/// Why a lane can no longer be used.
+/// The reason why a lane can no longer be used.
 #[derive(Debug, Clone, thiserror::Error)]
 #[non_exhaustive]
 pub enum LaneError {
-    /// The guest's process ended, or closed its end.
+    /// The guest's process ended, or the guest closed its end of the lane.
     #[error("{0}")]
     Died(String),
     /// The guest broke the protocol.
@@ -13,21 +13,22 @@ pub enum LaneError {
     /// The system refused something that the lane needs.
     #[error("its worker cannot be reached: {0}")]
     System(String),
-    /// The batch cannot be told in the format at all, exceeds the setting `largest_batch`, or there is no memory for it. The
-    /// lane is whole: nothing was sent, or the reply was taken and thrown away.
+    /// The batch does not fit the format, exceeds the setting `largest_batch`, or there is no
+    /// memory for it. The lane still works: it has sent nothing, or it has taken the reply and
+    /// discarded it.
     #[error("{0}")]
     TooLarge(String),
 }
 
 impl LaneError {
-    /// The error of a reply of so many bytes, of which an engine takes `largest`.
+    /// The error of a reply of `length` bytes, if the engine takes at most `largest` bytes.
     pub fn large_reply(length: u64, largest: usize) -> Self {
         Self::TooLarge(format!(
             "its reply of {length} bytes exceeds {largest} bytes; the setting largest_batch changes this limit"
         ))
     }
 
-    /// The error of a reply of so many bytes for which there is no memory.
+    /// The error of a reply of `length` bytes for which there is no memory.
     pub fn no_memory(length: u64) -> Self {
         Self::TooLarge(format!("the engine has no memory for its reply of {length} bytes"))
     }

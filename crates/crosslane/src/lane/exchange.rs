@@ -1,47 +1,54 @@
 //! Exchanges: the uses of functions over a lane.
 //!
-//! The engine opens an exchange for an [`Entry`] of a function with its first batch. Then batches go in both directions until
-//! each side has sent its last; a failure is the guest's last message. A scalar call is the exchange of one
-//! batch each way. [`crate::Kind`] says which entries a function has, and what they carry. The engine may cancel an
-//! exchange: it throws away what still comes of it, and the lane goes on as soon as the guest has ended it.
+//! The engine opens an exchange for an [`Entry`] of a function with its first batch. Then both
+//! sides send batches until each side has sent its last one. A failure is the guest's last message.
+//! A scalar call is an exchange of one batch in each direction. [`crate::Kind`] defines the entries
+//! of a function, and the columns of their batches.
+//!
+//! The engine can cancel an exchange. It then discards the remaining messages of the exchange. The
+//! lane is free as soon as the guest has ended the exchange.
 
 use crate::batch::{BATCH, FAILURE, Header, LAST};
 use crate::lane::LaneError;
 
-/// What of a function an exchange uses.
+/// The use of a function for which an exchange is opened. "In" is the engine's batches, "out" the
+/// guest's.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[repr(u32)]
 pub enum Entry {
-    /// Rows in, as many results out: one batch each way.
+    /// In: rows. Out: as many results. One batch in each direction.
     #[default]
     Call = 1,
-    /// The arguments in, the rows of a table out.
+    /// In: the arguments. Out: the rows of a table.
     Scan = 2,
-    /// Rows and the numbers of their groups in, to be added to these groups' states.
+    /// In: rows with the numbers of their groups. The guest adds the rows to the states of these
+    /// groups.
     Update = 3,
-    /// Pairs of states, of which one is to be added to the other.
+    /// In: pairs of states. The guest adds one state of each pair to the other.
     Combine = 4,
-    /// The numbers of groups in, their results out.
+    /// In: the numbers of groups. Out: their results.
     Finish = 5,
-    /// What the guest prepares before any of its functions is used.
+    /// The guest prepares itself before the first use of its functions.
     SetUp = 6,
-    /// The arguments in, the partitions of a table out.
+    /// In: the arguments. Out: the partitions of a table.
     Partitions = 7,
-    /// The numbers of groups in, their states as bytes out.
+    /// In: the numbers of groups. Out: their states as bytes.
     Save = 8,
-    /// The numbers of groups and saved states in, to be added to these groups' states.
+    /// In: the numbers of groups, and saved states. The guest adds them to the states of these
+    /// groups.
     Load = 9,
-    /// The numbers of groups that are no more in.
+    /// In: the numbers of groups that no longer exist.
     Forget = 10,
-    /// The end of what the guest has prepared.
+    /// The guest removes all that [`Entry::SetUp`] prepared.
     TearDown = 11,
-    /// A batch of a stream in, batches of another out.
+    /// In: a batch of a stream. Out: batches of another stream.
     Map = 12,
-    /// All batches of a stream in, batches of another out. The batches that open and end the exchange have no rows.
+    /// In: all batches of a stream. Out: batches of another stream. The batches that open and end
+    /// the exchange have no rows.
     Iterate = 13,
 }
 
-/// All of them.
+/// All entries.
 const ENTRIES: [Entry; 13] = [
     Entry::Call,
     Entry::Scan,
@@ -59,40 +66,42 @@ const ENTRIES: [Entry; 13] = [
 ];
 
 impl Entry {
-    /// How many there are.
+    /// The number of entries.
     pub(crate) const COUNT: usize = ENTRIES.len();
 
-    /// The entry of this number in a [`Header`].
+    /// The entry with this number in a [`Header`].
     pub fn of(number: u32) -> Option<Self> {
         ENTRIES.into_iter().find(|entry| *entry as u32 == number)
     }
 
-    /// Whether it changes what the guest keeps: done twice, or on two lanes at a time, it gives something else.
+    /// Whether the entry changes states in the guest. A second use, or uses on two lanes at once,
+    /// would give another result.
     pub(crate) fn changes_states(self) -> bool {
         matches!(self, Self::Update | Self::Combine | Self::Load | Self::Forget)
     }
 
-    /// Whether the guest answers with one batch, which is its last.
+    /// Whether the guest answers with exactly one batch.
     pub(crate) fn is_answered_once(self) -> bool {
         !matches!(self, Self::Scan | Self::Partitions | Self::Map | Self::Iterate)
     }
 
-    /// Whether exchanges for it may follow one another before the guest has ended the first.
+    /// Whether the engine may open another exchange for this entry before the guest has ended the
+    /// first one.
     fn follows_itself(self) -> bool {
         matches!(self, Self::Call | Self::Map)
     }
 }
 
-/// Where in its exchange a batch of the engine stands.
+/// The position of an engine's batch in its exchange.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Part {
-    /// It opens an exchange and is the only one.
+    /// The batch opens an exchange and is its only batch.
     Whole,
-    /// It opens an exchange, and more follow.
+    /// The batch opens an exchange, and more batches follow.
     First,
-    /// It belongs to the open exchange, and more follow.
+    /// The batch belongs to the open exchange, and more batches follow.
     Next,
-    /// It is the last of the open exchange.
+    /// The batch is the last of the open exchange.
     Last,
 }
 
@@ -106,19 +115,19 @@ impl Part {
     }
 }
 
-/// Whom a batch of the engine is for.
+/// The function and the exchange that an engine's batch is for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Address {
     /// The function's index in its library.
     pub function: u32,
-    /// What of it.
+    /// The use of the function.
     pub entry: Entry,
-    /// Where the batch stands in its exchange.
+    /// The position of the batch in its exchange.
     pub part: Part,
 }
 
 impl Address {
-    /// A call: one batch in, one batch of as many rows out.
+    /// A call: one batch in, and one batch of as many rows out.
     pub fn call(function: u32) -> Self {
         Self::whole(function, Entry::Call)
     }
@@ -129,39 +138,41 @@ impl Address {
     }
 }
 
-/// The exchanges of a lane, as its engine counts them, whatever the lane is made of.
+/// The engine's count of the exchanges of a lane, for all kinds of lanes.
 ///
-/// Calls may follow one another before their results are there, and so may the batches of a stream. Any other exchange has
-/// its lane for itself.
+/// The engine can send several calls before their results arrive, and also several batches of a
+/// stream. During any other exchange, the lane has no second exchange.
 #[derive(Debug, Default)]
 pub struct Exchanges {
-    /// The number of the last that was opened.
+    /// The number of the exchange that was opened last.
     opened: u64,
-    /// How many the guest has not ended. It ends them in their order.
+    /// The number of exchanges that the guest has not ended. The guest ends them in the order of
+    /// their opening.
     open: usize,
-    /// Of those that are open.
+    /// The entry of the open exchanges.
     entry: Entry,
-    /// Whether the engine has not sent its last batch of the one that was opened last.
+    /// Whether the engine still has to send batches of the exchange that was opened last.
     sending: bool,
-    /// What comes of exchanges up to this number is thrown away.
+    /// The engine discards messages of exchanges up to this number.
     cancelled: u64,
 }
 
 impl Exchanges {
-    /// How many the guest has not ended.
+    /// The number of exchanges that the guest has not ended.
     pub fn in_flight(&self) -> usize {
         self.open
     }
 
-    /// Whether all that the guest has not ended is cancelled.
+    /// Whether every exchange that the guest has not ended is cancelled.
     pub fn is_cancelled(&self) -> bool {
         self.cancelled == self.opened
     }
 
-    /// The header of a batch that may be sent now; `None` while other exchanges must end first.
+    /// The header of a batch that the engine may send now; `None` while other exchanges must end
+    /// first.
     ///
     /// # Panics
-    /// If the batch belongs to an exchange that is not open: the caller has lost count.
+    /// If the batch belongs to an exchange that is not open, which is an error of the caller.
     pub fn header(&self, address: Address, rows: usize) -> Option<Header> {
         let Address { function, entry, part } = address;
         assert_eq!(part.opens(), !self.sending, "a batch of {part:?} out of turn");
@@ -180,7 +191,7 @@ impl Exchanges {
         })
     }
 
-    /// Counts a batch that was sent. Returns its exchange's number.
+    /// Counts a batch that was sent. Returns the number of its exchange.
     pub fn sent(&mut self, address: Address) -> u64 {
         if address.part.opens() {
             self.opened += 1;
@@ -191,17 +202,18 @@ impl Exchanges {
         self.opened
     }
 
-    /// Counts a cancellation of all that is in flight. Returns the number of the last of these.
+    /// Cancels all exchanges in flight. Returns the number of the last one.
     pub fn cancel(&mut self) -> u64 {
         self.cancelled = self.opened;
         self.sending = false;
         self.opened
     }
 
-    /// Counts a message of the guest. Whether it is for the caller, and not to be thrown away.
+    /// Counts a message of the guest. Returns whether the message is for the caller; otherwise the
+    /// caller discards it.
     ///
     /// # Errors
-    /// [`LaneError::Corrupt`] if the guest must not send this now.
+    /// [`LaneError::Corrupt`] if the guest must not send this message now.
     pub fn received(&mut self, header: &Header) -> Result<bool, LaneError> {
         let corrupt = |what: String| Err(LaneError::Corrupt(what));
         if self.open == 0 {
@@ -219,7 +231,7 @@ impl Exchanges {
             return corrupt(format!("a message with the flags {:#x}", header.flags));
         }
         let wanted = due > self.cancelled;
-        // A failure ends its exchange, and so does the only batch that answers.
+        // A failure ends its exchange, and so does the batch of an entry that is answered once.
         if !last && (header.kind == FAILURE || self.entry.is_answered_once()) {
             return corrupt(format!("a message of kind {} that is not the last", header.kind));
         }
@@ -230,7 +242,8 @@ impl Exchanges {
         Ok(wanted)
     }
 
-    /// Counts a message of the guest that cannot be read: the only one of its exchange was its last.
+    /// Counts a message of the guest that cannot be read. If its exchange has one message only, the
+    /// exchange ends.
     pub fn unreadable(&mut self) {
         if self.entry.is_answered_once() {
             self.open = self.open.saturating_sub(1);
@@ -291,7 +304,7 @@ mod tests {
             open(&mut exchanges, address);
             assert_eq!(exchanges.header(address, 1), None);
             assert_eq!(exchanges.header(Address::call(0), 1), None);
-            // The only batch that answers may be one that cannot be read.
+            // The only batch of an answer may be unreadable.
             exchanges.unreadable();
             assert_eq!(exchanges.in_flight(), 0);
             open(&mut exchanges, address);

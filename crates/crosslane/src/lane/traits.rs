@@ -1,4 +1,4 @@
-//! A lane: one caller's private, ordered way to one guest.
+//! The trait of lanes. A lane is one caller's private, ordered path to one guest.
 
 use crate::batch::{Borrowed, Encode, Header, Plan};
 use crate::lane::{Address, LaneError};
@@ -6,7 +6,8 @@ use crosslane_ring::Spin;
 pub use crosslane_ring::Waiter;
 use std::time::Duration;
 
-/// Plans a batch for a lane that takes `largest` bytes; `how` says what changes that. Returns the size of its frame.
+/// Plans a batch for a lane that takes at most `largest` bytes. Returns the size of its frame.
+/// `how` tells the user how to change the limit.
 ///
 /// # Errors
 /// [`LaneError::TooLarge`].
@@ -30,40 +31,46 @@ pub fn plan_batch(
     Ok(size)
 }
 
-/// In a guest's progress: it is a count of rows that are done.
+/// A flag in a guest's progress: the row is the number of rows that are done.
 pub const COUNT: u32 = 1 << 31;
-/// In a guest's progress: the function is done with all rows, and the result of this one is being written.
+/// A flag in a guest's progress: the function has ended for all rows, and the guest writes the
+/// result of this row.
 pub const WRITING: u32 = 1 << 30;
 
-/// What is done about a call that makes no progress, whatever the function's `timeout`.
+/// The reaction to a call that makes no progress, independent of the function's `timeout`.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Stuck {
-    /// After so long the guest's stack is written to the log.
+    /// The time without progress after which the guest's stack is written to the log.
     pub after: Option<Duration>,
-    /// Whether the guest is ended then.
+    /// Whether the guest is ended after that time.
     pub ends: bool,
 }
 
-/// One caller's private, ordered way to one guest.
+/// One caller's private, ordered path to one guest.
 ///
-/// No method waits: a lane that has no room says so, and who waits sleeps on [`Lane::waiter`], for lanes of any make at once. Exchanges end in the order in which they were opened.
+/// No method waits for the guest, except [`Lane::halt`] and [`Lane::stack`], which may wait for a
+/// moment. If a lane has no free space, its method says so. A caller that has to wait sleeps on the
+/// waiters of its lanes ([`Lane::waiter`]). One wait can cover lanes of different types. Exchanges
+/// end in the order in which they were opened.
 pub trait Lane: Send + Sized + 'static {
-    /// Distinguishes the lanes of a library.
+    /// The number of the lane, unique in its library.
     fn id(&self) -> u64;
 
-    /// The guest's process.
+    /// The id of the guest's process.
     fn process(&self) -> i32;
 
-    /// The most bytes of a batch, either way, that need no memory but the lane's own. Larger ones cost more.
+    /// The largest batch, in bytes, that fits into the lane's own memory in each direction. Larger
+    /// batches cost more.
     fn most(&self) -> usize {
         usize::MAX
     }
 
-    /// Sends a batch to a function. Returns the exchange's number, or `None` if there is no room, or the
-    /// exchanges in flight do not allow it: then nothing was sent, and there may be room when a reply was collected.
+    /// Sends a batch to a function. Returns the number of the exchange. Returns `None` if the lane
+    /// has no free space, or if the exchanges in flight do not allow the batch. Then nothing was
+    /// sent, and the caller can try again after it has collected a reply.
     ///
     /// # Errors
-    /// [`LaneError`]; after any but [`LaneError::TooLarge`] the lane must not be used again.
+    /// [`LaneError`]. After any other than [`LaneError::TooLarge`] the lane must not be used again.
     fn submit(
         &mut self,
         address: Address,
@@ -71,22 +78,25 @@ pub trait Lane: Send + Sized + 'static {
         arguments: &dyn Encode,
     ) -> Result<Option<u64>, LaneError>;
 
-    /// Says that nothing more is wanted of what is in flight. What still comes of it is thrown away by
-    /// [`Lane::try_collect`]; the lane can be used again when nothing is in flight.
+    /// Cancels all exchanges in flight. [`Lane::try_collect`] discards their remaining messages.
+    /// The lane can be used again when no exchange is in flight.
     ///
     /// # Errors
-    /// [`LaneError`] if the guest cannot be told. The lane must not be used again.
+    /// [`LaneError`] if the cancellation cannot be sent to the guest. The lane must not be used
+    /// again.
     fn cancel(&mut self) -> Result<(), LaneError>;
 
-    /// Takes the oldest reply, if there is one; [`Lane::frame`] then holds it. [`crate::Exchanges`] has checked its turn. One
-    /// to what was cancelled is thrown away, and `None` returned: there may be another behind it.
+    /// Takes the oldest reply, if there is one. [`Lane::frame`] then has the reply, and
+    /// [`crate::Exchanges`] has checked that it was due. A reply to a cancelled exchange is
+    /// discarded. The result is then `None`, although there may be another reply after it.
     ///
     /// # Errors
-    /// [`LaneError`]; after any but [`LaneError::TooLarge`] the lane must not be used again.
+    /// [`LaneError`]. After any other than [`LaneError::TooLarge`] the lane must not be used again.
     fn try_collect(&mut self) -> Result<Option<Header>, LaneError>;
 
-    /// The same, but it may leave the last buffer of a batch where the guest has written it: then [`Lane::borrowed`] is
-    /// that buffer, [`Lane::frame`] ends before it, and [`Lane::copy_rest`] or [`Lane::release`] follows.
+    /// Takes the oldest reply as [`Lane::try_collect`] does, but may leave the last buffer of a
+    /// batch in the guest's memory. Then [`Lane::borrowed`] is that buffer, and [`Lane::frame`]
+    /// ends before it. The caller must call [`Lane::copy_rest`] or [`Lane::release`] next.
     ///
     /// # Errors
     /// As [`Lane::try_collect`].
@@ -94,101 +104,106 @@ pub trait Lane: Send + Sized + 'static {
         self.try_collect()
     }
 
-    /// What of the reply that was collected last is still where the guest has written it.
+    /// The buffer of the last collected reply that still lies in the guest's memory.
     fn borrowed(&self) -> Option<Borrowed<'_>> {
         None
     }
 
-    /// Copies what was left of the reply, so that [`Lane::frame`] has all of it, and releases it.
+    /// Copies the remaining buffer, so that [`Lane::frame`] has the whole reply, and releases it.
     fn copy_rest(&mut self) {}
 
-    /// Gives the space of what was left of the reply back to the guest.
+    /// Gives the memory of the remaining buffer back to the guest.
     fn release(&mut self) {}
 
-    /// Whether it dies with other lanes that may be to blame.
+    /// Whether other lanes have the same process. If the process ends, any of these lanes may be
+    /// the cause.
     fn shares_its_process(&self) -> bool {
         false
     }
 
-    /// The private copy of the reply that was collected last.
+    /// The engine's private copy of the last collected reply.
     fn frame(&self) -> &[u8];
 
-    /// How many exchanges have not ended, by what was collected.
+    /// The number of exchanges that have not ended, as far as their messages were collected.
     fn in_flight(&self) -> usize;
 
-    /// Whether nothing is wanted of what is in flight.
+    /// Whether all exchanges in flight are cancelled.
     fn is_cancelled(&self) -> bool;
 
-    /// What the guest works on: (low half of the exchange's number, row). A hint. The row may carry [`COUNT`] or
-    /// [`WRITING`], and is `u32::MAX` for the batch as a whole.
+    /// The guest's progress: (low half of the exchange's number, row). It is a hint. The row may
+    /// carry [`COUNT`] or [`WRITING`]. It is `u32::MAX` for the batch as a whole.
     fn progress(&self) -> (u32, u32);
 
-    /// Whether the guest has begun this exchange, or a later one, by its progress: guests write the number of an exchange into the lane's
-    /// memory before they call the function.
+    /// Whether the guest has begun this exchange or a later one, by its progress. Guests write the
+    /// number of an exchange into the lane's memory before they call the function.
     fn says_begun(&self, exchange: u64) -> bool {
         let (at, _) = self.progress();
         at.wrapping_sub(exchange as u32) < 1 << 31
     }
 
-    /// Whether the guest of a lane that is lost may have begun this exchange, or a later one. False only if it is known that it has not.
+    /// For a lost lane: whether its guest may have begun this exchange or a later one. False only
+    /// if the guest has certainly not begun it.
     fn may_have_begun(&self, exchange: u64) -> bool {
         self.says_begun(exchange)
     }
 
-    /// Ends the guest for good, and waits until it has ended, if that is known soon. Returns whether it has: then its progress says for
-    /// certain what it has begun.
+    /// Ends the guest, and waits for its end if the end can be known soon. Returns whether the
+    /// guest has ended. If so, its progress shows with certainty which exchanges it has begun.
     fn halt(&mut self) -> bool;
 
-    /// Whether the guest still lives. Costs a system call.
+    /// Checks that the guest lives. This costs a system call.
     ///
     /// # Errors
     /// [`LaneError::Died`] if it does not.
     fn check(&mut self) -> Result<(), LaneError>;
 
-    /// What is done if a call of it makes no progress.
+    /// The reaction to a call of this lane that makes no progress.
     fn stuck(&self) -> Stuck {
         Stuck::default()
     }
 
-    /// What the guest is doing, as lines of its stack, the innermost last; empty if it cannot be asked. It may take a moment, and
-    /// the guest goes on.
+    /// The guest's stack, as lines, with the innermost call last. Empty if the guest cannot be
+    /// asked. It may take a moment, and the guest goes on.
     fn stack(&mut self) -> String {
         String::new()
     }
 
-    /// Whether the guest is known to have ended, without looking for it.
+    /// Whether the guest is known to have ended. This makes no system call.
     fn has_ended(&self) -> bool {
         false
     }
 
-    /// Whether the guest lives, as far as a look can tell that waits for nobody.
+    /// Whether the guest lives, by a check that does not wait.
     fn lives(&self) -> bool {
         !self.has_ended()
     }
 
-    /// Whether there may be something for [`Lane::try_collect`], by a look that waits for nobody. A lane that was lost has news.
+    /// Whether [`Lane::try_collect`] may have a result, by a check that does not wait. True for a
+    /// lost lane.
     fn has_news(&self) -> bool;
 
-    /// What a wait for such news sleeps on.
+    /// The waiter on which a thread sleeps until [`Lane::has_news`].
     fn waiter(&self) -> Waiter<'_>;
 
-    /// After how long a reply comes for which the guest has nothing to do, about. Slices are long enough to be worth it.
+    /// The approximate time until the reply to a batch that needs no work. Slices are long enough
+    /// to justify it.
     fn round_trip(&self) -> Duration {
         ROUND_TRIP
     }
 
-    /// For how long a wait spins before it sleeps, if nothing is known of its length.
+    /// How long a wait spins before it sleeps, if the length of the wait is unknown.
     fn spin(&self) -> Duration {
         Duration::ZERO
     }
 }
 
-/// That of a lane through a ring, to another processor.
+/// The round trip of a lane through a ring, between two processors.
 pub(crate) const ROUND_TRIP: Duration = Duration::from_micros(20);
-/// How much longer a wait spins if its end is near.
+/// How much longer a wait spins if the reply is near.
 const LONGER: u32 = 25;
 
-/// Waits until one of the lanes has news, or for `timeout`; may return early. It is the only wait for lanes.
+/// Waits until one of the lanes has news, or until `timeout`. It may return early. All waits for
+/// lanes use this function.
 pub fn wait_any<L: Lane>(lanes: &[&mut L], patience: Patience, timeout: Duration) {
     let longest = || lanes.iter().map(|lane| lane.spin()).max().unwrap_or_default();
     let spin = match patience {
@@ -200,13 +215,14 @@ pub fn wait_any<L: Lane>(lanes: &[&mut L], patience: Patience, timeout: Duration
     crosslane_ring::wait_any(waiters, Spin(spin), timeout, || lanes.iter().any(|lane| lane.has_news()));
 }
 
-/// How a wait begins, by what is known of its length.
+/// How a wait begins, by its expected length.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Patience {
-    /// The reply is far: sleep at once, the guests need the core.
+    /// The reply is far: the wait sleeps at once, because the guests need the core.
     Sleep,
-    /// Nothing is known, or cores are scarce: spin for the time that is set.
+    /// The length is unknown, or cores are scarce: the wait spins for the time of [`Lane::spin`].
     Spin,
-    /// The reply is near and a core is free: spin until it comes, which saves the wake.
+    /// The reply is near and a core is free: the wait spins longer, which avoids the cost of a
+    /// wake.
     SpinLonger,
 }
