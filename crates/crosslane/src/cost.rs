@@ -1,59 +1,73 @@
-//! What a batch and a row of a function cost, and what follows for the size of slices.
+//! The measured cost of a function per batch and per row, and the size of slices that follows from
+//! it.
 //!
-//! Slicing costs a round trip per slice, which is short in a ring and longer to a server, and occupies idle lanes. It also repeats
-//! what the function does once per batch, as vectorized ones do. So it must pay: a batch is sliced only if the work for its
-//! remaining rows is worth that ([`WORTH_SLICING`], [`WORTH_REPEATING`]), or if lanes share it already. A slice should be long
-//! enough to hide its round trip, short enough that the slowest lane does not decide, and an unmeasured function is approached
-//! carefully: the first slice has one row, and no slice exceeds eight times the rows measured so far, so that a function of a
-//! second per row is not sent 2048 of them.
+//! Each slice costs a round trip, which is short in a ring and longer to a server. Slices also
+//! occupy idle lanes. A function that does some work once per batch, as vectorized functions do,
+//! repeats this work for each slice. So a batch is sliced only in two cases: the work for its
+//! remaining rows justifies that cost ([`WORTH_SLICING`], [`WORTH_REPEATING`]), or several lanes
+//! share the batch already.
 //!
-//! The two costs are a line through the latest batches, by least squares ([`Line`]). One average per row would take what a batch
-//! costs for the cost of its rows: short slices would look expensive, and be cut into still shorter ones.
+//! A slice should be long enough to hide its round trip. It should be short enough that the whole
+//! batch does not wait for the slowest lane. The first slice of an unmeasured function has one row.
+//! No slice has more than eight times the rows measured so far. So a function that takes a second
+//! per row does not get 2,048 rows at once.
+//!
+//! The two costs are a line through the latest batches, by least squares ([`Line`]). One average
+//! per row would add the cost of a batch to the cost of its rows. Short slices would then look
+//! expensive, and would be cut into even shorter slices.
 
 use crate::lane::Entry;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
-/// In round trips.
+/// The least work of a batch that is sliced, in round trips.
 const WORTH_SLICING: u32 = 30;
+/// The least work of a slice, in round trips.
 const SHORTEST: u32 = 5;
-/// In what a batch costs by itself: the work that is worth slicing, and the least work of a slice.
+/// The least work of a batch that is sliced, in costs of a batch without its rows. It is added to
+/// [`WORTH_SLICING`].
 const WORTH_REPEATING: u32 = 4;
+/// The least work of a slice, in costs of a batch without its rows. It is added to [`SHORTEST`].
 const SHORTEST_REPEATING: u32 = 2;
+/// The longest work of a slice, unless its least work is longer.
 const LONGEST: Duration = Duration::from_millis(20);
-/// Slices per lane, so that a lane that is done early finds more to do.
+/// The slices per lane, so that a lane that finishes early gets another slice.
 const BALANCE: u64 = 2;
+/// A slice has at most this many times the rows measured so far.
 const GROWTH: u64 = 8;
-/// No batch takes longer than this many nanoseconds (a month), whatever its guest says.
+/// The longest time of a batch in nanoseconds (a month). A longer time that a guest reports is cut
+/// to this.
 const MOST: u64 = 30 * 86_400 * 1_000_000_000;
-/// Rows after which the costs are those of several batches.
+/// After this number of rows, the measured costs come from several batches.
 const SETTLED: u64 = 512;
-/// Rows after which no more are counted.
+/// After this number of rows, rows are not counted any more.
 const ENOUGH: u64 = 1 << 20;
-/// An average that has changed by less than this part of it stays as it is, and so do costs.
+/// A new average or cost is stored only if it differs from the old one by more than the old one
+/// divided by this number.
 const NOTICEABLE: u64 = 16;
-/// The same for costs of which enough is known.
+/// The same divisor for costs after [`ENOUGH`] rows.
 const NOTICEABLE_OF_KNOWN: u64 = 4;
-/// What a batch still counts when the next one has come.
+/// The factor for the weight of the earlier batches when a new batch is added.
 const KEPT: f64 = 0.75;
-/// By which part of their average the lengths of batches have to differ, so that they tell what a batch costs by itself.
+/// The lengths of batches must differ by this part of their average. Otherwise they do not show the
+/// cost of a batch without its rows.
 const DIFFERENT: f64 = 0.25;
 
-/// Stores an average where it says something new.
+/// Stores an average if it differs enough from the old one.
 fn note(average: &AtomicU64, old: u64, new: u64) {
     if new.abs_diff(old) > old / NOTICEABLE {
         average.store(new, Relaxed);
     }
 }
 
-/// The measured cost of a function. All workers read it for every batch, so it is written only where that says something
-/// new.
+/// The measured cost of a function. All workers read it for every batch, so it is written only when
+/// it has changed enough.
 #[derive(Debug, Default)]
 pub(crate) struct Cost {
-    /// In picoseconds.
+    /// The cost of a row, in picoseconds.
     per_row: AtomicU64,
-    /// What a batch costs without its rows, in picoseconds.
+    /// The cost of a batch without its rows, in picoseconds.
     per_batch: AtomicU64,
     measured: AtomicU64,
     latest: Mutex<Line>,
@@ -61,7 +75,8 @@ pub(crate) struct Cost {
     pub(crate) results: Width,
 }
 
-/// A line through the rows and times (in picoseconds) of batches, of which older ones count less: sums for its least squares.
+/// Sums for a line by least squares through the rows and times (in picoseconds) of batches. Older
+/// batches have less weight.
 #[derive(Debug, Default)]
 struct Line {
     count: f64,
@@ -69,12 +84,12 @@ struct Line {
     time: f64,
     rows_by_rows: f64,
     rows_by_time: f64,
-    /// The rows and the time of the batch that came last.
+    /// The rows and the time of the last batch.
     last: (f64, f64),
 }
 
 impl Line {
-    /// Adds a batch, beside which those before it count `kept` of what they did.
+    /// Adds a batch, and multiplies the weight of the earlier batches by `kept`.
     fn add(&mut self, rows: f64, time: f64, kept: f64) {
         self.count = kept * self.count + 1.0;
         self.rows = kept * self.rows + rows;
@@ -84,18 +99,20 @@ impl Line {
         self.last = (rows, time);
     }
 
-    /// Begins anew with a batch, and with the one before if that was shorter.
+    /// Restarts with one batch. It also keeps the batch before it, if that one had fewer rows and
+    /// took less time.
     fn begin(&mut self, rows: f64, time: f64) {
         let (fewer, shorter) = self.last;
         *self = Self::default();
-        // Else it has paid for imports and caches.
+        // Otherwise the batch before it includes one-time costs, such as imports and cold caches.
         if fewer < rows && shorter < time {
             self.add(fewer, shorter, 0.0);
         }
         self.add(rows, time, 1.0);
     }
 
-    /// What a batch and each of its rows cost. If the batches are too much alike to tell, a batch costs what is known already.
+    /// The costs of a batch and of a row. If the batches have too similar lengths, the known cost
+    /// of a batch is used.
     fn costs(&self, known_per_batch: f64) -> (f64, f64) {
         let (rows, time) = (self.rows / self.count, self.time / self.count);
         let variance = self.rows_by_rows / self.count - rows * rows;
@@ -109,32 +126,35 @@ impl Line {
     }
 }
 
-/// Moving average of a row's bytes in batches one way; 0 until one is too large for its lane.
+/// The moving average of a row's bytes in batches of one direction. It is 0 until a batch is too
+/// large for its lane.
 #[derive(Debug, Default)]
 pub(crate) struct Width(AtomicU64);
 
 impl Width {
-    /// That of `rest` rows, if the first `rows` have so many bytes; 0 if all of them fit a lane that holds `most`.
+    /// The width of `rest` rows, if the first `rows` have `bytes` bytes. It is 0 if all of them fit
+    /// into a lane that holds `most` bytes.
     pub(crate) fn of(rows: usize, bytes: usize, rest: usize, most: usize) -> Self {
         let width = bytes.div_ceil(rows.max(1)).max(1);
         Self(AtomicU64::new(if width.saturating_mul(rest) > most { width as u64 } else { 0 }))
     }
 
-    /// Learns from a batch of so many bytes, for a lane whose own memory holds `most`.
+    /// Learns from a batch of `bytes` bytes, for a lane whose own memory holds `most` bytes.
     pub(crate) fn weigh(&self, rows: usize, bytes: usize, most: usize) {
         let old = self.0.load(Relaxed);
         if rows == 0 || (old == 0 && bytes <= most) {
             return;
         }
-        // A wider row travels alone in any case, and narrow ones would have to win back more.
+        // A wider row is sent alone in any case. With a larger average, narrow rows would take
+        // longer to reduce it.
         let fresh = (bytes / rows).min(most / 2).max(1) as u64;
-        // A single huge row must not say much.
+        // A single huge row must not change the average much.
         let average = if old == 0 { fresh } else { (old + fresh.min(2 * old)).div_ceil(2) };
         note(&self.0, old, average);
     }
 
-    /// How many of `rows` rows to send at once, so that they fill no more than half of what a lane's own memory
-    /// holds, if `rest` rows are left in all. Slices that are cut for this are equally long.
+    /// The number of rows to send at once. They fill at most half of the lane's own memory. `rest`
+    /// is the number of all remaining rows. Slices that are cut for this reason have equal lengths.
     pub(crate) fn fitting(&self, rows: usize, rest: usize, most: usize) -> usize {
         let fitting = match self.0.load(Relaxed) as usize {
             0 => return rows,
@@ -144,7 +164,7 @@ impl Width {
     }
 }
 
-/// The costs of a function's entries: a row of one says nothing about a row of another.
+/// The costs of a function's entries. The cost of a row differs between entries.
 #[derive(Debug, Default)]
 pub(crate) struct Costs([Cost; Entry::COUNT]);
 
@@ -154,24 +174,24 @@ impl Costs {
     }
 }
 
-/// How the rest of a batch is to be cut.
+/// How to cut the remaining rows of a batch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Advice {
-    /// Rows of the next slice.
+    /// The rows of the next slice.
     pub(crate) rows: usize,
-    /// Lanes that would pay.
+    /// The number of lanes whose use is worth its cost.
     pub(crate) lanes: usize,
-    /// Whether to wait for the reply before cutting further.
+    /// Whether to wait for the reply before the next cut.
     pub(crate) probe: bool,
 }
 
 impl Cost {
-    /// Learns from a reply. Concurrent updates may get lost; it is an estimate.
+    /// Learns from a reply. Concurrent updates can get lost, which is acceptable for an estimate.
     pub(crate) fn learn(&self, rows: usize, guest: u64) {
         if rows == 0 {
             return;
         }
-        // The time is what the guest says, so it may be anything.
+        // The guest reports this time, so it can be any number.
         let time = guest.min(MOST) * 1000;
         let measured = self.measured.load(Relaxed);
         if measured < ENOUGH {
@@ -179,14 +199,14 @@ impl Cost {
         }
         let expected = self.expected(rows);
         let noticeable = if measured < ENOUGH { NOTICEABLE } else { NOTICEABLE_OF_KNOWN };
-        // Nothing is expected while another thread is about to store the first costs.
+        // The expected cost is 0 while another thread is about to store the first costs.
         let is_settled = measured >= SETTLED && expected > 0;
         if is_settled && time.abs_diff(expected) <= expected / noticeable {
             return;
         }
         let Ok(mut latest) = self.latest.try_lock() else { return };
-        // While little is known, the latest slice, which is the longest so far, says most. Later a single slice that was
-        // preempted must not say much.
+        // While few rows are measured, the latest slice is the longest one and shows most. Later, a
+        // single slice that the system interrupted must not change much.
         let known_per_batch = if is_settled {
             latest.add(rows as f64, time.min(expected.saturating_mul(2)) as f64, KEPT);
             self.per_batch.load(Relaxed) as f64
@@ -199,20 +219,21 @@ impl Cost {
         self.per_row.store((per_row as u64).max(1), Relaxed);
     }
 
-    /// What so many rows cost in one batch, in picoseconds.
+    /// The expected cost of one batch of `rows` rows, in picoseconds.
     fn expected(&self, rows: usize) -> u64 {
         let per_row = self.per_row.load(Relaxed);
         per_row.saturating_mul(rows as u64).saturating_add(self.per_batch.load(Relaxed))
     }
 
-    /// What `rows` rows will take, if that is known.
+    /// The expected time for `rows` rows, if the cost is known.
     pub(crate) fn estimate(&self, rows: usize) -> Option<Duration> {
         let is_known = self.per_row.load(Relaxed) > 0;
         is_known.then(|| Duration::from_nanos(self.expected(rows) / 1000))
     }
 
-    /// How to cut `rest` rows for at most `width` lanes, if `sharing` lanes are at work, `concurrency` rows
-    /// of a lane run at once, and a batch without rows would be there and back in `round_trip`.
+    /// How to cut `rest` rows for at most `width` lanes. `sharing` is the number of lanes at work.
+    /// `concurrency` is the number of rows that one lane runs at once. `round_trip` is the time for
+    /// a batch without rows.
     pub(crate) fn advise(
         &self,
         rest: usize,
@@ -239,12 +260,14 @@ impl Cost {
             if sharing < 2 || concurrency > 1 {
                 return whole;
             }
-            // No lane is taken for so little, but those that share the batch should be done at the same time.
+            // So little work justifies no further lane. The lanes that share the batch should still
+            // finish at the same time.
             width = width.min(sharing);
         }
         let most = (rest as u64).div_ceil(rows_in(shortest).max(4 * concurrency as u64 - 3)) as usize;
         let lanes = width.min(most).max(1);
-        // Rows that wait together should stay together: each slice ends with a wave that is not full.
+        // Each slice ends with an incomplete wave of concurrent rows. So rows that wait at the same
+        // time stay in one slice.
         let parts = if concurrency > 1 { lanes as u64 } else { lanes as u64 * BALANCE };
         let rows = (rest as u64).div_ceil(parts);
         let rows = if concurrency > 1 {
@@ -291,7 +314,7 @@ mod tests {
         assert_eq!((near.lanes, near.rows), (2, 512));
         assert_eq!(cost.advise(2048, 2, 0, 1, far), Advice { rows: 2048, lanes: 1, probe: false });
         assert_eq!(measured(20_000).advise(2048, 4, 0, 1, far).lanes, 4);
-        // However long the way is, a slice takes no longer than 20 ms.
+        // A slice takes at most 20 ms, however long the round trip is.
         let farther = measured(200_000).advise(2048, 4, 0, 1, Duration::from_millis(10));
         assert_eq!(farther, Advice { rows: 100, lanes: 4, probe: false });
     }
@@ -319,7 +342,8 @@ mod tests {
         assert!((1_600_000..=2_000_000).contains(&cost.per_row.load(Relaxed)));
     }
 
-    /// Calls a function of so many nanoseconds per batch and per row with 2,048 rows, cut as it is advised.
+    /// Calls a function of these nanoseconds per batch and per row with 2,048 rows, in the advised
+    /// slices.
     fn call(cost: &Cost, per_batch: u64, per_row: u64) {
         let mut rest = 2048;
         while rest > 0 {
@@ -342,7 +366,8 @@ mod tests {
             assert_eq!(cost.advise(2048, 8, 0, 1, NEAR).rows, 2048, "{per_batch}: {cost:?}");
             assert_eq!(cost.estimate(2048).unwrap().as_micros() as u64 / 10, (per_batch + 40_960) / 10_000);
         }
-        // Rows that cost more than that share the lanes, in slices that repeat it as seldom as they can.
+        // If the rows cost more than that, lanes share them, in slices that repeat the cost of a
+        // batch as seldom as possible.
         let advice = called(1_000_000, 20_000).advise(2048, 2, 0, 1, NEAR);
         assert_eq!((advice.lanes, advice.rows), (2, 512));
         let advice = called(10_000_000, 20_000).advise(2048, 2, 0, 1, NEAR);
@@ -352,7 +377,7 @@ mod tests {
     #[test]
     fn batches_that_were_taken_for_expensive_become_whole_again() {
         let cost = Cost::default();
-        // While the machine stood still, a batch without a cost of its own looked expensive.
+        // While the machine was paused, a batch without a cost of its own looked expensive.
         [1, 8, 72, 648].into_iter().for_each(|rows| cost.learn(rows, 20_000_000 * rows as u64));
         for _ in 0..3 {
             call(&cost, 300_000, 20);
@@ -383,7 +408,7 @@ mod tests {
         assert_eq!(cost.advise(5, 8, 0, 1, NEAR).rows, 1);
     }
 
-    /// How many rows of 2,048 go over a lane that holds so many bytes.
+    /// The slice for 2,048 rows over a lane that holds `most` bytes.
     fn fitting(width: &Width, most: usize) -> usize {
         width.fitting(2048, 2048, most)
     }
@@ -394,7 +419,7 @@ mod tests {
         width.weigh(2048, 500_000, 500_000);
         assert_eq!((fitting(&width, 500_000), width.0.load(Relaxed)), (2048, 0));
         width.weigh(2048, 2_048_000, 500_000);
-        // 250 would fit: nine slices, the last of which is not much shorter.
+        // 250 rows would fit. Nine slices of almost equal length are better.
         assert_eq!(fitting(&width, 500_000), 228);
         assert_eq!(width.fitting(200, 2048, 500_000), 200, "what fits is as long as it should be");
         assert_eq!(fitting(&width, usize::MAX), 2048);
@@ -410,7 +435,7 @@ mod tests {
             rows < 2048
         });
         assert!((1..6).contains(&slices.count()));
-        // And so do wide ones from narrow ones.
+        // The average also adapts from narrow rows to wide rows.
         (0..20).for_each(|_| width.weigh(100, 100_000, 500_000));
         assert!((228..=256).contains(&fitting(&width, 500_000)));
     }
@@ -422,7 +447,7 @@ mod tests {
         let before = fitting(&width, 500_000);
         width.weigh(1, 1 << 30, 500_000);
         assert!(fitting(&width, 500_000) > before / 2);
-        // Even if nothing else is known.
+        // The width alone decides, even if nothing else is known.
         let width = Width::default();
         width.weigh(1, 1 << 30, 500_000);
         let mut rows = 0;
@@ -437,12 +462,12 @@ mod tests {
     #[test]
     fn lanes_that_share_a_batch_share_its_end() {
         let cost = measured(1_000);
-        // For 400 us no lane is taken.
+        // 400 us of work justify no further lane.
         assert_eq!(cost.advise(400, 8, 1, 1, NEAR), Advice { rows: 400, lanes: 1, probe: false });
         assert_eq!(cost.advise(500, 8, 2, 1, NEAR), Advice { rows: 125, lanes: 2, probe: false });
         assert_eq!(cost.advise(300, 8, 2, 1, NEAR).rows, 100);
         assert_eq!(cost.advise(80, 8, 2, 1, NEAR).rows, 80);
-        // Rows that wait together stay together.
+        // Rows that wait at the same time stay in one slice.
         assert_eq!(cost.advise(400, 8, 2, 64, NEAR).rows, 400);
     }
 

@@ -1,4 +1,4 @@
-//! What can go wrong, in words for the person who wrote the function or the query.
+//! Errors, with texts for the person who wrote the function or the query.
 
 use crate::types::SignatureError;
 use serde::{Deserialize, Deserializer, Serialize};
@@ -8,31 +8,31 @@ use std::time::Duration;
 /// An exception of a guest.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Failure {
-    /// The exception's class, as the guest names it.
+    /// The exception's class, by its name in the guest's language.
     #[serde(deserialize_with = "bounded")]
     pub class: String,
-    /// Its message.
+    /// The exception's message.
     #[serde(deserialize_with = "bounded")]
     pub message: String,
-    /// The traceback into the user's file, in the guest's own form; may be empty.
+    /// The traceback into the user's file, in the format of the guest's language. It may be empty.
     #[serde(default, deserialize_with = "bounded")]
     pub traceback: String,
-    /// Under what number a host lane keeps the exception itself; 0 if it does not.
+    /// The number under which a host lane keeps the exception object; 0 if it keeps none.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub ticket: u64,
-    /// Whether it is the function's set-up that has failed, and nothing of the batch was begun.
+    /// Whether the function's set-up failed, before any work on the batch.
     #[serde(default, skip_serializing_if = "is_false")]
     pub set_up: bool,
-    /// Whether the guest's process ends with it.
+    /// Whether the guest's process ends after this failure.
     #[serde(default, skip_serializing_if = "is_false")]
     pub ended: bool,
-    /// For how long the guest worked on the batch until it failed, by what it says.
+    /// The time that the guest worked on the batch before the failure, as the guest reports it.
     #[serde(skip)]
     pub worked: Duration,
 }
 
 impl Failure {
-    /// The same with texts of a length that can be sent and shown.
+    /// The failure with texts that are short enough to be sent and shown.
     #[must_use]
     pub fn bounded(&self) -> Self {
         let [class, message, traceback] =
@@ -40,19 +40,21 @@ impl Failure {
         Self { class, message, traceback, ..*self }
     }
 
-    /// Of a result that is no value of its type; `what` says what the function returned.
+    /// The failure of a result that is not valid for its type. `what` describes the result.
     pub fn unfit(what: &str) -> Self {
         Self { class: "InvalidResult".into(), message: what.into(), ..Self::default() }
     }
 }
 
-/// How much of a guest's text is shown at most: so much of its beginning, and of its end.
+/// The most bytes of a guest's text that are shown, at its beginning and at its end.
 const SHOWN: (usize, usize) = (64 << 10, 16 << 10);
 
-/// A text of a guest for an error: of one that is very long, the beginning and the end.
+/// A text of a guest for an error message. A very long text is reduced to its beginning and its
+/// end.
 pub fn shortened(mut text: String) -> String {
     let (first, last) = SHOWN;
-    // With room for the note, so that what a guest has shortened is not shortened again.
+    // 128 more bytes are allowed for the note, so that a text that a guest has shortened stays as
+    // it is.
     if text.len() > first + last + 128 {
         let boundary = |at: usize| (at..).find(|at| text.is_char_boundary(*at)).unwrap_or(at);
         let (from, to) = (boundary(first), boundary(text.len() - last));
@@ -62,7 +64,7 @@ pub fn shortened(mut text: String) -> String {
     text
 }
 
-/// A text of a guest of a length that can be shown.
+/// A text of a guest, short enough to be shown.
 pub(crate) fn bounded<'de, D: Deserializer<'de>>(deserializer: D) -> Result<String, D::Error> {
     String::deserialize(deserializer).map(shortened)
 }
@@ -85,18 +87,18 @@ impl fmt::Display for Failure {
     }
 }
 
-/// Where something went wrong, as far as it is known: the row, and the arguments.
+/// The place of an error, as far as it is known: the row and the arguments.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Place(pub(crate) Option<Spot>);
 
 /// A row, from 1, and the arguments as text.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Spot {
-    /// The function is called with it.
+    /// The row is an argument of the function.
     Given { row: usize, arguments: String },
-    /// A table function makes it.
+    /// The row is a result of a table function.
     Made { row: usize, arguments: String },
-    /// A stream function makes it of a batch.
+    /// The row is a result of a stream function.
     Answered { row: usize },
 }
 
@@ -115,7 +117,8 @@ impl fmt::Display for Place {
     }
 }
 
-/// What a worker was doing when it was given up: lines of its stack, the innermost last; empty if that is not known.
+/// The stack of a worker when the engine gave it up, as lines, with the innermost call last. It is
+/// empty if the stack is unknown.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Stall(pub(crate) String);
 
@@ -128,22 +131,22 @@ impl fmt::Display for Stall {
     }
 }
 
-/// Why a call or a load failed.
+/// The reason why a call or a load failed.
 #[derive(Debug, Clone, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// A signature that cannot be read.
+    /// A signature cannot be read.
     #[error(transparent)]
     Signature(#[from] SignatureError),
-    /// A function's option cannot have the value that its guest says.
+    /// A function's option cannot have the value that its guest gave.
     #[error("{0}")]
     Declaration(String),
-    /// A library's file raised an exception, or declared something impossible.
+    /// A library's file raised an exception, or declared an invalid function.
     #[error("cannot load {library}: {failure}")]
     Load {
         /// The file or name.
         library: String,
-        /// What the guest said.
+        /// The guest's failure.
         failure: Box<Failure>,
     },
     /// The function raised an exception.
@@ -151,9 +154,9 @@ pub enum Error {
     Raised {
         /// The function's name.
         function: String,
-        /// What it raised.
+        /// The exception.
         failure: Box<Failure>,
-        /// For which row.
+        /// The row.
         place: Place,
     },
     /// A call took longer than the function's `timeout`.
@@ -165,9 +168,9 @@ pub enum Error {
         function: String,
         /// The limit in seconds: the function's `timeout`, or the setting `stuck_timeout`.
         seconds: f64,
-        /// For which row.
+        /// The row.
         place: Place,
-        /// What its worker was doing.
+        /// The stack of the worker.
         stall: Stall,
     },
     /// The worker process ended, or broke the protocol.
@@ -175,12 +178,12 @@ pub enum Error {
     LaneDied {
         /// The function's name.
         function: String,
-        /// What happened to the worker, and the last of what it printed.
+        /// The reason for the worker's end, and its last output.
         how: String,
-        /// Which row it worked on.
+        /// The row that the worker worked on.
         place: Place,
     },
-    /// Someone cancelled the query.
+    /// The query was cancelled.
     #[error("{function}: cancelled")]
     Cancelled {
         /// The function's name.
@@ -189,19 +192,19 @@ pub enum Error {
     /// A worker could not be started.
     #[error("cannot start a worker: {0}")]
     Boot(String),
-    /// The process is a fork of the one that loaded the functions.
+    /// The process is a fork of the process that loaded the functions.
     #[error("this process was forked after the functions were loaded")]
     Forked,
-    /// A setting that does not exist, or cannot have this value.
+    /// A setting does not exist, or cannot have this value.
     #[error("{0}")]
     Setting(String),
-    /// The engine could not take or give a batch.
+    /// The engine failed to read or write a batch.
     #[error("{0}")]
     Engine(String),
 }
 
 impl Error {
-    /// There is no memory for so many bytes.
+    /// There is no memory for `bytes` bytes.
     pub fn memory(bytes: usize) -> Self {
         Error::Engine(format!("out of memory: no room for {bytes} bytes of a batch"))
     }

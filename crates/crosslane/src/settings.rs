@@ -1,4 +1,4 @@
-//! What a user can set, by name.
+//! The settings of a user, by name.
 
 use crate::error::Error;
 use crate::function::LONGEST_TIMEOUT;
@@ -7,42 +7,43 @@ use std::fmt::Display;
 use std::str::FromStr;
 use std::time::Duration;
 
-/// The most lanes that libraries may keep warm: each is a process, and a machine has only so many.
+/// The most warm lanes. Each is a process, and a machine can only run a limited number.
 const MOST_WARM: usize = 1024;
 
-/// The setting that says which program runs the functions of a language.
+/// The setting for the program that runs the functions of one language.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Program {
     name: String,
     meaning: String,
-    /// Empty: the engine looks for one.
+    /// The path of the program. If it is empty, the engine looks for a program.
     path: String,
 }
 
-/// The settings of one engine instance. [`Settings::names`] lists them with what they mean.
+/// The settings of one engine instance. [`Settings::names`] lists their names and meanings.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Settings {
-    /// Of the engine's guests, in the order in which they are listed.
+    /// The programs of the engine's guests, in the order of the list.
     programs: Vec<Program>,
-    /// How a user sets one, in the engine's words.
+    /// The engine's command to change a setting, for error messages.
     how: &'static str,
-    /// Lanes that all libraries together keep warm; 0: twice the processors.
+    /// The number of lanes that all libraries together keep warm. 0 means twice the number of
+    /// processors.
     pub warm_lanes: usize,
-    /// After so long without use, idle lanes leave.
+    /// The time without use after which an idle lane ends.
     pub idle_timeout: Duration,
-    /// How long a waiting side spins before it sleeps.
+    /// The time that a waiting side spins before it sleeps.
     pub spin: Duration,
-    /// Bytes of each ring of new lanes, a power of two.
+    /// The size of each ring of new lanes in bytes, a power of two.
     pub ring_size: usize,
-    /// Bytes that the arguments or the results of one batch may have.
+    /// The most bytes of the arguments or the results of one batch.
     pub largest_batch: usize,
     /// Whether an expensive function may use idle lanes for slices of a batch.
     pub fan_out: bool,
-    /// How long a file may take to load.
+    /// The time that the load of a file may take.
     pub load_timeout: Duration,
-    /// After so long without progress a call's worker is looked at; zero: never.
+    /// The time without progress after which the engine inspects a call's worker. Zero means never.
     pub stuck_timeout: Duration,
-    /// Whether a worker that is stuck is ended.
+    /// Whether the engine ends a worker that is stuck.
     pub end_stuck: bool,
 }
 
@@ -65,7 +66,7 @@ impl Default for Settings {
 }
 
 impl Settings {
-    /// Those that every engine has, and what they mean.
+    /// The settings that every engine has, with their meanings.
     const COMMON: [(&'static str, &'static str); 9] = [
         (
             "warm_lanes",
@@ -84,8 +85,10 @@ impl Settings {
         ("end_stuck", "whether the worker is ended then, and the call with it: true or false"),
     ];
 
-    /// The settings, with one for the program of each of the engine's guests: its name, and what it means. Of several with
-    /// the same name the first counts. `how` says how a user sets one, with `{name}` and `{value}` in it.
+    /// The settings of an engine with these guests. `programs` has the name and the meaning of the
+    /// setting for each guest's program. Of several settings with the same name, the first one
+    /// counts. `how` is the engine's command to change a setting, with `{name}` and `{value}` in
+    /// it.
     pub fn with_programs(how: &'static str, programs: impl IntoIterator<Item = (String, String)>) -> Self {
         let mut settings = Self { how, ..Self::default() };
         for (name, meaning) in programs {
@@ -96,7 +99,7 @@ impl Settings {
         settings
     }
 
-    /// What new workers are told to do about calls that make no progress.
+    /// What new workers do with calls that make no progress.
     pub fn stuck(&self) -> Stuck {
         Stuck { after: Some(self.stuck_timeout).filter(|after| !after.is_zero()), ends: self.end_stuck }
     }
@@ -111,17 +114,17 @@ impl Settings {
         self.names().find(|(known, _)| *known == name).map(|(_, meaning)| meaning)
     }
 
-    /// Whether a setting says which program is started.
+    /// Whether this is the setting of a guest's program.
     pub fn is_program(&self, name: &str) -> bool {
         self.programs.iter().any(|program| program.name == name)
     }
 
-    /// How a user sets one, for errors.
+    /// The command to change a setting, for error messages.
     pub fn how_to_set(&self, name: &str, value: &str) -> String {
         self.how.replace("{name}", name).replace("{value}", value)
     }
 
-    /// The program that was chosen by the setting with this name, if one was.
+    /// The program that the setting with this name selects, if it is set.
     pub fn program(&self, name: &str) -> Option<&str> {
         let program = self.programs.iter().find(|program| program.name == name)?;
         Some(&program.path[..]).filter(|path| !path.is_empty())
@@ -185,7 +188,7 @@ impl Settings {
 
     fn parsed<T: FromStr>(&self, name: &str, value: &str) -> Result<T, Error> {
         let trimmed = value.trim();
-        // A whole number may come as the text of a DOUBLE or a DECIMAL.
+        // An engine may write a whole number as the text of a DOUBLE or a DECIMAL.
         let whole = trimmed.split_once('.').filter(|(_, digits)| digits.bytes().all(|digit| digit == b'0'));
         let number = trimmed.parse().or_else(|error| whole.map_or(Err(error), |(whole, _)| whole.parse()));
         number.map_err(|_| self.refused(name, value))

@@ -1,4 +1,4 @@
-//! Statistics per function: counters that any thread adds to.
+//! Statistics of functions, in counters that any thread can increase.
 
 use crate::batch::Header;
 use crate::pool::per_thread::PerThread;
@@ -20,36 +20,37 @@ impl Counter {
     }
 }
 
-/// What a function's calls have cost. Each thread counts for itself.
+/// The counters of a function's calls. Each thread has its own counters.
 #[derive(Debug, Default)]
 pub struct FunctionStats(PerThread<Counters>);
 
-/// What calls have cost. Times are in nanoseconds.
+/// Counters of calls. Times are in nanoseconds.
 #[derive(Debug, Default)]
 #[allow(missing_docs, reason = "the names say it; docs/functions.md lists them for users")]
 pub struct Counters {
-    /// Slices that were submitted to a lane.
+    /// The slices that were sent to a lane.
     pub calls: Counter,
     pub rows: Counter,
     /// Rows that became NULL because of `on_error = null`.
     pub errors: Counter,
     pub retries: Counter,
-    /// Lanes that ended during a call.
+    /// The lanes that ended during a call.
     pub deaths: Counter,
-    /// Slices that ran on a lane borrowed from another worker.
+    /// The slices that ran on a lane borrowed from another worker.
     pub fanned_out: Counter,
     pub bytes_out: Counter,
-    /// Writing the batch into the ring.
+    /// The time for writing the batch into the ring.
     pub copy_in: Counter,
-    /// From the end of the writing until the engine saw the reply, without the guest's work: both ways.
+    /// The time from the end of the writing until the engine saw the reply, without the guest's
+    /// work. It includes both directions.
     pub travel: Counter,
-    /// Inside the guest.
+    /// The time inside the guest.
     pub guest: Counter,
-    /// Copying the results into the engine.
+    /// The time for copying the results into the engine.
     pub copy_out: Counter,
 }
 
-/// What one lane has done. Times are in nanoseconds.
+/// The counters of one lane. Times are in nanoseconds.
 #[derive(Debug, Default)]
 #[allow(missing_docs, reason = "the names say it")]
 pub struct LaneStats {
@@ -57,11 +58,11 @@ pub struct LaneStats {
     pub process: i32,
     pub calls: Counter,
     pub rows: Counter,
-    /// Inside the guest.
+    /// The time inside the guest.
     pub guest: Counter,
-    /// How long the guest waited for its engine.
+    /// The time that the guest waited for its engine.
     pub waited: Counter,
-    /// Whether a caller has it.
+    /// Whether a caller has the lane now.
     pub(crate) busy: AtomicBool,
 }
 
@@ -71,7 +72,7 @@ impl LaneStats {
         self.busy.load(Relaxed)
     }
 
-    /// Counts a message of the guest about so many rows.
+    /// Counts a message of the guest for `rows` rows.
     pub(crate) fn record(&self, header: &Header, rows: usize) {
         self.calls.add(1);
         self.rows.add(rows as u64);
@@ -80,19 +81,19 @@ impl LaneStats {
     }
 }
 
-/// The engine's times of one slice; the guest's are in the reply's header, and are durations: the clocks of two
-/// machines do not agree.
+/// The engine's times of one slice. The guest's times are in the header of the reply. They are
+/// durations, because the clocks of two machines may differ.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Times {
     pub(crate) submitting: u64,
     pub(crate) submitted: u64,
-    /// When the reply before this one was collected.
+    /// The time when the reply before this one was collected.
     pub(crate) free: u64,
     pub(crate) collected: u64,
 }
 
 impl FunctionStats {
-    /// The counters of this thread, to add to.
+    /// The counters of this thread.
     pub fn here(&self) -> &Counters {
         self.0.here()
     }
@@ -117,7 +118,7 @@ impl Counters {
         [calls, rows, errors, retries, deaths, fanned_out, bytes_out, copy_in, travel, guest, copy_out]
     }
 
-    /// Counts the answer to a slice of so many rows.
+    /// Counts the reply to a slice of `rows` rows.
     pub(crate) fn record(&self, header: &Header, rows: usize, times: Times) {
         self.calls.add(1);
         self.rows.add(rows as u64);

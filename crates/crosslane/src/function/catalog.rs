@@ -1,10 +1,13 @@
-//! All loaded libraries, and what the functions that an engine knows stand for now.
+//! All loaded libraries, and the current meaning of each function that an engine knows.
 //!
-//! An engine may be unable to forget a function that it was told of, and prepared statements keep what they
-//! found. So the engine registers an [`Entry`] for each function, and the catalog says what it stands for:
-//! publishing a new version of a library fills the entries of the functions that stayed the same, makes
-//! entries for the new ones, and marks the others as gone; dropping a function does the same to its entries. A query reads
-//! its entry once, when it starts on a worker, without a lock, and keeps that version until its end.
+//! An engine may be unable to remove a function that it has registered. Prepared statements also
+//! keep the function that they found. So the engine registers an [`Entry`] for each function, and
+//! the catalog fills the entry. Publishing a new version of a library does three things: it fills
+//! the entries of the functions that stayed the same, makes entries for the new functions, and
+//! marks the entries of the others as gone. Dropping a function marks its entries as gone.
+//!
+//! A query reads its entry once, without a lock, when it starts on a worker. It keeps that version
+//! until its end.
 
 use crate::error::Error;
 use crate::function::{Function, Kind, Library};
@@ -34,25 +37,25 @@ impl<Z: Zygote> fmt::Debug for Current<Z> {
     }
 }
 
-/// Why an entry stands for nothing.
+/// The reason why an entry has no function.
 #[derive(Debug, Clone)]
 struct Gone {
-    /// What calls are told, with what to do instead.
+    /// The error of calls, with advice for the user.
     message: String,
     why: Why,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Why {
-    /// It has never stood for anything.
+    /// The entry has never had a function.
     New,
-    /// What it stood for is no more.
+    /// A later load removed or replaced the function.
     Replaced,
-    /// The user wanted the name to be unknown.
+    /// The user dropped the name.
     Dropped,
 }
 
-/// What a function that an engine was told of stands for.
+/// The current meaning of a function that an engine has registered.
 pub struct Entry<Z: Zygote>(ArcSwap<Result<Current<Z>, Gone>>);
 
 impl<Z: Zygote> fmt::Debug for Entry<Z> {
@@ -62,15 +65,16 @@ impl<Z: Zygote> fmt::Debug for Entry<Z> {
 }
 
 impl<Z: Zygote> Entry<Z> {
-    /// The function now.
+    /// The current function.
     ///
     /// # Errors
-    /// [`Error::Engine`] if a reload removed it or it was dropped, with what to do instead.
+    /// [`Error::Engine`] if a reload removed the function or a user dropped it, with advice for the
+    /// user.
     pub fn current(&self) -> Result<Current<Z>, Error> {
         (**self.0.load()).clone().map_err(|gone| Error::Engine(gone.message))
     }
 
-    /// Whether no engine was told of it yet.
+    /// Whether the entry has never been published.
     pub fn is_new(&self) -> bool {
         self.0.load().as_ref().as_ref().is_err_and(|gone| gone.why == Why::New)
     }
@@ -80,8 +84,8 @@ impl<Z: Zygote> Entry<Z> {
     }
 }
 
-/// All that an engine is told about a function when it is registered. It asks a table function for all else when a statement
-/// uses it.
+/// All that an engine learns about a function at its registration. For a table function, it asks
+/// for the rest when a statement uses the function.
 #[derive(PartialEq, Eq, Hash)]
 struct Key {
     name: String,
@@ -97,7 +101,8 @@ impl Key {
     fn new(function: &Function) -> Self {
         let signature = &function.signature;
         if function.spec.kind == Kind::Stream {
-            // No engine is told of it: who maps a stream looks for its name.
+            // The engine registers no stream functions. A caller that maps a stream finds the
+            // function by its name.
             return Self {
                 name: signature.name.to_lowercase(),
                 table: true,
@@ -137,14 +142,14 @@ impl Key {
         }
     }
 
-    /// Whether an engine cannot tell calls of the two apart.
+    /// Whether an engine cannot tell calls of the two functions apart.
     fn takes_the_same(&self, other: &Self) -> bool {
         let streams = (self.kind == Kind::Stream) == (other.kind == Kind::Stream);
         streams && self.name == other.name && self.table == other.table && self.parameters == other.parameters
     }
 }
 
-/// A function that an engine is told of, and what it will stand for.
+/// A function to register, and the entry that will have it.
 pub type Registration<Z> = (Arc<Function>, Arc<Entry<Z>>);
 
 /// All loaded libraries of one engine instance.
@@ -169,7 +174,8 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Ends the processes of libraries, side by side, and waits for it. Those that a running query still uses end with that.
+/// Ends the processes of libraries, all at the same time, and waits for their ends. A library that
+/// a running query still uses ends with that query.
 fn end<Z: Zygote>(libraries: impl IntoIterator<Item = Arc<Library<Z>>>) {
     let unused = libraries.into_iter().filter_map(Arc::into_inner);
     Pool::end_all(unused.map(|library| library.pool));
@@ -181,7 +187,8 @@ impl<Z: Zygote> Catalog<Z> {
         lock(&self.libraries).values().cloned().collect()
     }
 
-    /// Forgets the libraries. Their processes end, side by side, when no query uses them any more.
+    /// Removes all libraries. The processes of a library end, all at the same time, when no query
+    /// uses the library any more.
     pub fn clear(&self) {
         for (_, entry) in lock(&self.entries).drain() {
             entry.end("the database is being closed".into(), Why::Replaced);
@@ -190,14 +197,15 @@ impl<Z: Zygote> Catalog<Z> {
         end(libraries.into_values());
     }
 
-    /// Whether an engine was told of a function of this name that is a table, or none.
+    /// Whether a function of this name was registered. `table` selects table functions or all
+    /// others.
     pub fn knows(&self, name: &str, table: bool) -> bool {
         let name = name.to_lowercase();
         let told = |key: &Key| key.name == name && key.table == table && key.kind != Kind::Stream;
         lock(&self.entries).keys().any(told)
     }
 
-    /// What the stream function of this name stands for; `None` if there was never one.
+    /// The entry of the stream function of this name; `None` if there was never one.
     pub fn stream(&self, name: &str) -> Option<Arc<Entry<Z>>> {
         let name = name.to_lowercase();
         let entries = lock(&self.entries);
@@ -205,18 +213,18 @@ impl<Z: Zygote> Catalog<Z> {
         streams.next().map(|(_, entry)| Arc::clone(entry))
     }
 
-    /// Whether an engine was told all about this function, as it is.
+    /// Whether the engine has registered this function with exactly these properties.
     pub fn knows_all(&self, function: &Function) -> bool {
         lock(&self.entries).contains_key(&Key::new(function))
     }
 
-    /// Whether an engine was told that a function of this name and these parameters returns something else.
+    /// Whether a function of this name and these parameters was registered with another result.
     pub fn changes_result(&self, function: &Function) -> bool {
         let new = Key::new(function);
         lock(&self.entries).keys().any(|key| key.takes_the_same(&new) && key.returns != new.returns)
     }
 
-    /// Whether the function of that library is the one that is called.
+    /// Whether calls of this function run on that library.
     pub fn is_current(&self, library: &Library<Z>, function: &Function) -> bool {
         let entry = lock(&self.entries).get(&Key::new(function)).cloned();
         entry
@@ -224,9 +232,10 @@ impl<Z: Zygote> Catalog<Z> {
             .is_some_and(|current| current.library.name == library.name)
     }
 
-    /// Names of which an engine was told what stands for nothing any more, and should be forgotten: because the name
-    /// also stands for something, and the engine may choose the other for a call, or because it was dropped. No table functions:
-    /// engines keep those.
+    /// Names that the engine should remove, because some registered function of the name is gone.
+    /// The reason is one of two: the name also has a current function, and the engine may choose
+    /// the wrong one for a call; or the user dropped the name. Engines keep table functions, so
+    /// their names are not in the list.
     pub fn outdated(&self) -> Vec<String> {
         let entries = lock(&self.entries);
         let named = |wanted: fn(&Result<Current<Z>, Gone>) -> bool| -> BTreeSet<&str> {
@@ -238,16 +247,16 @@ impl<Z: Zygote> Catalog<Z> {
         mixed.union(&dropped).map(|name| (*name).to_owned()).collect()
     }
 
-    /// The names that stand for something.
+    /// The names that have a current function.
     pub fn names(&self) -> BTreeSet<String> {
         let entries = lock(&self.entries);
         let current = entries.values().filter_map(|entry| entry.current().ok());
         current.map(|current| current.function.name().to_owned()).collect()
     }
 
-    /// Lets a name stand for nothing any more, whatever its parameters, until it is published again. Returns what it stood
-    /// for: nothing if there was no such function. Libraries of which no function is left end with it, when no query
-    /// uses them any more.
+    /// Drops all functions of a name, whatever their parameters, until the name is published again.
+    /// Returns the functions that it dropped, or nothing if there was none. A library without any
+    /// remaining function ends as soon as no query uses it.
     pub fn forget(&self, name: &str) -> Vec<Arc<Function>> {
         let name = name.to_lowercase();
         let entries = lock(&self.entries);
@@ -269,7 +278,7 @@ impl<Z: Zygote> Catalog<Z> {
         functions
     }
 
-    /// Takes out the libraries that no entry stands for.
+    /// Removes the libraries without a current function from the catalog, and returns them.
     fn take_unused(&self, entries: &HashMap<Key, Arc<Entry<Z>>>) -> Vec<Arc<Library<Z>>> {
         let current: Vec<_> = entries.values().filter_map(|entry| entry.current().ok()).collect();
         let mut libraries = lock(&self.libraries);
@@ -280,7 +289,7 @@ impl<Z: Zygote> Catalog<Z> {
         unused.into_values().collect()
     }
 
-    /// Tells an engine that has forgotten a name again what it stands for now.
+    /// Registers the current functions of a name again, after the engine has removed the name.
     ///
     /// # Errors
     /// Those of `register`.
@@ -299,13 +308,17 @@ impl<Z: Zygote> Catalog<Z> {
         Ok(())
     }
 
-    /// Makes the functions of a library callable, in place of those of its last version: all of them, or none.
-    /// `register` tells the engine of them; of known ones too, because another library may have taken the name
-    /// since. Of stream functions an engine is not told: [`Catalog::stream`] finds them. The first `kept` functions are those
-    /// of the last version, and replace no others; any other one replaces those of its name, unless it is an overload.
+    /// Replaces the functions of a library's last version by `functions`: all of them, or none on
+    /// an error. `register` registers them with the engine. It also gets functions that the engine
+    /// already knows, because another library may have taken the name since. It gets no stream
+    /// functions: [`Catalog::stream`] finds those.
+    ///
+    /// The first `kept` functions are those of the last version, and replace no functions of other
+    /// libraries. Any other function replaces all functions of its name, unless it is an overload.
     ///
     /// # Errors
-    /// Those of `register`, which must have taken back what it did then; all is as it was before.
+    /// Those of `register`. On an error `register` must have undone its work, and the catalog stays
+    /// as it was.
     pub fn publish(
         &self,
         name: String,
@@ -344,7 +357,8 @@ impl<Z: Zygote> Catalog<Z> {
             if Arc::ptr_eq(holder, &library) {
                 continue;
             }
-            // Of what takes the same the engine calls the last that it was told of. It keeps table functions.
+            // Of functions that take the same arguments, the engine calls the one that was
+            // registered last. It does not remove table functions.
             let is_replaced = |(at, (new, by)): (usize, &(Key, &Arc<Function>))| {
                 let by_name = new.name == key.name && !new.table && !key.table;
                 let stays =

@@ -1,4 +1,4 @@
-//! Functions and the libraries that they come from.
+//! Functions, as made from the specifications of their library.
 
 use crate::cost::{Cost, Costs};
 use crate::error::{Error, Failure, shortened};
@@ -20,30 +20,32 @@ pub struct Function {
     pub signature: Signature,
     /// Options and origin.
     pub spec: FunctionSpec,
-    /// After how long a call is ended.
+    /// The time after which a call is ended.
     timeout: Option<Duration>,
-    /// The types of its parameters as text, which its calls carry, if the declared function takes arguments of any type and
-    /// this is what it is for some.
+    /// The types of its parameters as text, which its calls carry. Only for a function that
+    /// [`Function::for_arguments`] made for some argument types.
     pub types: Option<Arc<str>>,
-    /// What calling it has cost so far.
+    /// Counters of its calls so far.
     pub stats: Arc<FunctionStats>,
     costs: Arc<Costs>,
 }
 
 impl Function {
-    /// All functions of a library, from what its guest says of each.
+    /// All functions of a library, from the specifications of its guest.
     ///
     /// # Errors
-    /// As of [`Function::each`]; also [`Error::Load`] if two have the same name and cannot be overloads.
+    /// As [`Function::each`]. Also [`Error::Load`] if two functions have the same name and cannot
+    /// be overloads.
     pub fn all(specs: Vec<FunctionSpec>, library: &str) -> Result<Vec<Arc<Self>>, Error> {
         let mut names = Names::default();
         Self::made(specs, library, |function| names.add(function))
     }
 
-    /// All functions of a library whose calls do not name them, so that any of them may have the same name.
+    /// All functions of a library whose calls do not use names, so several functions may have the
+    /// same name.
     ///
     /// # Errors
-    /// [`Error::Load`], which names the function's place, if there is an error in what is said of one.
+    /// [`Error::Load`], with the function's place in the file, if a specification has an error.
     pub fn each(specs: Vec<FunctionSpec>, library: &str) -> Result<Vec<Arc<Self>>, Error> {
         Self::made(specs, library, |function| Ok(Arc::new(function)))
     }
@@ -71,10 +73,11 @@ impl Function {
         specs.into_iter().zip(0..).map(of).collect()
     }
 
-    /// A function from what its guest says.
+    /// A function from the specification of its guest.
     ///
     /// # Errors
-    /// [`Error::Signature`] if the signature cannot be read, [`Error::Declaration`] if an option cannot be.
+    /// [`Error::Signature`] if the signature cannot be read, [`Error::Declaration`] if an option
+    /// has a wrong value.
     pub fn new(index: u32, mut spec: FunctionSpec) -> Result<Self, Error> {
         let signature: Signature = spec.signature.parse()?;
         let wrong = |what: String| Error::Declaration(format!("function {}: {what}", signature.name));
@@ -114,7 +117,7 @@ impl Function {
         Ok(Self { index, signature, spec, timeout, types: None, stats, costs })
     }
 
-    /// What the function is for arguments of these types: a function with a parameter for each of them.
+    /// The function for arguments of these types: it has one parameter per argument.
     ///
     /// # Errors
     /// [`Error::Engine`] if it takes no arguments of these types.
@@ -135,18 +138,18 @@ impl Function {
         })
     }
 
-    /// The name, as SQL calls it.
+    /// The name of the function in SQL.
     pub fn name(&self) -> &str {
         &self.signature.name
     }
 
-    /// The parameters that SQL knows of.
+    /// The parameters that SQL knows.
     pub fn parameters(&self) -> &[Field] {
         let all = &self.signature.parameters;
         &all[..all.len() - self.spec.hidden]
     }
 
-    /// What an exchange for this entry of the function carries.
+    /// The columns that an exchange for this entry of the function carries.
     ///
     /// # Errors
     /// [`Error::Engine`] if functions of its kind have no such entry.
@@ -161,37 +164,38 @@ impl Function {
         })
     }
 
-    /// What a row of this entry costs.
+    /// The measured cost of this entry.
     pub(crate) fn cost(&self, entry: Entry) -> &Cost {
         self.costs.of(entry)
     }
 
-    /// Whether any parameter admits NULL.
+    /// Whether the function gets NULLs for any parameter.
     pub fn admits_null(&self) -> bool {
         self.spec.admits_null.contains(&true)
     }
 
-    /// Whether a batch had better go to the lanes, because several would share it, or nobody knows yet what it
-    /// costs.
+    /// Whether a caller should send a batch to lanes. That is so if several lanes would share the
+    /// batch, or if its cost is still unknown.
     pub fn wants_lanes(&self, rows: usize, width: usize) -> bool {
         let concurrency = self.spec.concurrency.max(1) as usize;
         let advice = self.cost(Entry::Call).advise(rows, width, 0, concurrency, ROUND_TRIP);
         advice.lanes > 1 || advice.probe
     }
 
-    /// Learns what a batch cost that went to no lane, in nanoseconds.
+    /// Learns the cost of a batch that was sent to no lane, in nanoseconds.
     pub fn learn(&self, rows: usize, nanoseconds: u64) {
         self.cost(Entry::Call).learn(rows, nanoseconds);
     }
 
-    /// After how long without progress a lane is given up.
+    /// The time without progress after which the engine ends a lane.
     pub fn patience(&self) -> Option<Duration> {
         let timeout = self.timeout?;
         if !self.spec.ends_late_calls {
             return Some(timeout);
         }
-        // Such a guest is only given up if it cannot: after a set-up, all tries at a row, the pauses between them, and
-        // a second.
+        // This guest ends late calls itself. The engine ends the lane only if the guest fails to do
+        // so. So it allows for a set-up, all tries at a row, the pauses between them, and one
+        // second more.
         let set_up = self.spec.set_up_timeout.map_or(Duration::ZERO, Duration::from_secs_f64);
         let pauses = (0..self.spec.retries.min(60)).map(super::backoff).sum::<Duration>();
         let tries = timeout.saturating_mul(self.spec.retries.saturating_add(1));
@@ -199,15 +203,17 @@ impl Function {
     }
 }
 
-/// The functions of a library by name, in lower case.
+/// The functions of a library, by name in lower case.
 #[derive(Default)]
 struct Names(HashMap<String, Vec<Arc<Function>>>);
 
 impl Names {
-    /// Adds a function. One declaration may give several: one for each number of arguments.
+    /// Adds a function. One declaration may give several functions: one for each number of
+    /// arguments.
     ///
     /// # Errors
-    /// [`Error::Declaration`] if another declaration has the name and the two cannot be overloads.
+    /// [`Error::Declaration`] if another declaration has the same name and the two cannot be
+    /// overloads.
     fn add(&mut self, function: Function) -> Result<Arc<Function>, Error> {
         let same_name = self.0.entry(function.name().to_lowercase()).or_default();
         for other in &*same_name {
@@ -268,7 +274,8 @@ mod tests {
         }
     }
 
-    /// What is wrong with functions of these signatures, one a line; those that begin with `+` are overloads.
+    /// The error for functions of these signatures, one per line of a file. A `+` at the beginning
+    /// marks an overload.
     fn wrong_among(signatures: &[&str]) -> Option<String> {
         let spec = |(signature, line): (&&str, u32)| FunctionSpec {
             kind: if signature.ends_with(')') { Kind::Table } else { Kind::Scalar },

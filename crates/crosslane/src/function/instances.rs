@@ -1,14 +1,15 @@
-//! What is kept ready of functions that take arguments of any type, for the types of their calls.
+//! A cache for functions that take arguments of any type: it keeps one value for each list of
+//! argument types.
 
 use std::borrow::Borrow;
 use std::collections::HashMap;
 use std::hash::Hash;
 
-/// How many are kept.
+/// The most values in the cache.
 const MOST: usize = 64;
 
-/// What was made for keys, until there are so many that all are made anew: a query has few, and what others have made
-/// is not kept for ever.
+/// Values that were made for keys. When the cache is full, it drops all values. A query has few
+/// keys, so making its values again is cheap, and the values of others do not stay for ever.
 #[derive(Debug, Clone)]
 pub struct Instances<K, T>(HashMap<K, T>);
 
@@ -19,7 +20,7 @@ impl<K, T> Default for Instances<K, T> {
 }
 
 impl<K: Hash + Eq, T> Instances<K, T> {
-    /// What is kept for a key.
+    /// The value of a key.
     pub fn get<Q: Hash + Eq + ?Sized>(&self, key: &Q) -> Option<&T>
     where
         K: Borrow<Q>,
@@ -27,24 +28,25 @@ impl<K: Hash + Eq, T> Instances<K, T> {
         self.0.get(key)
     }
 
-    /// How many are kept.
+    /// The number of values.
     pub fn count(&self) -> usize {
         self.0.len()
     }
 
-    /// Keeps no more if there are too many for one more. Returns what was kept, for callers who may not drop it here.
+    /// Empties the cache if it is full. Returns the old values, for callers that may not drop them
+    /// here.
     pub fn make_room(&mut self) -> Self {
         if self.0.len() < MOST { Self::default() } else { std::mem::take(self) }
     }
 
-    /// Keeps one. Returns what [`Instances::make_room`] does.
+    /// Adds a value. Returns the old values, as [`Instances::make_room`] does.
     pub fn keep(&mut self, key: K, made: T) -> Self {
         let forgotten = self.make_room();
         self.0.insert(key, made);
         forgotten
     }
 
-    /// What is kept for a key, or made now.
+    /// The value of a key. Makes it if there is none.
     ///
     /// # Errors
     /// Those of `make`.

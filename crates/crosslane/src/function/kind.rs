@@ -1,18 +1,19 @@
-//! What a function is, and what follows for the exchanges that use it. Engines and guests both ask here.
+//! The kinds of functions, and the batches of their exchanges. Engines and guests both use these
+//! rules.
 //!
 //! | kind | entry | rows of the engine | answer of the guest |
 //! |---|---|---|---|
 //! | scalar | [`Entry::Call`] | the arguments | a result for each row |
-//! | table | [`Entry::Scan`] | a row: the partition (BLOB; NULL without), the wanted columns' places, the arguments | batches of any number of rows: a STRUCT of the wanted columns |
-//! | table | [`Entry::Partitions`] | a row: the arguments | batches of any number of rows: a partition as bytes |
+//! | table | [`Entry::Scan`] | one row: the partition (BLOB; NULL without), the places of the wanted columns, the arguments | batches of any number of rows: a STRUCT of the wanted columns |
+//! | table | [`Entry::Partitions`] | one row: the arguments | batches of any number of rows: a partition as bytes |
 //! | stream | [`Entry::Map`] | rows: a STRUCT of the input's columns | batches of any number of rows: a STRUCT of the output's columns |
-//! | stream | [`Entry::Iterate`] | the same, in any number of batches, between two without rows and columns | the same |
+//! | stream | [`Entry::Iterate`] | the same, in any number of batches; the first and the last message have no rows and columns | the same |
 //! | aggregate | [`Entry::Update`] | a state's number, the arguments | a batch without rows and columns |
 //! | aggregate | [`Entry::Combine`] | the numbers of two states, of which the second is added to the first; whether the second is kept | the same |
 //! | aggregate | [`Entry::Finish`] | a state's number | a result for each row |
 //! | aggregate | [`Entry::Save`] | a state's number | a state as bytes for each row |
 //! | aggregate | [`Entry::Load`] | a state's number, and a state as bytes that is added to it | a batch without rows and columns |
-//! | aggregate | [`Entry::Forget`] | the number of a state that is no more | the same |
+//! | aggregate | [`Entry::Forget`] | the number of a state that no longer exists | the same |
 
 use crate::lane::Entry;
 use crate::types::Signature;
@@ -21,44 +22,45 @@ use serde::{Deserialize, Serialize};
 use std::str::FromStr;
 use std::sync::{Arc, LazyLock};
 
-/// What a function is.
+/// The kind of a function.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Deserialize, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Kind {
-    /// It makes a value of a row.
+    /// It returns one value for each row.
     #[default]
     Scalar,
-    /// It makes a table.
+    /// It returns a table.
     Table,
-    /// It makes a value of many rows.
+    /// It returns one value for many rows.
     Aggregate,
-    /// It makes batches of a batch.
+    /// It returns batches for each batch.
     Stream,
 }
 
-/// What an exchange for an entry of a function carries. [`Kind::entry`] is the one that makes it.
+/// The columns that an exchange for an entry of a function carries. [`Kind::entry`] makes it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct EntryTypes<'a> {
-    /// The columns that the engine adds, which are the first.
+    /// The columns that the engine adds before the arguments.
     pub leading: &'a [Field],
-    /// The columns behind them: the function's parameters, if the entry takes arguments.
+    /// The columns after these: the function's parameters, if the entry takes arguments.
     pub arguments: &'a [Field],
-    /// The type of the guest's one column; `None` if it answers with an empty batch.
+    /// The type of the guest's column; `None` if the guest answers with an empty batch.
     pub returns: Option<&'a DataType>,
 }
 
-/// Of [`Entry::Update`], [`Entry::Finish`], [`Entry::Save`] and [`Entry::Forget`].
+/// The leading columns of [`Entry::Update`], [`Entry::Finish`], [`Entry::Save`] and
+/// [`Entry::Forget`].
 static STATE: LazyLock<[Field; 1]> = LazyLock::new(|| [state("state")]);
-/// Of [`Entry::Combine`].
+/// The leading columns of [`Entry::Combine`].
 static STATES: LazyLock<[Field; 3]> =
     LazyLock::new(|| [state("target"), state("source"), field("keep", DataType::Boolean)]);
-/// Of [`Entry::Load`].
+/// The leading columns of [`Entry::Load`].
 static SAVED: LazyLock<[Field; 2]> = LazyLock::new(|| [state("state"), field("saved", DataType::Blob)]);
-/// Of [`Entry::Scan`].
+/// The leading columns of [`Entry::Scan`].
 static SCAN: LazyLock<[Field; 2]> = LazyLock::new(|| {
     [field("partition", DataType::Blob), field("wanted", DataType::List(Arc::new(DataType::Integer)))]
 });
-/// What partitions and states travel as.
+/// The type of partitions and states in batches.
 const BYTES: DataType = DataType::Blob;
 
 fn field(name: &str, data_type: DataType) -> Field {
@@ -70,7 +72,7 @@ fn state(name: &str) -> Field {
 }
 
 impl Kind {
-    /// Its name, as guests and users see it.
+    /// The name of the kind, for guests and users.
     pub fn name(self) -> &'static str {
         match self {
             Kind::Scalar => "scalar",
@@ -80,11 +82,12 @@ impl Kind {
         }
     }
 
-    /// What a function is that a file declares as one of this kind, with this signature: a table function whose parameter is
-    /// a table is a stream function.
+    /// The kind of a function that a file declares with this kind and this signature. A table
+    /// function whose parameter is a table is a stream function.
     ///
     /// # Errors
-    /// If it is one, and a table has no columns: only those who map a stream know what they give it.
+    /// If it is a stream function and one of its two tables has no columns. Only the caller that
+    /// maps the stream would know these columns.
     pub fn declared(self, signature: &Signature) -> Result<Self, String> {
         if self != Kind::Table || !signature.stream {
             return Ok(self);
@@ -99,8 +102,8 @@ impl Kind {
         Ok(Kind::Stream)
     }
 
-    /// What an exchange for this entry of a function with this signature carries; `None` if functions of this kind have no
-    /// such entry.
+    /// The columns of an exchange for this entry of a function with this signature. `None` if
+    /// functions of this kind have no such entry.
     pub fn entry(self, entry: Entry, signature: &Signature) -> Option<EntryTypes<'_>> {
         let (parameters, returns) = (&signature.parameters[..], Some(&signature.returns));
         let (leading, arguments, returns): (&[Field], &[Field], _) = match (self, entry) {
@@ -131,17 +134,17 @@ impl FromStr for Kind {
 }
 
 impl<'a> EntryTypes<'a> {
-    /// The engine's columns.
+    /// The columns of the engine.
     pub fn fields(&self) -> impl Iterator<Item = &'a Field> + use<'a> {
         self.leading.iter().chain(self.arguments)
     }
 
-    /// Their types.
+    /// The types of the engine's columns.
     pub fn takes(&self) -> impl Iterator<Item = &'a DataType> + use<'a> {
         self.fields().map(|field| &field.data_type)
     }
 
-    /// Rows of the one batch that answers so many rows.
+    /// The number of rows in the one batch that answers `rows` rows.
     pub fn answer(&self, rows: usize) -> usize {
         if self.returns.is_some() { rows } else { 0 }
     }
@@ -151,7 +154,7 @@ impl<'a> EntryTypes<'a> {
 mod tests {
     use super::*;
 
-    /// The entries of a kind: the columns in, and the one out.
+    /// The entries of a kind, each with the engine's columns and the guest's column.
     fn entries(kind: &str) -> Vec<(Entry, String, Option<String>)> {
         let signature: Signature = "f(x DATE, y VARCHAR[]) -> DOUBLE".parse().unwrap();
         let kind: Kind = kind.parse().unwrap();
@@ -197,7 +200,7 @@ mod tests {
         let stream = "f(rows TABLE(a INT)) -> TABLE(b INT)";
         assert_eq!(declared(Kind::Table, stream), Ok(Kind::Stream));
         assert_eq!(declared(Kind::Table, "f(a INT) -> TABLE(b INT)"), Ok(Kind::Table));
-        // What is wrong with these is said of every function.
+        // A check that all functions share rejects this signature later.
         assert_eq!(declared(Kind::Scalar, stream), Ok(Kind::Scalar));
         for text in ["f(rows TABLE) -> TABLE(b INT)", "f(rows TABLE(a INT)) -> TABLE"] {
             assert!(declared(Kind::Table, text).unwrap_err().starts_with("the columns of both tables"));

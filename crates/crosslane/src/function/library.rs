@@ -7,9 +7,9 @@ use std::sync::Arc;
 /// The functions of one loaded file, and the pool that runs them.
 #[derive(Debug)]
 pub struct Library<Z: Zygote> {
-    /// The file, or the name under which the functions were given.
+    /// The file, or the name under which the functions were registered.
     pub name: String,
-    /// Counts the loads of this name, from 1.
+    /// The number of this load of the name, from 1.
     pub version: u32,
     /// The functions.
     pub functions: Vec<Arc<Function>>,

@@ -1,18 +1,20 @@
-//! What becomes of rows whose call failed: the one rule for the engine, and for the guests in all languages.
+//! The treatment of rows whose call failed. The engine and the guests of all languages use this one
+//! rule.
 
 use serde::{Deserialize, Serialize};
 use std::str::FromStr;
 use std::time::Duration;
 
-/// The first pause before a call is tried again; it doubles with each try.
+/// The pause before the first retry. It doubles with each retry.
 const BACKOFF: Duration = Duration::from_millis(50);
 
-/// The pause before try `tries + 1`, in guests as in the engine.
+/// The pause after `tries` retries, before the next one. It is the same in guests and in the
+/// engine.
 pub fn backoff(tries: u32) -> Duration {
     BACKOFF * 2u32.saturating_pow(tries.min(6))
 }
 
-/// What a row becomes whose call failed.
+/// The result of a row whose call failed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum OnError {
@@ -35,29 +37,29 @@ impl FromStr for OnError {
     }
 }
 
-/// What a function's options say of calls that fail.
+/// The options of a function for calls that fail.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct ErrorPolicy {
-    /// How often a failed call is tried again.
+    /// The number of times that a failed call is tried again.
     pub retries: u32,
-    /// What follows when it has failed as often.
+    /// The result after the last retry has failed.
     pub on_error: OnError,
 }
 
-/// What becomes of rows whose call failed, if the query goes on.
+/// The next step for rows whose call failed, if the query goes on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Verdict {
     /// Another call, after this pause.
     Again(Duration),
-    /// NULL.
+    /// The rows become NULL.
     Null,
 }
 
 impl ErrorPolicy {
-    /// What becomes of rows whose call failed after `tries` more than the first; the error itself if it ends the query.
+    /// The next step for rows whose call has failed after `tries` retries.
     ///
     /// # Errors
-    /// With `error`, if there is no further try and the rows do not become NULL.
+    /// `error` itself, if there is no further retry and the rows do not become NULL.
     #[inline]
     pub fn judge<E>(self, error: E, tries: u32) -> Result<Verdict, E> {
         match self.on_error {

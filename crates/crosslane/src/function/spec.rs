@@ -1,25 +1,25 @@
-//! What a guest says of its functions.
+//! The description that a guest gives of its functions.
 
 use super::kind::Kind;
 use super::on_error::{ErrorPolicy, OnError};
 use crate::error::bounded;
 use serde::{Deserialize, Serialize};
 
-/// How a guest calls a function.
+/// The way in which a guest calls a function.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Calling {
-    /// With one row after the other.
+    /// One row at a time.
     #[default]
     Row,
-    /// With whole columns.
+    /// A whole batch of columns at a time.
     Vectorized,
-    /// With several rows at once, each of which may wait.
+    /// Several rows at a time, each of which may wait.
     Async,
 }
 
 impl Calling {
-    /// Its name, as guests and users see it.
+    /// The name of the calling, for guests and users.
     pub fn name(self) -> &'static str {
         match self {
             Calling::Row => "row",
@@ -29,38 +29,40 @@ impl Calling {
     }
 }
 
-/// What a guest says about one of its functions.
+/// The description that a guest gives of one function.
 #[derive(Debug, Clone, PartialEq, Deserialize, Serialize)]
 pub struct FunctionSpec {
     /// The signature as text.
     pub signature: String,
-    /// What the function is.
+    /// The kind of the function.
     #[serde(default)]
     pub kind: Kind,
-    /// For each parameter, whether the function wants to see NULL.
+    /// For each parameter, whether the function gets NULLs.
     pub admits_null: Vec<bool>,
-    /// Whether equal arguments give equal results, so that the engine may call once for many.
+    /// Whether equal arguments give equal results. If so, the engine may call the function once for
+    /// many rows.
     #[serde(default = "yes")]
     pub deterministic: bool,
-    /// How it is called.
+    /// The way in which the guest calls it.
     #[serde(default)]
     pub calling: Calling,
-    /// Whether the guest ends calls that take longer than `timeout` itself, and its lane goes on.
+    /// Whether the guest itself ends calls that exceed `timeout`. Its lane then stays in use.
     #[serde(default)]
     pub ends_late_calls: bool,
-    /// How many rows are in flight at once inside one lane; 1 unless it is called with several.
+    /// The number of rows in flight at once in one lane. It is 1 unless the calling has several
+    /// rows at a time.
     #[serde(default = "one")]
     pub concurrency: u32,
-    /// Seconds after which a call is ended.
+    /// The seconds after which a call is ended.
     #[serde(default)]
     pub timeout: Option<f64>,
-    /// Bytes that the function may allocate.
+    /// The bytes that the function may allocate.
     #[serde(default)]
     pub memory_limit: Option<u64>,
-    /// What becomes of a row whose call failed.
+    /// The result of a row whose call failed.
     #[serde(default)]
     pub on_error: OnError,
-    /// How often a failed call is tried again.
+    /// The number of times that a failed call is tried again.
     #[serde(default)]
     pub retries: u32,
     /// The user's file.
@@ -69,51 +71,55 @@ pub struct FunctionSpec {
     /// The line of the definition, from 1.
     #[serde(default)]
     pub line: u32,
-    /// For each parameter, whether SQL names it and may leave it out. One that is left out travels as NULL, and the guest
-    /// leaves it out in its turn, so that the function's own default counts.
+    /// For each parameter, whether SQL names it and may omit it. An omitted argument is sent as
+    /// NULL. The guest omits it in the call, so the function uses its own default.
     #[serde(default)]
     pub named: Vec<bool>,
-    /// How many of a table's parameters, the last, are the engine's own: SQL and errors do not know of them.
+    /// The number of parameters at the end that only the engine uses. SQL and errors do not show
+    /// them. Only tables have such parameters.
     #[serde(default)]
     pub hidden: usize,
-    /// Whether a table has partitions, which several lanes may scan at once.
+    /// Whether a table has partitions, which several lanes can scan at once.
     #[serde(default)]
     pub partitions: bool,
-    /// How many rows a table has, about.
+    /// The approximate number of rows of a table.
     #[serde(default)]
     pub cardinality: Option<u64>,
-    /// Whether the function prepares something on each lane before its first use.
+    /// Whether the function prepares each lane before its first use there.
     #[serde(default)]
     pub set_up: bool,
-    /// How many seconds a guest that ends late calls itself may take for that within a call: of a lane that has lost what it had
-    /// prepared.
+    /// The seconds that a set-up may take inside a call. This applies to guests that end late calls
+    /// themselves, if a lane has lost its set-up.
     #[serde(default)]
     pub set_up_timeout: Option<f64>,
-    /// Whether a stream function is called once, with an iterator of all batches ([`Entry::Iterate`]).
+    /// Whether a stream function is called once, with an iterator over all batches
+    /// ([`Entry::Iterate`]).
     #[serde(default)]
     pub iterates: bool,
-    /// Whether a batch goes to a lane as the engine gives it, because what the function makes of a row may depend on the others.
+    /// Whether the engine must not cut batches, because the result of a row may depend on the other
+    /// rows.
     #[serde(default)]
     pub whole_batches: bool,
-    /// Whether it stays beside functions of its name that take other types. Otherwise it replaces them.
+    /// Whether the function is an overload: it leaves functions of its name with other types in
+    /// place. Otherwise it replaces them.
     #[serde(default)]
     pub overload: bool,
-    /// What the user says about it: a docstring, or the comment above it.
+    /// The user's description: a docstring, or the comment above the function.
     #[serde(default, deserialize_with = "bounded")]
     pub description: String,
 }
 
-/// The longest `timeout`, in seconds: 31 years. A clock can still add it to what it shows.
+/// The longest `timeout`, in seconds: 31 years. Adding it to the current time does not overflow.
 pub const LONGEST_TIMEOUT: f64 = 1e9;
 /// The largest `retries`.
 pub const MOST_RETRIES: u32 = 1_000_000;
 /// The largest `concurrency`.
 pub const MOST_CONCURRENCY: u32 = 65_536;
-/// The largest `memory_limit`: a PiB.
+/// The largest `memory_limit`: 1 PiB.
 pub const LARGEST_MEMORY_LIMIT: u64 = 1 << 50;
 
 impl FunctionSpec {
-    /// A scalar function without options, which admits no NULL.
+    /// A scalar function without options. It gets no NULLs.
     pub fn new(signature: String) -> Self {
         Self {
             signature,
@@ -142,16 +148,16 @@ impl FunctionSpec {
         }
     }
 
-    /// What becomes of its calls that fail.
+    /// The options for calls that fail.
     pub fn error_policy(&self) -> ErrorPolicy {
         ErrorPolicy { retries: self.retries, on_error: self.on_error }
     }
 
-    /// Whether each option can be what it is said to be. Guests check this where a function is declared; what they
-    /// say is checked again, because they may say anything.
+    /// Checks the value of each option. Guests check these values at the declaration. The engine
+    /// checks them again, because it does not trust guests.
     ///
     /// # Errors
-    /// What an option is, and should be.
+    /// A text with the wrong value and the allowed values.
     pub fn check(&self) -> Result<(), String> {
         if let Some(timeout) = self.timeout.filter(|seconds| !(*seconds > 0.0 && *seconds <= LONGEST_TIMEOUT))
         {

@@ -1,47 +1,52 @@
-//! What adapters do with states, whatever the lanes are.
+//! The operations of adapters on states, for all kinds of lanes.
 
 use super::state::States;
 use crate::call::{Input, Output};
 use crate::error::Error;
 use crate::function::Function;
 
-/// What an adapter does with the states of one use of an aggregate.
+/// The operations of an adapter on the states of one use of an aggregate.
 pub trait Accumulates: Send + Sync {
     /// Adds rows to states.
     ///
     /// # Errors
-    /// What the function raised, or what became of a lane; then all states of this accumulation are gone.
+    /// The exception of the function, or the loss of a lane. After an error, all states of this
+    /// accumulation are gone.
     fn update(&self, states: &States<'_>, input: &dyn Input) -> Result<(), Error>;
 
-    /// Adds the sources to the targets, row by row. Sources that are not kept hold nothing afterwards.
+    /// Adds the sources to the targets, row by row. Unless `keep` is set, the sources are empty
+    /// afterwards.
     ///
     /// # Errors
     /// As [`Accumulates::update`].
     fn combine(&self, targets: &States<'_>, sources: &States<'_>, keep: bool) -> Result<(), Error>;
 
-    /// The results of states.
+    /// Returns the results of states.
     ///
     /// # Errors
     /// As [`Accumulates::update`].
     fn finish(&self, states: &States<'_>, output: &mut dyn Output) -> Result<(), Error>;
 
-    /// What it uses.
+    /// The aggregate.
     fn function(&self) -> &Function;
 
-    /// Whether no state lives.
+    /// Whether no state is alive.
     fn is_idle(&self) -> bool;
 
-    /// It is used where no state lives: by the next rows of a query, or by a prepared statement that runs again, which an earlier
-    /// cancellation does not concern.
+    /// Tells the accumulation that it is used again while no state is alive. The next rows of a
+    /// query may use it, or a prepared statement that runs again. An earlier cancellation does not
+    /// apply to that new use.
     fn renew(&self);
 
-    /// What it has failed with, if it has: it can be used no more.
+    /// The error of the accumulation, if it has failed. A failed accumulation must not be used
+    /// again.
     fn failure(&self) -> Option<Error>;
 
-    /// Gives back lanes that have no states, and had none when this was called last. Whether none is left, and nobody may ask what
-    /// an accumulation before it has failed with.
+    /// Gives lanes back that have no states now, and had none at the last call of this method.
+    /// Returns whether the accumulation can be removed: it has no lanes left, and no thread can
+    /// still ask for the failure of an earlier accumulation.
     fn sweep(&self) -> bool;
 
-    /// Ends it, with the states that still live.
+    /// Ends the accumulation, with the states that are still alive.
     fn end(&self);
 }

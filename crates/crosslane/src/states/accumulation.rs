@@ -18,25 +18,28 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, PoisonError, TryLockError};
 use std::thread::{self, ThreadId};
 
-/// So many ended states are told to a guest at once, at least, while others of its lane live.
+/// The least number of ended states in one message to a guest, while other states of its lane are
+/// alive.
 const MANY: usize = 1024;
-/// The most states that a lane is told to forget when its accumulation ends. One with more is ended.
+/// The most states that a lane is asked to forget when its accumulation ends. A lane with more
+/// states is ended.
 const MOST: usize = 1 << 20;
-/// Who does not use it for so many nanoseconds is not in the function when its queries are cancelled.
+/// Nanoseconds. If no thread uses an accumulation for this time, its query is not inside the
+/// function. An earlier cancellation does not apply to the next use.
 const PAUSE: u64 = 100_000_000;
-/// For so many nanoseconds without use, the failure of the accumulation before this one is kept for threads that come with
-/// its states.
+/// Nanoseconds. An accumulation keeps the failure of the accumulation before it until it is unused
+/// for this time. Until then, other threads may arrive with states of the failed one.
 const KEPT: u64 = 10_000_000_000;
-/// So many states travel at first, when it is not known how large they are.
+/// The number of states in the first transfer between lanes, when their size is unknown.
 const FIRST_PIECE: usize = 16;
 
 /// The lanes of an accumulation.
 struct Lanes<Z: Zygote> {
     by_id: HashMap<u64, Arc<Pinned<Z>>>,
     by_thread: HashMap<ThreadId, Arc<Pinned<Z>>>,
-    /// Why there are none any more.
+    /// The reason why the accumulation has no lanes any more.
     over: Option<Error>,
-    /// What the one before it has failed with, whose states may still be asked for.
+    /// The failure of the accumulation before this one. Threads may still use its states.
     before: Option<Error>,
 }
 
@@ -45,11 +48,11 @@ pub struct Accumulation<Z: Zygote> {
     library: Arc<Library<Z>>,
     function: Arc<Function>,
     group: Arc<CallGroup>,
-    /// When the query began, as far as that is known.
+    /// The time when the query began, as far as that is known.
     begun: AtomicU64,
-    /// When it was used last.
+    /// The time of the last use.
     used: AtomicU64,
-    /// How many states travel from one lane to another at once.
+    /// The number of states in one transfer between lanes.
     pub(super) piece: AtomicUsize,
     lanes: Mutex<Lanes<Z>>,
 }
@@ -65,7 +68,7 @@ impl<Z: Zygote> fmt::Debug for Accumulation<Z> {
 }
 
 impl<Z: Zygote> Accumulation<Z> {
-    /// Begins one, which ends with a cancellation of these calls.
+    /// Begins an accumulation. The cancellation of the group's calls ends it.
     pub fn new(library: Arc<Library<Z>>, function: Arc<Function>, group: Arc<CallGroup>) -> Self {
         let lanes = Lanes { by_id: HashMap::new(), by_thread: HashMap::new(), over: None, before: None };
         let (begun, used) = (AtomicU64::new(now()), AtomicU64::new(now()));
@@ -73,7 +76,8 @@ impl<Z: Zygote> Accumulation<Z> {
         Self { library, function, group, begun, used, piece, lanes: Mutex::new(lanes) }
     }
 
-    /// The same, where one has failed: other threads may come with its states before the query ends.
+    /// Notes the failure of the accumulation before this one. Other threads may use its states
+    /// before the query ends.
     #[must_use]
     pub fn after(self, failure: Option<Error>) -> Self {
         lock(&self.lanes).before = failure;
@@ -89,7 +93,7 @@ impl<Z: Zygote> Accumulation<Z> {
         lock(&self.lanes).over.clone().map_or(Ok(()), Err)
     }
 
-    /// This thread's lane.
+    /// The lane of this thread. Takes one from the pool if there is none.
     fn own(&self) -> Result<Arc<Pinned<Z>>, Error> {
         static NEXT: AtomicU64 = AtomicU64::new(1);
         let this = thread::current().id();
@@ -163,11 +167,12 @@ impl<Z: Zygote> Accumulation<Z> {
                 }
                 error => error,
             })
-            // Before another thread can look at the lane.
+            // The error is stored before another thread can lock the lane.
             .map_err(|error| lock(&self.lanes).over.get_or_insert(error).clone())
     }
 
-    /// Gives all up after an error. Other threads fail with the first one, whatever they found.
+    /// Ends the accumulation after an error. All threads then fail with the first error, whatever
+    /// errors they get themselves.
     fn settle<T>(&self, outcome: Result<T, Error>) -> Result<T, Error> {
         outcome.map_err(|error| self.leave(error))
     }
@@ -186,12 +191,14 @@ impl<Z: Zygote> Accumulation<Z> {
         why
     }
 
-    /// Gives a lane back, without its states. One that another thread is at work on ends with that work.
+    /// Gives a lane back to the pool, without its states. A lane that another thread is using ends
+    /// with that use.
     fn give_back(&self, pinned: &Pinned<Z>) {
         let lane = match pinned.lane.try_lock() {
             Ok(mut lane) => lane.take(),
             Err(TryLockError::Poisoned(lane)) => lane.into_inner().take(),
-            // Who has it drops it: nobody else knows it any more.
+            // The thread that uses the lane drops it, because no other reference to the lane
+            // remains.
             Err(TryLockError::WouldBlock) => return,
         };
         let Some(mut lane) = lane else { return };
@@ -205,7 +212,7 @@ impl<Z: Zygote> Accumulation<Z> {
             let mut column = ColumnBuilder::new(&DataType::BigInt);
             column.fixed_all(&held);
             let address = Address::whole(self.function.index, Entry::Forget);
-            // The pool throws the answer away, and lends the lane again when it is there.
+            // The pool discards the answer, and lends the lane again after the answer has arrived.
             let sent = lane.submit(address, held.len(), &column);
             if !matches!(sent, Ok(Some(_))) || lane.cancel().is_err() {
                 return;
@@ -238,7 +245,8 @@ impl<Z: Zygote> Accumulation<Z> {
 }
 
 impl<Z: Zygote> Accumulation<Z> {
-    /// States as bytes, for an engine that moves them itself. One without rows is NULL.
+    /// Saves states as bytes, for an engine that moves the states itself. A state without rows is
+    /// NULL.
     ///
     /// # Errors
     /// As [`Accumulates::update`].
@@ -256,7 +264,8 @@ impl<Z: Zygote> Accumulation<Z> {
         self.settle(outcome)
     }
 
-    /// Adds saved states to states, row by row; the input is one column of them. NULL adds nothing.
+    /// Adds saved states to states, row by row. The input is one column of saved states. NULL adds
+    /// nothing.
     ///
     /// # Errors
     /// As [`Accumulates::update`].
@@ -264,14 +273,14 @@ impl<Z: Zygote> Accumulation<Z> {
         self.add(Entry::Load, states, saved)
     }
 
-    /// The results of so many groups; `groups` has the place of each row's.
+    /// The results of `count` groups. `groups` has the group of each row.
     fn results(&self, input: &dyn Input, groups: &[usize], count: usize) -> Result<Results, Error> {
         let mut states = vec![State::default(); count];
         let first = states.as_mut_ptr();
         let rows: Vec<*mut State> = groups.iter().map(|group| first.wrapping_add(*group)).collect();
         let all: Vec<*mut State> = (0..count).map(|group| first.wrapping_add(group)).collect();
-        // SAFETY: each group is one of `count`, as `aggregate` has checked, so they point into `states`, which is used through
-        // nothing else until all is done.
+        // SAFETY: `aggregate` has checked that each group is less than `count`. So the pointers
+        // point into `states`. No other code uses `states` until the results are complete.
         let (rows, all) = unsafe { (States::new(&rows), States::new(&all)) };
         let mut results = Results::new(self.function.signature.returns.clone());
         self.update(&rows, input)?;
@@ -279,7 +288,7 @@ impl<Z: Zygote> Accumulation<Z> {
         Ok(results)
     }
 
-    /// Adds rows to states, by the lanes that these are in.
+    /// Adds rows to states, with one exchange for each run of rows whose states are in one lane.
     fn add(&self, entry: Entry, states: &States<'_>, input: &dyn Input) -> Result<(), Error> {
         self.check()?;
         let outcome = self.begin(states).and_then(|()| {
@@ -292,11 +301,13 @@ impl<Z: Zygote> Accumulation<Z> {
     }
 }
 
-/// The results of an aggregate for so many groups, for whoever has all rows; `groups` has the place of each row's group. If the
-/// lane is lost with what it has added up, all is done again, as often as the function's `retries` allow.
+/// The results of an aggregate for `count` groups, for a caller that has all rows. `groups` has the
+/// group of each row. If the lane is lost with its states, the whole aggregation runs again, at
+/// most as often as the function's `retries`.
 ///
 /// # Errors
-/// As [`Accumulates::update`]; [`Error::Engine`] if a row has no group, or one that is not there.
+/// As [`Accumulates::update`]. [`Error::Engine`] if a row has no group, or a group that does not
+/// exist.
 pub fn aggregate<Z: Zygote>(
     library: &Arc<Library<Z>>,
     function: &Arc<Function>,
@@ -345,7 +356,7 @@ impl<Z: Zygote> Accumulates for Accumulation<Z> {
             if lane != 0 {
                 return finish(&*self.of(lane)?, states.numbers(rows.clone()), rows.start, output);
             }
-            // They all have the result of a state that nothing was added to.
+            // All these rows get the result of one new state without rows.
             let own = self.own()?;
             let State { number, .. } = self.born(&own, &mut lock(&own.numbers))?;
             finish(&own, vec![number as i64; rows.len()], rows.start, output)?;
@@ -377,7 +388,7 @@ impl<Z: Zygote> Accumulates for Accumulation<Z> {
     fn sweep(&self) -> bool {
         let mut lanes = lock(&self.lanes);
         let idle = lanes.by_id.values().filter(|pinned| {
-            // Who is at work with it adds states.
+            // A thread that uses the lane may add states.
             let at_work = pinned.lane.try_lock().is_err() || Arc::strong_count(pinned) > 2;
             let mut numbers = lock(&pinned.numbers);
             let idle = !at_work && numbers.living() == 0;

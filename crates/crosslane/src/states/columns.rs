@@ -6,7 +6,7 @@ use crate::error::Error;
 use crate::types::DataType;
 use std::ops::Range;
 
-/// Columns of states' numbers, and other columns behind them, from a row on.
+/// Columns of states' numbers. Columns of another input can follow, from one of its rows on.
 pub(super) struct Numbered<'a> {
     pub(super) columns: Vec<Vec<i64>>,
     pub(super) rest: Option<(&'a dyn Input, usize)>,
@@ -50,7 +50,7 @@ impl Encode for Joined<'_> {
     }
 }
 
-/// So many times whether a state is kept.
+/// A column with `self.0` rows of `self.1`: whether the state of a row is kept.
 pub(super) struct Keep(pub(super) usize, pub(super) bool);
 
 impl Input for Keep {
@@ -66,10 +66,10 @@ impl Input for Keep {
     }
 }
 
-/// States on their way from one lane to another.
+/// Saved states during a transfer between two lanes.
 pub(super) struct Saved {
     pub(super) bytes: Vec<u8>,
-    /// Where each is, if there is one.
+    /// The place of each state's bytes; `None` for a row without a state.
     pub(super) places: Vec<Option<Range<usize>>>,
 }
 
@@ -120,7 +120,7 @@ impl Input for Saved {
     }
 }
 
-/// Results from a place on.
+/// An output for results whose first row is `first` in another output.
 pub(super) struct Behind<'a> {
     pub(super) first: usize,
     pub(super) output: &'a mut dyn Output,

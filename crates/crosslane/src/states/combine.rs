@@ -1,4 +1,4 @@
-//! Combines of states, in one lane and between two.
+//! The combination of states, inside one lane and between two lanes.
 
 use super::accumulation::Accumulation;
 use super::columns::{Keep, Numbered, Saved};
@@ -11,12 +11,13 @@ use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
 use std::sync::atomic::Ordering::Relaxed;
 
-/// The most states that travel at once.
+/// The most states in one transfer.
 const MOST_PIECE: usize = 1 << 16;
-/// States travel between lanes through the engine's memory, about so many bytes at once.
+/// The approximate bytes of one transfer. States move between lanes through the engine's memory.
 const MOST_BYTES: usize = 16 << 20;
 
-/// A hash of numbers that nobody chooses: those of lanes and states.
+/// A hash for the numbers of lanes and states. No outside party chooses these numbers, so the hash
+/// needs no protection.
 #[derive(Default)]
 pub(super) struct Mixed(u64);
 
@@ -30,13 +31,14 @@ impl Hasher for Mixed {
     }
 
     fn write_u64(&mut self, number: u64) {
-        // An odd number of which about half of the bits are set. The high half of the product goes into the low one too.
+        // The multiplier is odd, and about half of its bits are set. The high half of the product
+        // is mixed into the low half.
         let product = u128::from(self.0.rotate_left(32) ^ number) * 0x9e37_79b9_7f4a_7c15;
         self.0 = product as u64 ^ (product >> 64) as u64;
     }
 }
 
-/// Combines that wait for each other's lanes.
+/// Pairs of states that wait until they are combined.
 #[derive(Default)]
 pub(super) struct Pairs {
     pub(super) targets: Vec<i64>,
@@ -44,7 +46,7 @@ pub(super) struct Pairs {
 }
 
 impl<Z: Zygote> Accumulation<Z> {
-    /// Runs a batch of combines, over one lane or from one to another.
+    /// Combines pairs of states, inside one lane or from one lane to another.
     fn flush(&self, (source, target): (u64, u64), pairs: Pairs, keep: bool) -> Result<(), Error> {
         let Pairs { targets, sources } = pairs;
         let rows = targets.len();
@@ -87,7 +89,8 @@ impl<Z: Zygote> Accumulation<Z> {
         sources: &States<'_>,
         keep: bool,
     ) -> Result<(), Error> {
-        // By the lanes from which and to which they go. Which of them has a state, so that none is in two.
+        // `waiting` has the pairs by route: the lanes of source and target. `touched` has the route
+        // of each state in a waiting pair, so that no state is in two routes.
         let mut waiting: Vec<((u64, u64), Pairs)> = Vec::new();
         let mut touched: HashMap<(u64, u64), usize, BuildHasherDefault<Mixed>> = HashMap::default();
         for row in 0..targets.count() {

@@ -1,9 +1,12 @@
-//! The states of aggregates: which lane each lives in, and under which number.
+//! The states of aggregates: the lane and the number of each state.
 //!
-//! A state lives in the guest of one lane, from its first row on. The engine's own memory of a state holds two words, the lane
-//! and the number, which any thread may copy. The lanes belong to one [`Accumulation`]: one use of an aggregate in one query.
-//! Each thread of the engine gets a lane of its own there, so that threads do not wait for each other; who works on a state
-//! of another's lane takes its turn. When the accumulation ends, the lanes forget its states and go back to the pool.
+//! A state is stored in the guest of one lane, from its first row on. The engine's own memory holds
+//! two words for each state: the lane and the number. Any thread may copy them.
+//!
+//! The lanes belong to one [`Accumulation`]: one use of an aggregate in one query. Each engine
+//! thread gets its own lane there, so that the threads do not wait for each other. A thread that
+//! uses a state in another thread's lane waits until that lane is free. When the accumulation ends,
+//! its lanes forget its states and go back to the pool.
 
 mod accumulates;
 mod accumulation;

@@ -5,10 +5,10 @@ use crate::pool::{PooledLane, Zygote};
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError, RwLock, Weak};
 
-/// The most states of a lane: their numbers are those of rows.
+/// The most states of a lane: a batch has one row for each.
 const MOST_STATES: u64 = 1 << 31;
 
-/// The states are no more. It waits for no guest.
+/// Ends states. It does not wait for a guest.
 pub fn destroy(states: &States<'_>) {
     for (lane, rows) in states.runs() {
         let pinned =
@@ -19,14 +19,15 @@ pub fn destroy(states: &States<'_>) {
     }
 }
 
-/// A lane of any accumulation.
+/// A lane of an accumulation of any type.
 pub(super) trait AnyLane: Send + Sync {
     fn ended(&self, numbers: &mut dyn Iterator<Item = u64>);
 }
 
 pub(super) type Registry = RwLock<HashMap<u64, Weak<dyn AnyLane>>>;
 
-/// The lanes that states live in, by the first word of a state. A state of a lane that is not there any more is nobody's.
+/// The lanes with states, by the first word of a state. A state whose lane is not in the registry
+/// has no owner.
 pub(super) fn registry() -> &'static Registry {
     static REGISTRY: std::sync::LazyLock<Registry> = std::sync::LazyLock::new(RwLock::default);
     &REGISTRY
@@ -36,16 +37,16 @@ pub(super) fn lock<T: ?Sized>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Which numbers of a lane are in use.
+/// The state numbers of a lane that are in use.
 #[derive(Debug, Default)]
 pub(super) struct Numbers {
-    /// The first that was never used.
+    /// The first number that was never used.
     pub(super) next: u64,
-    /// Those that the guest has forgotten.
+    /// The numbers whose states the guest has forgotten.
     pub(super) free: Vec<u64>,
-    /// Those that it is still to forget.
+    /// The numbers whose states have ended, but which the guest still holds.
     pub(super) ended: Vec<u64>,
-    /// Whether none lived when that was looked at last.
+    /// Whether no state was alive at the last check.
     pub(super) idle: bool,
 }
 
@@ -60,12 +61,12 @@ impl Numbers {
         })
     }
 
-    /// How many states live.
+    /// The number of states that are alive.
     pub(super) fn living(&self) -> u64 {
         self.next - (self.free.len() + self.ended.len()) as u64
     }
 
-    /// All that the guest may hold.
+    /// All numbers that the guest may hold.
     pub(super) fn held(&self) -> Vec<i64> {
         let mut held = vec![true; self.next as usize];
         self.free.iter().for_each(|number| held[*number as usize] = false);
@@ -76,9 +77,9 @@ impl Numbers {
 /// A lane that holds states.
 pub(super) struct Pinned<Z: Zygote> {
     pub(super) id: u64,
-    /// Taken for an exchange. `None` when the lane is lost or given back.
+    /// Locked for an exchange. `None` when the lane is lost or given back.
     pub(super) lane: Mutex<Option<PooledLane<Z::Lane>>>,
-    /// Taken for a moment, also while the lane is at work.
+    /// Locked for a moment only, also during an exchange on the lane.
     pub(super) numbers: Mutex<Numbers>,
 }
 

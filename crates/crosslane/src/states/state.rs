@@ -1,19 +1,19 @@
-//! A state, as the engine's memory holds it.
+//! A state in the engine's memory.
 
 use std::marker::PhantomData;
 use std::ops::Range;
 
-/// What the engine's memory holds of a state: nothing but zeros before its first row.
+/// The engine's memory of a state. Before the first row, all its bytes are zero.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[repr(C)]
 pub struct State {
-    /// The lane's place in the registry; 0 if there is no state yet.
+    /// The number of the lane in the registry; 0 before the first row.
     pub(super) lane: u64,
-    /// Its number there.
+    /// The number of the state in the lane.
     pub(super) number: u64,
 }
 
-/// The states of a chunk's rows, where the engine has them. Rows may have the same.
+/// The states of a chunk's rows, in the engine's memory. Several rows may have the same state.
 #[derive(Debug, Clone, Copy)]
 pub struct States<'a> {
     pub(super) places: &'a [*mut State],
@@ -22,7 +22,8 @@ pub struct States<'a> {
 
 impl<'a> States<'a> {
     /// # Safety
-    /// Each must point to a state, aligned or not, that nobody else uses as long as this lives.
+    /// Each pointer must point to a state, aligned or not. No other code may use the state while
+    /// the result lives.
     pub unsafe fn new(places: &'a [*mut State]) -> Self {
         Self { places, _engine: PhantomData }
     }
@@ -32,21 +33,21 @@ impl<'a> States<'a> {
     }
 
     pub(super) fn get(&self, row: usize) -> State {
-        // SAFETY: as the maker said.
+        // SAFETY: the caller of `States::new` promises that the pointer is valid and exclusive.
         unsafe { self.places[row].read_unaligned() }
     }
 
     pub(super) fn set(&self, row: usize, state: State) {
-        // SAFETY: as the maker said.
+        // SAFETY: as in `get`.
         unsafe { self.places[row].write_unaligned(state) };
     }
 
-    /// The lane of each row's state, so that the rows of a lane can be put one behind the other.
+    /// The lane of each row's state. The engine can sort the rows by lane with it.
     pub fn lanes(&self) -> impl Iterator<Item = u64> {
         (0..self.count()).map(|row| self.get(row).lane)
     }
 
-    /// Neighbours whose states are in the same lane.
+    /// Ranges of consecutive rows whose states are in the same lane, each with that lane.
     pub(super) fn runs(&self) -> impl Iterator<Item = (u64, Range<usize>)> {
         let mut from = 0;
         std::iter::from_fn(move || {

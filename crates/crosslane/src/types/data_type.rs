@@ -1,4 +1,4 @@
-//! SQL types, and how Arrow lays out a column of each.
+//! SQL types, and the Arrow layout of their columns.
 
 use std::fmt;
 use std::sync::Arc;
@@ -41,26 +41,27 @@ pub enum DataType {
     TimestampTz,
     Interval,
     Uuid,
-    /// The values in the order of their codes.
+    /// The values, in the order of their codes.
     Enum(Arc<[String]>),
     List(Arc<DataType>),
-    /// A list of exactly so many elements.
+    /// A list of exactly this number of elements.
     Array(Arc<DataType>, u32),
     Struct(Arc<[Field]>),
-    /// Holds the STRUCT of key and value; a MAP is laid out as a LIST of it.
+    /// The STRUCT of key and value. The layout of a MAP is a LIST of this STRUCT.
     Map(Arc<DataType>),
-    /// The tag, an ENUM of the members' names, and the members: a UNION is laid out as a STRUCT of these, of which all but
-    /// the tag and its member are NULL.
+    /// The tag and the members. The tag is an ENUM of the members' names. The layout of a UNION is
+    /// a STRUCT of these columns. In each row, all members are NULL except the tag's member.
     Union(Arc<[Field]>),
-    /// Of a parameter that takes an argument of any type. No column has it: a call has those of its arguments.
+    /// The type of a parameter that takes an argument of any type. No column has this type: a call
+    /// has the types of its arguments.
     Any,
 }
 
-/// The most members of a UNION whose tag is a byte.
+/// The most members of a UNION. Its tag is one byte.
 pub const MOST_MEMBERS: usize = 255;
 
-/// How deep types may nest: `INTEGER[][]` has two levels. All that works on types goes down into them, on threads with
-/// little stack, too.
+/// The most levels of a type: `INTEGER[][]` has two levels. Code for types is recursive, and also
+/// runs on threads with small stacks.
 pub const MOST_LEVELS: usize = 64;
 
 /// A named part of a STRUCT, or a parameter.
@@ -72,21 +73,21 @@ pub struct Field {
     pub data_type: DataType,
 }
 
-/// How Arrow lays a column out: which buffers follow the validity bitmap, and which children.
+/// The Arrow layout of a column: the buffers after the validity bitmap, and the children.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Layout {
-    /// One bit a row.
+    /// One bit per row.
     Bits,
-    /// So many bytes a row.
+    /// This number of bytes per row.
     Fixed(usize),
-    /// 32-bit offsets and bytes, which are UTF-8 if the flag says so.
+    /// 32-bit offsets and bytes.
     Bytes {
         /// Whether the bytes must be UTF-8.
         utf8: bool,
     },
     /// 32-bit offsets and one child.
     List,
-    /// One child with so many rows per row.
+    /// One child with this number of rows per row.
     FixedList(usize),
     /// One child per field.
     Struct,
@@ -95,10 +96,10 @@ pub enum Layout {
 impl DataType {
     /// The Arrow layout of a column of this type.
     ///
-    /// HUGEINT, UHUGEINT and DECIMAL are 16-byte little-endian integers, UUID is 16 bytes in
-    /// network order, INTERVAL is (months i32, days i32, microseconds i64), ENUM is an unsigned code
-    /// of the smallest width that counts its values. TIMETZ is [`timetz`], BIT is text of 0 and 1, BIGNUM is a
-    /// little-endian two's complement of any length, GEOMETRY is WKB.
+    /// HUGEINT, UHUGEINT and DECIMAL are 16-byte little-endian integers. UUID is 16 bytes in
+    /// network order. INTERVAL is (months i32, days i32, microseconds i64). ENUM is an unsigned
+    /// code of the smallest width that counts its values. TIMETZ is [`timetz`]. BIT is text of 0
+    /// and 1. BIGNUM is a little-endian two's complement of any length. GEOMETRY is WKB.
     pub fn layout(&self) -> Layout {
         use DataType as T;
         match self {
@@ -120,8 +121,8 @@ impl DataType {
         }
     }
 
-    /// Whether DuckDB takes the two for one when it looks for a function of a name: it does not compare the digits of DECIMALs, the
-    /// values of ENUMs, and the types in MAPs.
+    /// Whether DuckDB treats the two types as equal when it looks up a function by its name. It
+    /// does not compare the digits of DECIMALs, the values of ENUMs, or the types in MAPs.
     pub(crate) fn is_alike(&self, other: &Self) -> bool {
         use DataType as T;
         let all_alike = |fields: &[Field], others: &[Field]| {
@@ -152,7 +153,7 @@ impl DataType {
         (0..count).map(move |index| one.unwrap_or_else(|| &many[index].data_type))
     }
 
-    /// The levels of nesting: 0 of a plain type.
+    /// The levels of nesting: 0 for a plain type.
     pub fn levels(&self) -> usize {
         let below = self.children().map(DataType::levels).max();
         match self {
@@ -165,7 +166,7 @@ impl DataType {
     /// A UNION of 1 to [`MOST_MEMBERS`] members.
     pub fn union(members: Vec<Field>) -> DataType {
         let names: Arc<[String]> = members.iter().map(|member| member.name.clone()).collect();
-        // In Arrow, the tag is a field like the members, and they need different names.
+        // In Arrow the tag is a field like the members, so its name must differ from theirs.
         let mut tag = String::from("tag");
         while names.iter().any(|name| name.eq_ignore_ascii_case(&tag)) {
             tag.push('_');
@@ -174,30 +175,31 @@ impl DataType {
         DataType::Union(std::iter::once(tag).chain(members).collect())
     }
 
-    /// A MAP from one type to another.
+    /// A MAP with these types of keys and values.
     pub fn map(key: DataType, value: DataType) -> DataType {
         let field = |name: &str, data_type| Field { name: name.into(), data_type };
         DataType::Map(Arc::new(DataType::Struct(Arc::new([field("key", key), field("value", value)]))))
     }
 }
 
-/// A TIMETZ as its 64 bits: 40 for the microseconds since midnight, 24 for how far the zone is from the easternmost.
+/// The 64 bits of a TIMETZ. The high 40 bits are the microseconds since midnight. The low 24 bits
+/// are the seconds from the zone to the easternmost zone.
 pub mod timetz {
-    /// The seconds east of UTC that a zone reaches, and west.
+    /// The largest offset of a zone from UTC in seconds, east and west.
     pub const MOST_SECONDS: i32 = 16 * 60 * 60 - 1;
 
-    /// The bits of microseconds since midnight and the zone's seconds east of UTC.
+    /// The bits for the microseconds since midnight and the zone's offset in seconds east of UTC.
     pub fn bits(micros: i64, offset: i32) -> u64 {
         (micros as u64) << 24 | (MOST_SECONDS - offset) as u64
     }
 
-    /// What the bits stand for.
+    /// The microseconds since midnight and the offset of these bits.
     pub fn parts(bits: u64) -> (i64, i32) {
         ((bits >> 24) as i64, MOST_SECONDS - (bits & 0xFF_FFFF) as i32)
     }
 }
 
-/// Bytes of an ENUM's code, as DuckDB and Arrow dictionaries choose them.
+/// The bytes of an ENUM's code, as in DuckDB and in Arrow dictionaries.
 pub fn code_width(values: usize) -> usize {
     match values {
         0..=0xFF => 1,
@@ -206,7 +208,7 @@ pub fn code_width(values: usize) -> usize {
     }
 }
 
-/// A name as SQL has it.
+/// A name, written as an identifier of SQL.
 pub(crate) struct Identifier<'a>(pub(crate) &'a str);
 
 impl fmt::Display for Identifier<'_> {
@@ -215,7 +217,7 @@ impl fmt::Display for Identifier<'_> {
     }
 }
 
-/// Writes an identifier, quoted where SQL needs it.
+/// Writes an identifier, with quotes if SQL needs them.
 fn identifier(f: &mut fmt::Formatter<'_>, name: &str) -> fmt::Result {
     let plain = name.starts_with(|c: char| c.is_alphabetic() || c == '_')
         && name.chars().all(|c| c.is_alphanumeric() || c == '_');

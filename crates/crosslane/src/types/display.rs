@@ -1,4 +1,4 @@
-//! Values as text, for error messages: short, in SQL's notation where it is simple.
+//! Values as text, for error messages: short, and in SQL's notation for simple values.
 
 use crate::batch::Column;
 use crate::types::{DataType, Field, Layout, timetz};
@@ -24,7 +24,7 @@ pub(crate) fn arguments<'a>(
     pairs.join(", ")
 }
 
-/// The value of a row.
+/// The value of a row, as text.
 pub fn value(column: &Column<'_>, row: usize) -> String {
     use DataType as T;
     if !column.is_valid(row) {
@@ -130,7 +130,7 @@ fn decimal(value: i128, scale: usize) -> String {
     if scale == 0 { format!("{sign}{whole}") } else { format!("{sign}{whole}.{fraction}") }
 }
 
-/// A day count since 1970 as a date of the proleptic Gregorian calendar.
+/// A number of days since 1970-01-01 as a date of the proleptic Gregorian calendar.
 fn date(days: i64) -> String {
     let (year, month, day) = crate::types::calendar::civil(days);
     format!("{year:04}-{month:02}-{day:02}")
@@ -163,7 +163,7 @@ fn interval(column: &Column<'_>, row: usize) -> String {
     format!("INTERVAL '{months} months {days} days {microseconds} microseconds'")
 }
 
-/// A UUID in network order as its ASCII text.
+/// A UUID in network order, as ASCII text.
 pub fn uuid(bytes: [u8; 16]) -> [u8; 36] {
     const HEX: &[u8; 16] = b"0123456789abcdef";
     let mut text = [b'-'; 36];

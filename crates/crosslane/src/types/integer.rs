@@ -1,4 +1,5 @@
-//! Integers of any length: little-endian two's complements, which may be longer than they must.
+//! Integers of any length, as little-endian two's complements. They may have more bytes than
+//! necessary.
 
 /// The bytes without those that only repeat the sign.
 pub fn trimmed(bytes: &[u8]) -> &[u8] {
@@ -11,7 +12,7 @@ pub fn trimmed(bytes: &[u8]) -> &[u8] {
     bytes
 }
 
-/// Whether the number is below zero.
+/// Whether the number is negative.
 pub fn is_negative(bytes: &[u8]) -> bool {
     bytes.last().is_some_and(|byte| byte & 0x80 != 0)
 }

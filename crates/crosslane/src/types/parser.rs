@@ -28,10 +28,10 @@ impl FromStr for DataType {
 }
 
 impl Signature {
-    /// [`Signature::for_arguments`] for the types of [`types_text`].
+    /// As [`Signature::for_arguments`], for types in the text of [`types_text`].
     ///
     /// # Errors
-    /// What is wrong with the text, or if it takes no arguments of these types.
+    /// The error in the text, or the reason why the function takes no arguments of these types.
     pub fn for_types(&self, text: &str) -> Result<Self, String> {
         let types = parse_all(text, types).map_err(|error| error.to_string())?;
         self.for_arguments(types)
@@ -40,13 +40,14 @@ impl Signature {
 
 type Parsed<T> = Result<T, ErrMode<ContextError>>;
 
-/// What is wrong with a type that has more levels than [`MOST_LEVELS`].
+/// The error of a type with more levels than [`MOST_LEVELS`].
 const TOO_DEEP: &str = "a type of at most 64 levels";
 
-/// What is missing where nothing is that stands for a type.
+/// The expected text where a type is missing.
 const A_TYPE: &str = "a SQL type";
 
-/// Where a text opens a parenthesis too many for any type: the parser, which calls itself for each, never sees it.
+/// The place of the first parenthesis that is nested too deep for any type. The parser is recursive
+/// and must not get such a text.
 fn too_deep(text: &str) -> Option<usize> {
     let mut open = 0;
     let mut quote = None;
@@ -59,7 +60,7 @@ fn too_deep(text: &str) -> Option<usize> {
             (None, ')') => open -= 1,
             _ => {}
         }
-        // That of the parameters, and that of a DECIMAL or an ENUM.
+        // Two more are valid: the one of the parameters, and the one of a DECIMAL or an ENUM.
         (open > MOST_LEVELS as i64 + 2).then_some(at)
     })
 }
@@ -115,7 +116,7 @@ fn signature(input: &mut &str) -> Parsed<Signature> {
     Ok(Signature { name, parameters, variadic, returns, table, stream })
 }
 
-/// The only parameter of a function whose input is a table.
+/// The only parameter of a function that takes a table.
 fn rows(input: &mut &str) -> Parsed<Field> {
     let any = terminated(a_word("TABLE"), (multispace0, peek(one_of([',', ')'])))).value(DataType::Any);
     let name = terminated(identifier, multispace0).parse_next(input)?;
@@ -128,7 +129,8 @@ fn table(input: &mut &str) -> Parsed<DataType> {
     fields(keyword("TABLE"), usize::MAX).map(|columns| DataType::Struct(columns.into())).parse_next(input)
 }
 
-/// The parameters behind the parenthesis, and whether the last one stands for any number of arguments.
+/// The parameters after the opening parenthesis. Also returns whether the last one takes any number
+/// of arguments.
 fn parameters(input: &mut &str) -> Parsed<(Vec<Field>, bool)> {
     let parameter = (opt(terminated('*', multispace0)).map(|star| star.is_some()), parameter);
     let all = separated(0.., parameter, token(","));
@@ -147,9 +149,9 @@ fn parameters(input: &mut &str) -> Parsed<(Vec<Field>, bool)> {
     Ok((parameters, variadic))
 }
 
-/// A parameter, whose type may be ANY.
+/// A parameter. Its type may be ANY.
 fn parameter(input: &mut &str) -> Parsed<Field> {
-    // What follows shows that it is the whole type.
+    // The next character shows that ANY is the whole type.
     let any = terminated(a_word("ANY"), (multispace0, peek(one_of([',', ')'])))).value(DataType::Any);
     named(alt((any, data_type)), input)
 }
@@ -167,7 +169,7 @@ fn named<'a>(
     Ok(Field { name, data_type })
 }
 
-/// What [`types_text`] writes.
+/// The text of [`types_text`].
 fn types(input: &mut &str) -> Parsed<Vec<DataType>> {
     delimited(token("("), separated(0.., data_type, token(",")), token(")")).parse_next(input)
 }
@@ -181,12 +183,12 @@ fn word<'a>(input: &mut &'a str) -> Parsed<&'a str> {
         .parse_next(input)
 }
 
-/// A word that is this one in any case.
+/// This word, in upper or lower case.
 fn a_word<'a>(expected: &'static str) -> impl Parser<&'a str, &'a str, ErrMode<ContextError>> {
     word.verify(move |word: &str| word.eq_ignore_ascii_case(expected))
 }
 
-/// Text between quotes, in which a doubled quote stands for one.
+/// Text between quotes. A doubled quote in it means one quote.
 fn quoted(quote: char) -> impl FnMut(&mut &str) -> Parsed<String> {
     move |input: &mut &str| {
         let escaped: &str = if quote == '"' { "\"\"" } else { "''" };
@@ -199,14 +201,14 @@ fn identifier(input: &mut &str) -> Parsed<String> {
     alt((quoted('"'), word.map(str::to_owned))).parse_next(input)
 }
 
-/// A type, with any number of `[]` and `[n]` behind it.
+/// A type, with any number of `[]` and `[n]` after it.
 fn data_type(input: &mut &str) -> Parsed<DataType> {
     let mut data_type = alt((nested, decimal, own, known)).context(expected(A_TYPE)).parse_next(input)?;
     let brackets = |input: &mut &str| -> Parsed<Option<u32>> {
         delimited(token("["), opt(dec_uint), cut_err(preceded(multispace0, "]")).context(expected("]")))
             .parse_next(input)
     };
-    // `INTEGER ARRAY` is `INTEGER[]`.
+    // `INTEGER ARRAY` means `INTEGER[]`.
     let array = preceded((multispace0, a_word("ARRAY")), opt(brackets)).map(Option::flatten);
     let suffixes: Vec<Option<u32>> = repeat(0.., alt((brackets, array))).parse_next(input)?;
     if data_type.levels() + suffixes.len() > MOST_LEVELS {
@@ -242,7 +244,7 @@ fn fields<'a>(
         open.parse_next(input)?;
         let fields: Vec<Field> = cut_err(separated(1..=most, field, token(","))).parse_next(input)?;
         cut_err(token_before(")")).parse_next(input)?;
-        // As SQL, whatever the case.
+        // SQL ignores the case of names.
         let mut names: Vec<_> = fields.iter().map(|field| field.name.to_lowercase()).collect();
         names.sort_unstable();
         if names.windows(2).any(|pair| pair[0] == pair[1]) {
@@ -265,12 +267,12 @@ fn nested(input: &mut &str) -> Parsed<DataType> {
     alt((structure, union, map, enumeration)).parse_next(input)
 }
 
-/// One of DuckDB's own types, unless the word is the name of a schema.
+/// A built-in type of DuckDB, unless the word is the name of a schema.
 fn own(input: &mut &str) -> Parsed<DataType> {
     terminated(plain, not('.')).parse_next(input)
 }
 
-/// The name of a type that the database has, in its schema or in that of statements: `mood`, `shop.mood`.
+/// The name of a type that the database defines, with or without a schema: `mood`, `shop.mood`.
 fn known(input: &mut &str) -> Parsed<DataType> {
     let start = *input;
     let parts: Vec<String> = separated(1.., identifier, ".").parse_next(input)?;
@@ -326,7 +328,7 @@ fn plain(input: &mut &str) -> Parsed<DataType> {
         "DECIMAL" | "NUMERIC" | "DEC" => T::Decimal { precision: 18, scale: 3 },
         "VARCHAR" | "TEXT" | "STRING" | "CHAR" | "BPCHAR" | "NVARCHAR" | "NCHAR" | "CHARACTER" => {
             opt((multispace0, a_word("VARYING"))).parse_next(input)?;
-            // DuckDB does not mind the length either.
+            // DuckDB ignores the length too.
             number_behind(input)?;
             T::Varchar
         }
@@ -371,7 +373,7 @@ fn plain(input: &mut &str) -> Parsed<DataType> {
     Ok(data_type)
 }
 
-/// What functions cannot have as a type, and what to do instead.
+/// Types that functions cannot have, and advice for the user.
 const MISSING: [(&str, &str); 3] = [
     ("TABLE", "TABLE(column TYPE, ...) as a function's only parameter, or its result"),
     (
@@ -386,7 +388,7 @@ fn number_behind(input: &mut &str) -> Parsed<Option<u32>> {
     opt(delimited(token("("), dec_uint, token_before(")"))).parse_next(input)
 }
 
-/// `WITH TIME ZONE`, or `WITHOUT`.
+/// `WITH TIME ZONE` or `WITHOUT TIME ZONE`.
 fn zone(input: &mut &str) -> Parsed<Option<bool>> {
     let with = alt((a_word("WITH").value(true), a_word("WITHOUT").value(false)));
     let zone = (multispace0, a_word("TIME"), multispace0, a_word("ZONE"));

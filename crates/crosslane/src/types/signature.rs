@@ -1,14 +1,14 @@
-//! The grammar of signatures: `slug(title VARCHAR) -> VARCHAR`, in SQL's types, for all languages.
+//! Signatures: `slug(title VARCHAR) -> VARCHAR`, in SQL's types, for all languages.
 
 pub use crate::types::SignatureError;
 use crate::types::{DataType, Field, Identifier};
 use std::fmt;
 
-/// A function's name, parameters and result in SQL's types.
+/// A function's name, parameters and result, in SQL's types.
 ///
-/// The last parameter may stand for any number of arguments of one type: `f(first BIGINT, *rest VARCHAR) -> BIGINT`.
-/// A parameter of the type ANY takes an argument of any type; [`Signature::for_arguments`] is what such a signature is for
-/// the arguments of a call.
+/// The last parameter may take any number of arguments of one type:
+/// `f(first BIGINT, *rest VARCHAR) -> BIGINT`. A parameter of the type ANY takes an argument of any
+/// type. [`Signature::for_arguments`] makes the signature for the arguments of one call.
 ///
 /// ```
 /// use crosslane::Signature;
@@ -18,40 +18,43 @@ use std::fmt;
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Signature {
-    /// The name, as SQL calls it.
+    /// The name of the function in SQL.
     pub name: String,
-    /// The parameters in order. That of any number of arguments has the type of a LIST of them, as which they travel.
+    /// The parameters in order. A parameter for any number of arguments has the type LIST, and its
+    /// arguments are sent as a LIST.
     pub parameters: Vec<Field>,
-    /// Whether the last parameter stands for any number of arguments.
+    /// Whether the last parameter takes any number of arguments.
     pub variadic: bool,
-    /// The type of the result. Of a table, a STRUCT of its columns.
+    /// The type of the result. For a table, a STRUCT of its columns.
     pub returns: DataType,
-    /// Whether the result is a table: `numbers(n BIGINT) -> TABLE(i BIGINT, s VARCHAR)`. One whose columns its function
-    /// decides has the type ANY.
+    /// Whether the result is a table: `numbers(n BIGINT) -> TABLE(i BIGINT, s VARCHAR)`. The type
+    /// is ANY if the function chooses the columns.
     pub table: bool,
-    /// Whether the only parameter is a table, which comes in batches: `clean(rows TABLE(a BIGINT)) -> TABLE(x BIGINT)`. Its
-    /// type is a STRUCT of the columns, or ANY for any columns.
+    /// Whether the only parameter is a table, whose rows come in batches:
+    /// `clean(rows TABLE(a BIGINT)) -> TABLE(x BIGINT)`. The type of the parameter is a STRUCT of
+    /// the columns, or ANY for any columns.
     pub stream: bool,
 }
 
 impl Signature {
-    /// The parameters that stand for one argument each.
+    /// The parameters that take one argument each.
     pub fn fixed(&self) -> &[Field] {
         &self.parameters[..self.parameters.len() - usize::from(self.variadic)]
     }
 
-    /// The type of the arguments behind the fixed ones, if there may be any.
+    /// The type of the arguments after the fixed ones, if the signature allows any.
     pub fn rest(&self) -> Option<&DataType> {
         self.parameters.last().filter(|_| self.variadic)?.data_type.children().next()
     }
 
-    /// Whether a parameter takes arguments of any type.
+    /// Whether some parameter takes arguments of any type.
     pub fn takes_any(&self) -> bool {
         let any = |data_type: &DataType| *data_type == DataType::Any;
         self.fixed().iter().any(|field| any(&field.data_type)) || self.rest().is_some_and(any)
     }
 
-    /// Whether a call cannot tell it from another of its name, by the number and the types of the arguments.
+    /// Whether the number and the types of the arguments cannot tell calls of the two signatures
+    /// apart.
     pub fn takes_the_same(&self, other: &Self) -> bool {
         let mut pairs = self.parameters.iter().zip(&other.parameters);
         self.variadic == other.variadic
@@ -59,10 +62,10 @@ impl Signature {
             && pairs.all(|(one, another)| one.data_type.is_alike(&another.data_type))
     }
 
-    /// The signature with a parameter for each argument, of the types that these arguments have.
+    /// The signature with one parameter per argument, of the argument's type.
     ///
     /// # Errors
-    /// What is wrong if it takes no arguments of these types.
+    /// The reason, if the signature takes no arguments of these types.
     pub fn for_arguments(&self, types: Vec<DataType>) -> Result<Self, String> {
         let fixed = self.fixed().len();
         let count = types.len();
@@ -82,7 +85,7 @@ impl Signature {
         Ok(Self { name, parameters, variadic: false, returns, table: self.table, stream: self.stream })
     }
 
-    /// The parameters with the types of an argument each.
+    /// The parameters, each with the type of one argument.
     fn arguments(&self) -> impl Iterator<Item = Field> {
         let rest = self.parameters.last().zip(self.rest());
         let rest =
@@ -90,7 +93,7 @@ impl Signature {
         self.fixed().iter().cloned().chain(rest)
     }
 
-    /// The names of the parameters, and the types of an argument each, as text.
+    /// The names of the parameters, and the types of one argument each, as text.
     pub fn pairs(&self) -> Vec<(String, String)> {
         let text = |data_type: &DataType| match self.stream {
             true => table_text(data_type),
@@ -99,7 +102,7 @@ impl Signature {
         self.arguments().map(|field| (field.name, text(&field.data_type))).collect()
     }
 
-    /// The parameters as a signature has them.
+    /// The parameters, as in the text of a signature.
     pub fn declared(&self) -> String {
         let rest = self.parameters.len() - usize::from(self.variadic);
         let star = |at: usize| if at == rest { "*" } else { "" };
@@ -108,7 +111,7 @@ impl Signature {
         texts.collect::<Vec<_>>().join(", ")
     }
 
-    /// The result as a signature has it.
+    /// The result, as in the text of a signature.
     pub fn result(&self) -> String {
         if self.table { table_text(&self.returns) } else { self.returns.to_string() }
     }
@@ -126,7 +129,7 @@ pub fn types_text(types: &[DataType]) -> String {
     format!("({})", texts.join(", "))
 }
 
-/// A table of these columns as a signature has it.
+/// A table of these columns, as in the text of a signature.
 fn table_text(columns: &DataType) -> String {
     match columns {
         DataType::Struct(columns) => {

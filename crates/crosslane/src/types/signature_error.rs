@@ -1,19 +1,19 @@
-//! The error of a text that is no signature.
+//! The error of a text that is not a signature.
 
-/// A text that is not a signature (or not a type).
+/// The error of a text that is not a signature or not a type.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{what} at column {column}:\n{}", self.shown())]
 pub struct SignatureError {
-    /// What was wrong.
+    /// The error in words.
     pub what: String,
     /// The whole text.
     pub text: String,
-    /// Where, counted in characters from 1.
+    /// The place of the error, in characters from 1.
     pub column: usize,
 }
 
 impl SignatureError {
-    /// The text around the place, and an arrow below it.
+    /// The text around the place, with an arrow below the place.
     fn shown(&self) -> String {
         const AROUND: usize = 60;
         let (start, end) = (self.column.saturating_sub(AROUND), self.column + AROUND);

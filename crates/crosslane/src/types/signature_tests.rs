@@ -1,4 +1,4 @@
-//! What signatures are read as, and which texts are none.
+//! Tests of valid signatures and of texts that are not signatures.
 
 use crate::types::signature::types_text;
 use crate::types::*;
@@ -18,7 +18,7 @@ fn a_database_has_types_of_its_own() {
             ("SHOP.mood ARRAY", "DECIMAL(10,2)[]"),
             ("\"shop\".\"Price\"", "DECIMAL(10,2)"),
             ("\"my type\"", "ENUM('sad', 'ok')"),
-            // DuckDB's own types stay what they are.
+            // A name of the database does not replace a built-in type of DuckDB.
             ("DATE", "DATE"),
             ("\"date\"", "ENUM('sad', 'ok')"),
         ] {

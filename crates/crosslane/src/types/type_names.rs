@@ -1,8 +1,10 @@
-//! Names of types that a database has (`CREATE TYPE mood AS ENUM ('sad', 'ok')`), which signatures may use as SQL does.
+//! Names of types that a database defines (`CREATE TYPE mood AS ENUM ('sad', 'ok')`). Signatures
+//! may use them as SQL does.
 //!
-//! The engine looks them up when it loads a library, and tells the guest. A guest's process has one library, and so one set of names
-//! ([`TypeNames::know`]). An engine's process may have several databases: each thread that reads a signature says whose names
-//! are meant ([`TypeNames::within`]).
+//! The engine looks the names up when it loads a library, and sends them to the guest. A guest's
+//! process has one library, and so one set of names ([`TypeNames::know`]). An engine's process may
+//! have several databases. Each of its threads sets the names while it reads a signature
+//! ([`TypeNames::within`]).
 
 use crate::types::DataType;
 use serde::{Deserialize, Serialize};
@@ -10,7 +12,7 @@ use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::sync::{Arc, OnceLock};
 
-/// Names of types, and what they stand for.
+/// Names of types, with the types.
 ///
 /// ```
 /// use crosslane::{DataType, Signature, TypeNames};
@@ -30,7 +32,7 @@ thread_local! {
     static OF_THREAD: RefCell<Option<TypeNames>> = const { RefCell::new(None) };
 }
 
-/// Ends what a thread's names are, also if what it does within panics.
+/// Restores the thread's names when it is dropped, also after a panic.
 struct Within(Option<TypeNames>);
 
 impl Drop for Within {
@@ -40,28 +42,28 @@ impl Drop for Within {
 }
 
 impl TypeNames {
-    /// Does something with these names in this thread's signatures.
+    /// Runs `body` with these names for the signatures that this thread reads.
     pub fn within<T>(&self, body: impl FnOnce() -> T) -> T {
         let _before = Within(OF_THREAD.replace(Some(self.clone())));
         body()
     }
 
-    /// Makes them the names of all signatures in this process, for good. The first call counts.
+    /// Sets the names for all signatures in this process, for good. Later calls have no effect.
     pub fn know(self) {
         let _ = OF_PROCESS.set(self);
     }
 
-    /// Those that signatures may use here.
+    /// The names that apply to this thread.
     fn here() -> Option<Self> {
         OF_THREAD.with_borrow(Clone::clone).or_else(|| OF_PROCESS.get().cloned())
     }
 
-    /// What a name stands for here, whatever its case.
+    /// The type of a name in this thread. The case of the name does not matter.
     pub(crate) fn find(name: &str) -> Option<DataType> {
         Self::here()?.0.get(&name.to_lowercase()).cloned()
     }
 
-    /// What a reader of an error is to know of the names here; empty without any.
+    /// The known names, as a hint in an error message; empty without names.
     pub(crate) fn hint() -> String {
         const MOST: usize = 5;
         let Some(Self(names)) = Self::here().filter(|names| !names.is_empty()) else { return String::new() };
@@ -70,18 +72,18 @@ impl TypeNames {
         format!("; types of this database are {}{more}", some.join(", "))
     }
 
-    /// Whether there are none.
+    /// Whether there are no names.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// The names in lower case, and what they stand for.
+    /// The names in lower case, and their types.
     pub fn iter(&self) -> impl Iterator<Item = (&str, &DataType)> {
         self.0.iter().map(|(name, data_type)| (name.as_str(), data_type))
     }
 }
 
-/// A name that comes twice stands for what comes first.
+/// If a name comes twice, its first type counts.
 impl FromIterator<(String, DataType)> for TypeNames {
     fn from_iter<T: IntoIterator<Item = (String, DataType)>>(all: T) -> Self {
         let mut names = BTreeMap::new();
@@ -92,7 +94,7 @@ impl FromIterator<(String, DataType)> for TypeNames {
     }
 }
 
-/// Texts that are no types are left out.
+/// Texts that are not types are ignored.
 impl From<BTreeMap<String, String>> for TypeNames {
     fn from(texts: BTreeMap<String, String>) -> Self {
         texts.into_iter().filter_map(|(name, text)| Some((name, text.parse().ok()?))).collect()

@@ -1,8 +1,9 @@
-//! Whether a guest's results are values of their type.
+//! Checks that a guest's results are values of their type.
 //!
-//! [`crate::batch::columns`] checks what a frame is made of: a guest that breaks that is ended. Here are values that
-//! can be read and that the type does not have: text that is no UTF-8, a time before midnight, a MAP that has a key
-//! twice. They are the function's mistake, in a row, as if it had raised an exception there.
+//! [`crate::batch::columns`] checks the structure of a frame. A guest that breaks the structure is
+//! ended. The checks here find values that can be read but are not valid for the type. Examples are
+//! text that is not UTF-8, a time before midnight, and a MAP with a key twice. Such a value is an
+//! error of the function in one row, like an exception.
 
 use crate::batch::{Column, member};
 use crate::types::display::value;
@@ -12,21 +13,25 @@ use std::collections::BTreeMap;
 
 /// A day in microseconds.
 const DAY: i64 = 86_400_000_000;
-/// DuckDB's first day of a TIMESTAMP, in days since 1970. Earlier ones of its 64 bits have no text.
+/// The first day of a TIMESTAMP in DuckDB, in days since 1970-01-01. The 64 bits can represent
+/// earlier days, but DuckDB has no text for them.
 const FIRST_DAY: i64 = -106_751_991;
-/// The most bytes of a BIGNUM, whose length DuckDB keeps in 23 bits.
+/// The most bytes of a BIGNUM. DuckDB stores the length in 23 bits.
 const LONGEST_BIGNUM: usize = (1 << 23) - 1;
-/// Up to so many keys of a MAP are compared with each other; more are sorted.
+/// Up to this number of keys, the check of a MAP compares each pair of keys. For more keys it sorts
+/// them.
 const FEW_KEYS: usize = 16;
 
-/// The rows with a value that is none of its column's type, at any depth, and what they hold.
+/// The rows with a value that is not valid for its type, at any depth, each with a text about the
+/// value.
 pub fn unfit(column: &Column<'_>) -> BTreeMap<usize, String> {
     let mut found = BTreeMap::new();
     look(column, &Some, &mut found);
     found
 }
 
-/// Looks at a column; `top` says in which row of the batch a row of it lies, unless that is below a NULL.
+/// Checks a column. `top` returns the row of the batch for a row of this column; `None` if the row
+/// lies below a NULL.
 fn look(column: &Column<'_>, top: &dyn Fn(usize) -> Option<usize>, found: &mut BTreeMap<usize, String>) {
     use DataType as T;
     let data_type = column.data_type;
@@ -112,7 +117,7 @@ fn look(column: &Column<'_>, top: &dyn Fn(usize) -> Option<usize>, found: &mut B
     }
 }
 
-/// The row of a column that a row of its child belongs to.
+/// The row of a column that contains this row of its child.
 fn parent(column: &Column<'_>, row: usize) -> usize {
     match column.data_type {
         DataType::Array(_, length) => row / *length as usize,
@@ -125,7 +130,7 @@ type Blame<'a> = dyn FnMut(usize, &dyn Fn() -> String) + 'a;
 
 fn numbers(column: &Column<'_>, unit: &str, allowed: std::ops::RangeInclusive<i64>, blame: &mut Blame<'_>) {
     let Some(values) = column.values::<i64>() else { return };
-    // Folded instead of short-circuited, so that it runs on vector registers.
+    // A fold without a short circuit, so that the compiler uses vector registers.
     if values.iter().fold(true, |fit, value| fit & allowed.contains(value)) {
         return;
     }
@@ -134,7 +139,7 @@ fn numbers(column: &Column<'_>, unit: &str, allowed: std::ops::RangeInclusive<i6
     }
 }
 
-/// Points in time, or one of both infinities.
+/// Checks points in time. Both infinities are valid.
 fn moments(column: &Column<'_>, unit: &str, micros: i64, blame: &mut Blame<'_>) {
     let allowed = FIRST_DAY * (DAY / micros)..=i64::MAX / micros;
     numbers(column, unit, allowed, &mut |row, what| {
@@ -144,14 +149,15 @@ fn moments(column: &Column<'_>, unit: &str, micros: i64, blame: &mut Blame<'_>) 
     });
 }
 
-/// All strings are UTF-8 if all bytes together are, and none begins inside a character.
+/// Whether all strings are UTF-8: all bytes together are UTF-8, and no string begins inside a
+/// character.
 fn is_utf8(column: &Column<'_>) -> bool {
     let starts = |offset: &i32| column.data.get(*offset as usize).is_none_or(|byte| byte & 0xC0 != 0x80);
     column.data.is_ascii()
         || simdutf8::basic::from_utf8(column.data).is_ok() && column.offsets.iter().all(starts)
 }
 
-/// The tag of each UNION is there, and no member beside that of the tag.
+/// Checks that each UNION has a tag, and that only the tag's member has a value.
 fn tags(column: &Column<'_>, blame: &mut Blame<'_>) {
     for row in (0..column.rows).filter(|row| column.is_valid(*row)) {
         let Some(member) = member(column, row) else {
@@ -165,7 +171,7 @@ fn tags(column: &Column<'_>, blame: &mut Blame<'_>) {
     }
 }
 
-/// The keys of each MAP are there, and different.
+/// Checks that the keys of each MAP are not NULL and are different.
 fn keys(column: &Column<'_>, blame: &mut Blame<'_>) {
     let entries = &column.children[0];
     let keys = &entries.children[0];
@@ -198,7 +204,7 @@ fn keys(column: &Column<'_>, blame: &mut Blame<'_>) {
     }
 }
 
-/// Some order of a column's values, in which those are equal that SQL calls equal.
+/// An order of a column's values in which two values are equal if SQL treats them as equal.
 fn order(column: &Column<'_>, a: usize, b: usize) -> Ordering {
     use DataType as T;
     let valid = column.is_valid(a);
@@ -206,7 +212,7 @@ fn order(column: &Column<'_>, a: usize, b: usize) -> Ordering {
         (true, true) => {}
         (_, other) => return valid.cmp(&other),
     }
-    // Both zeros are equal, and so is all that is no number.
+    // Both zeros are equal, and so are all NaNs.
     let float = |value: f64| if value.is_nan() { f64::NAN } else { value + 0.0 };
     match column.data_type {
         T::Boolean => crate::batch::bit(column.data, a).cmp(&crate::batch::bit(column.data, b)),
@@ -215,7 +221,7 @@ fn order(column: &Column<'_>, a: usize, b: usize) -> Ordering {
             value(a).total_cmp(&value(b))
         }
         T::Double => float(column.value(a)).total_cmp(&float(column.value(b))),
-        // A month has 30 days, and a day 24 hours.
+        // SQL compares intervals with months of 30 days and days of 24 hours.
         T::Interval => {
             let length = |row: usize| {
                 let [months, days, low, high] = column.value::<[i32; 4]>(row);
@@ -362,7 +368,7 @@ mod tests {
         for bytes in [&b"a"[..], &"\u{e4}".as_bytes()[..1], &"\u{e4}".as_bytes()[1..], "\u{e4}".as_bytes()] {
             column.bytes(bytes).unwrap();
         }
-        // Together they are UTF-8, apart they are not.
+        // The bytes of all strings together are UTF-8, but the strings are not.
         assert_eq!(rows(&unfit(&column.column(&DataType::Varchar))), [1, 2]);
     }
 
@@ -387,7 +393,8 @@ mod tests {
         assert_eq!(rows(&unfit(&column)), [3]);
     }
 
-    /// A MAP of such entries in each of two rows, of which the first is empty.
+    /// The error of a MAP with these entries, in the second of two rows. The first row has an empty
+    /// MAP.
     fn map<T: bytemuck::Pod>(key: &str, keys: &[Option<T>]) -> Option<String> {
         let data_type: DataType = format!("MAP({key}, BIGINT)").parse().unwrap();
         let mut column = ColumnBuilder::new(&data_type);

@@ -1,5 +1,6 @@
-//! Whether bytes are a GEOMETRY as DuckDB keeps it: little-endian WKB (ISO 13249-3) without a reference system. DuckDB reads
-//! what a vector holds without a look at how long it is, so that each count is checked here.
+//! Checks that bytes are a GEOMETRY in DuckDB's format: little-endian WKB (ISO 13249-3) without a
+//! reference system. DuckDB reads the bytes of a vector without checking their length, so this
+//! module checks each count.
 
 const POINT: u32 = 1;
 const LINE: u32 = 2;
@@ -7,13 +8,13 @@ const POLYGON: u32 = 3;
 const MULTI_POINT: u32 = 4;
 const MULTI_POLYGON: u32 = 6;
 const COLLECTION: u32 = 7;
-/// How deep collections may nest.
+/// The most levels of nested collections.
 const MOST_LEVELS: usize = 32;
 
-/// Looks at a value.
+/// Checks one value.
 ///
 /// # Errors
-/// What is wrong with it.
+/// The error in the value.
 pub(crate) fn check(bytes: &[u8]) -> Result<(), &'static str> {
     let mut reader = Reader(bytes);
     reader.geometry(None, None, MOST_LEVELS)?;
@@ -36,20 +37,21 @@ impl Reader<'_> {
         Ok(number)
     }
 
-    /// So many points.
+    /// Skips `count` points.
     fn points(&mut self, count: usize, dimensions: u32) -> Checked<()> {
         let width = 8 * if dimensions == 3 { 4 } else { 2 + dimensions.min(1) as usize };
         self.skip(count.checked_mul(width).ok_or("the WKB ends early")?)
     }
 
-    /// A geometry; one that is part of another has that one's dimensions, and may have to be of a type.
+    /// Checks a geometry. A part of another geometry has the same dimensions as the whole, and may
+    /// need a certain type.
     fn geometry(&mut self, dimensions: Option<u32>, wanted: Option<u32>, levels: usize) -> Checked<()> {
         if self.0.first().is_some_and(|order| *order != 1) {
             return Err("the WKB must be little-endian");
         }
         self.skip(1)?;
         let code = self.number()?;
-        // 0 has X and Y, 1 has Z, 2 has M, 3 has both.
+        // 0: X and Y. 1: also Z. 2: also M. 3: Z and M.
         let (own, kind) = (code / 1000, code % 1000);
         if own > 3 || !(POINT..=COLLECTION).contains(&kind) {
             return Err("the WKB has a type that is none of ISO WKB's (EWKB is not known here)");

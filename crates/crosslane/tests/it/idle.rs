@@ -1,4 +1,4 @@
-//! A lane for nothing: for the tests of the pool, the unit tests among them.
+//! A lane that does nothing, for the tests of the pool and for unit tests.
 
 use crosslane::Address;
 use crosslane::batch::{Encode, Header};
@@ -6,15 +6,15 @@ use crosslane::lane::{Lane, LaneError, Waiter};
 use std::sync::atomic::AtomicU32;
 use std::time::Instant;
 
-/// Nobody wakes who sleeps on it.
+/// Nothing wakes a thread that sleeps on it.
 static NEVER: AtomicU32 = AtomicU32::new(0);
 
 #[derive(Debug)]
 pub(crate) struct IdleLane {
     pub(crate) id: u64,
-    /// Until when its guest works on what was cancelled.
+    /// The time until which its guest works on a cancelled exchange.
     pub(crate) works: Option<Instant>,
-    /// Whether it cannot even be looked at.
+    /// Whether a check of the lane fails.
     pub(crate) broken: bool,
 }
 

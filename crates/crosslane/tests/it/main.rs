@@ -1,4 +1,4 @@
-//! All integration tests of the core, in one program, which is linked once.
+//! All integration tests of the core, in one program, so that they are linked once.
 
 mod call;
 mod idle;

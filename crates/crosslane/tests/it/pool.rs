@@ -1,4 +1,4 @@
-//! The pool with a zygote that takes its time: nobody waits for a boot who finds a warm lane.
+//! The pool with a slow zygote: a caller that finds a warm lane does not wait for a boot.
 
 use crate::idle::IdleLane;
 use crosslane::catalog::Catalog;
@@ -12,7 +12,7 @@ use std::sync::{Arc, Condvar, Mutex};
 use std::thread::ThreadId;
 use std::time::Duration;
 
-/// Boots a lane for each permit; says when it begins to, and where.
+/// Boots a lane for each permit. Reports the start and the thread of each boot.
 struct SlowZygote {
     stop: Stop,
     permits: Receiver<Result<(), Error>>,
@@ -64,7 +64,8 @@ fn a_boot_holds_nobody_up_who_finds_a_warm_lane() {
     let (pool, permit, begun) = pool(2);
     assert_ne!(begun.recv().unwrap(), std::thread::current().id(), "boots on an engine's thread");
     permit.send(Ok(())).unwrap();
-    // The second boot has begun, and will not end: the first lane is there, and can come and go.
+    // The second boot has begun and does not end. The first lane exists, and can be lent and given
+    // back.
     begun.recv().unwrap();
     for _ in 0..3 {
         let lane = check_out(&pool).unwrap();
@@ -96,8 +97,9 @@ fn those_who_wait_get_the_lane_or_the_error() {
     });
 }
 
-/// Where no more lanes can be booted, those that exist stay, and are lent in turns; and a boot is tried once for each
-/// who needs one. Several rounds, because one in which the lane comes back before anyone is refused shows nothing.
+/// If no more lanes can be booted, the existing lanes stay, and callers use them in turns. The pool
+/// tries one boot for each caller that needs a lane. The test has several rounds, because a round
+/// shows nothing if the lane comes back before a boot fails.
 #[test]
 fn who_cannot_have_a_lane_of_its_own_shares() {
     for _ in 0..200 {
@@ -128,15 +130,15 @@ fn who_cannot_have_a_lane_of_its_own_shares() {
             }
         });
         assert!(begun.try_recv().is_err(), "tried again for nobody");
-        // Dropping a lane ends it: now there is none to wait for.
+        // Dropping a lane ends it. Now there is no lane to wait for.
         drop(check_out(&pool).unwrap());
         let error = check_out(&pool).unwrap_err();
         assert_eq!(error.to_string(), "cannot start a worker: the test is over");
     }
 }
 
-/// Two scans that each hold a lane, and each need another for what they do with their rows, would wait for each other
-/// for ever: one of them fails, and the other goes on with its lane.
+/// Two scans hold one lane each, and each needs another lane for its rows. They would wait for each
+/// other for ever. So one of them fails, and the other goes on with its lane.
 #[test]
 fn those_who_hold_all_lanes_do_not_wait_for_each_other() {
     let (pool, permit, begun) = pool(2);
@@ -170,8 +172,8 @@ fn those_who_hold_all_lanes_do_not_wait_for_each_other() {
     assert_eq!(pool.stats().busy, 0);
 }
 
-/// Somebody who comes just when a lane was booted for another must not make that one wait for ever: the lane is
-/// the other's, or a new one is booted.
+/// A second caller may arrive just when a lane was booted for the first caller. The first caller
+/// must not wait for ever: it gets that lane or a new one.
 #[test]
 fn who_waits_is_not_forgotten_when_another_comes_first() {
     for _ in 0..300 {
@@ -197,7 +199,8 @@ fn who_waits_is_not_forgotten_when_another_comes_first() {
     }
 }
 
-/// The keeper had seen no idle lane: the only one went from its boot straight to who waited.
+/// The keeper had seen no idle lane: the only lane went directly from its boot to the waiting
+/// caller.
 #[test]
 fn a_lane_that_is_given_back_leaves_after_the_idle_timeout() {
     for idle_timeout in [Duration::from_millis(1), Duration::ZERO] {
@@ -217,7 +220,8 @@ fn a_lane_that_is_given_back_leaves_after_the_idle_timeout() {
     }
 }
 
-/// A query that is cancelled does not wait for the boot of its lane, and who stands behind it gets that.
+/// A cancelled query does not wait for the boot of its lane. The next caller in the queue gets the
+/// lane.
 #[test]
 fn who_leaves_the_line_waits_no_more() {
     let (pool, permit, begun) = pool(1);
@@ -230,7 +234,7 @@ fn who_leaves_the_line_waits_no_more() {
     assert_eq!(check_out(&pool).unwrap().id(), 1);
 }
 
-/// A pool that is dropped ends the boot that nobody waits for any more.
+/// A pool that is dropped cancels the boot, because no caller waits for it any more.
 #[test]
 fn a_pool_that_is_dropped_waits_for_no_boot() {
     let (pool, _permit, begun) = pool(1);
@@ -243,7 +247,7 @@ fn a_pool_that_is_dropped_waits_for_no_boot() {
     gone.recv_timeout(Duration::from_secs(20)).expect("the pool waits for the boot");
 }
 
-/// Boots at once; its end waits until as many have begun to end.
+/// Boots at once. Its end waits until `all` zygotes have begun to end.
 struct LastZygote {
     all: usize,
     ends: Arc<(Mutex<usize>, Condvar)>,
@@ -281,7 +285,7 @@ fn libraries_end_side_by_side_and_boot_nothing_for_which_the_others_make_room() 
         let options = PoolOptions { warm: 1, idle_timeout: Duration::from_secs(60) };
         let start = |_| Ok((zygote, ()));
         let (pool, ()) = Pool::start_unless(options, Some(Arc::clone(&warmth)), || false, start).unwrap();
-        // The first takes all the room that there is.
+        // The first library takes the only warm lane.
         while at == 0 && pool.stats().idle == 0 {
             std::thread::yield_now();
         }

@@ -1,5 +1,5 @@
-//! A call over lanes that fail in every way a lane can, without processes: no row is lost, healthy lanes are given
-//! back, and others are not used again.
+//! Calls over fake lanes that fail in every way a lane can, without processes. No row is lost,
+//! healthy lanes are given back, and other lanes are not used again.
 
 use crosslane::batch::{self, BATCH, Column, Encode, Header, Plan};
 use crosslane::call::{self, CallGroup, CallGroups, Caller, Input, Output};
@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-/// What a lane does with a slice of these values.
+/// The reaction of a lane to a slice of these values.
 pub(super) type Behaviour = dyn Fn(u64, &[i64]) -> Act + Send + Sync;
 
 pub(super) enum Act {
@@ -21,31 +21,31 @@ pub(super) enum Act {
     Raise(usize),
     Garble,
     Die,
-    /// Dies with the batch in its hands.
+    /// Ends after it has taken the batch.
     DieOnSubmit,
-    /// Dies before it has seen the batch.
+    /// Ends before it has read the batch.
     DieIdle,
     TooLarge,
     UnreadableFailure,
-    /// Dies, and leaves a malformed reply that is found only then.
+    /// Ends, and leaves a malformed reply that the engine finds only after that.
     DieWithGarbage,
     /// Never answers, and wakes its engine all the time.
     Hang,
-    /// The same, and says now one row and now another.
+    /// As `Hang`, and its progress alternates between two rows.
     Flip,
-    /// Never takes it, and wakes its engine all the time.
+    /// Never takes the batch, and wakes its engine all the time.
     Ignore,
-    /// The same, and is known to have begun nothing once it was ended.
+    /// As `Ignore`, but after its end the engine knows that it has begun no exchange.
     Starve,
-    /// Takes what follows, and is lost. Nobody knows what it has begun.
+    /// Takes what follows, and is lost. The engine does not know which exchanges it has begun.
     Vanish,
-    /// Takes its time, and answers.
+    /// Answers after a pause.
     Slow,
-    /// Answers, and says that each row took a microsecond.
+    /// Answers, and reports a microsecond for each row.
     Work,
 }
 
-/// Nobody wakes who sleeps on it: a reply is there when its batch was submitted.
+/// Nothing wakes a thread that sleeps on it. A reply is there as soon as its batch was submitted.
 static NEVER: AtomicU32 = AtomicU32::new(0);
 
 pub(super) struct FakeLane {
@@ -54,16 +54,16 @@ pub(super) struct FakeLane {
     pub(super) replies: VecDeque<Result<(Header, Vec<u64>), LaneError>>,
     pub(super) frame: Vec<u64>,
     pub(super) sequence: u64,
-    /// The call that it has begun.
+    /// The number of the exchange that it has begun.
     pub(super) begun: u64,
     pub(super) restless: bool,
     pub(super) flips: Option<AtomicU64>,
     pub(super) vanishes: bool,
     pub(super) starved: bool,
-    /// What is in its ring when it is found dead.
+    /// The reply in its ring when the engine finds that it has ended.
     pub(super) last_words: bool,
     pub(super) shared: bool,
-    /// What it says that its memory holds.
+    /// The size of its own memory, as it reports it.
     pub(super) most: usize,
     pub(super) alive: Arc<Mutex<bool>>,
 }
@@ -73,7 +73,7 @@ pub(super) struct FakeZygote {
     pub(super) booted: Arc<AtomicU64>,
     pub(super) shared: bool,
     pub(super) most: usize,
-    /// Of the process that lanes share.
+    /// Whether the process that the lanes share is alive.
     pub(super) alive: Arc<Mutex<bool>>,
 }
 
@@ -150,7 +150,7 @@ impl Lane for FakeLane {
         if self.is_dead() {
             return Err(Self::died());
         }
-        // It does nothing behind what it hangs in, or dies of.
+        // After a batch that hangs or ends it, the lane does no further work.
         if self.restless || self.replies.iter().any(Result::is_err) {
             self.sequence += 1;
             return Ok(Some(self.sequence));
@@ -327,7 +327,7 @@ impl Output for Results {
     }
 }
 
-/// What a call comes to; a call that hangs fails the test.
+/// The result of a call. A call that does not return fails the test.
 pub(super) fn ends<T: Send + 'static>(call: impl FnOnce() -> T + Send + 'static) -> T {
     let (sender, receiver) = std::sync::mpsc::channel();
     std::thread::spawn(move || sender.send(call()));
@@ -348,7 +348,7 @@ pub(super) fn fixture(
     narrow(usize::MAX, options, shared, behaviour)
 }
 
-/// One whose lanes say that their memory holds `most` bytes.
+/// A fixture whose lanes report that their memory holds `most` bytes.
 pub(super) fn narrow(
     most: usize,
     options: &str,
@@ -359,7 +359,7 @@ pub(super) fn narrow(
     specified(&text, most, shared, behaviour)
 }
 
-/// One with an aggregate, whose states are all that its entries take.
+/// A fixture with an aggregate. Its entries take states only.
 pub(super) fn aggregate(
     options: &str,
     shared: bool,
@@ -413,7 +413,7 @@ impl Fixture {
         call::call_on(&self.library, function, Entry::Update, caller, &mut lane, &input, &mut ())
     }
 
-    /// A call of a query that began at this moment.
+    /// A call of a query that began at the time `begun`.
     pub(super) fn call_of(&self, begun: u64, values: Range<i64>) -> Result<Vec<Option<i64>>, Error> {
         let input = Values(values.collect());
         let mut results = Results(vec![None; input.0.len()]);
@@ -427,7 +427,7 @@ pub(super) fn doubled(values: Range<i64>) -> Vec<Option<i64>> {
     values.map(|value| Some(value * 2)).collect()
 }
 
-/// One whose lanes hold 1,000 bytes each, and where nothing but their size decides how batches are cut.
+/// A fixture whose lanes hold 1,000 bytes each. Only their size decides how batches are cut.
 pub(super) fn sliced(
     options: &str,
     behaviour: impl Fn(u64, &[i64]) -> Act + Send + Sync + 'static,

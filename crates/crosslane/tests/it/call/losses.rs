@@ -1,4 +1,4 @@
-//! What becomes of slices that fail, are late, or are lost with their lanes.
+//! Slices that fail, are late, or are lost with their lanes.
 
 use super::fake::*;
 use crosslane::Error;
@@ -11,7 +11,7 @@ use std::time::Duration;
 
 #[test]
 fn what_fails_in_a_slice_is_blamed_on_its_row_of_the_batch() {
-    // The first row of the second slice, its last, and one in the midst of the last slice.
+    // The first row of the second slice, its last row, and a row in the middle of the last slice.
     for row in [59, 117, 960] {
         let fixture = sliced("", move |_, values| {
             values.iter().position(|value| *value == row).map_or(Act::Double, Act::Raise)
@@ -24,7 +24,7 @@ fn what_fails_in_a_slice_is_blamed_on_its_row_of_the_batch() {
 
 #[test]
 fn a_lane_that_dies_at_the_second_slice_loses_no_other() {
-    // The guest died at the first row of the slice.
+    // The guest ended at the first row of the slice.
     for (options, lost) in [(r#", "retries": 1"#, 0..0), (r#", "on_error": "null""#, 59..60)] {
         let died = Arc::new(AtomicU64::new(0));
         let count = Arc::clone(&died);
@@ -50,7 +50,7 @@ fn a_query_is_cancelled_between_its_slices() {
         {
             group.cancel();
         }
-        // Longer than the engine waits between two looks.
+        // This is longer than the engine's interval between two checks.
         std::thread::sleep(Duration::from_millis(20));
         Act::Double
     });
@@ -71,7 +71,8 @@ fn an_exception_gives_the_lane_back() {
             "{error}"
         );
     }
-    // A slice behind the one that raised may have been in flight on its lane, which then is not given back.
+    // Another slice may have been in flight on the lane of the failed one. That lane is not given
+    // back.
     assert_eq!(fixture.call(0..700).unwrap(), doubled(0..700));
 }
 
@@ -104,7 +105,8 @@ fn a_lane_that_dies_ends_the_call_unless_it_may_be_tried_again() {
 fn lanes_that_share_a_process_are_tried_once_more_and_the_dead_are_buried() {
     for act in [|| Act::Die, || Act::DieOnSubmit] {
         let fixture = fixture("", true, move |lane, _| if lane <= 2 { act() } else { Act::Double });
-        // Lane 1 or 2 dies and takes the other along: the third try is on a lane of a new process.
+        // Lane 1 or 2 ends, and the other one ends with it. The third try is on a lane of a new
+        // process.
         assert_eq!(fixture.call(0..1000).unwrap(), doubled(0..1000));
         assert_eq!(fixture.library.pool.stats().discarded, 2);
         assert!(fixture.booted.load(Relaxed) >= 3);
@@ -131,7 +133,7 @@ fn a_guest_that_wakes_its_engine_all_the_time_still_times_out() {
 fn a_lane_that_is_stuck_times_out_while_another_is_busy() {
     let answered = Arc::new(AtomicU64::new(0));
     let count = Arc::clone(&answered);
-    // By then the function's cost is known, and both lanes are at work.
+    // After this the function's cost is known, and both lanes are at work.
     let fixture = fixture(r#", "timeout": 0.05"#, false, move |_, values| {
         if values.contains(&1000) {
             return Act::Hang;
@@ -169,7 +171,7 @@ fn what_no_lane_has_begun_is_sent_again_free_of_charge() {
 
 #[test]
 fn what_may_have_begun_on_a_lane_that_is_lost_is_sent_again_only_if_that_is_allowed() {
-    // The first two slices are on the first lane when it is lost.
+    // The first two slices are on the first lane when that lane is lost.
     let sent = |options, count: Range<i64>| {
         let sent = Arc::new(AtomicU64::new(0));
         let counted = Arc::clone(&sent);
@@ -238,21 +240,21 @@ fn a_cancellation_ends_the_calls_of_its_connection_and_none_that_begin_later() {
     let (cancelled, _) = call.join().unwrap();
     assert!(matches!(cancelled, Err(Error::Cancelled { .. })));
     assert_eq!(second.call(0..5).unwrap(), doubled(0..5));
-    // Told late, and by someone who exaggerates.
+    // A cancellation up to an earlier time has no effect. A time in the future counts as now.
     let begun = now();
     second.group = groups.of(2, |_| false);
     groups.cancel_all_before(begun - 1);
     assert!(!second.group.should_end(begun));
     groups.cancel_all_before(u64::MAX);
     assert!(second.group.should_end(begun) && !second.group.should_end(now()));
-    // Though none of its calls waits for long.
+    // The call is cancelled although it does not wait for long.
     assert!(matches!(second.call_of(begun, 0..5), Err(Error::Cancelled { .. })));
     assert_eq!(second.call(0..5).unwrap(), doubled(0..5));
     drop(second);
     assert!(!groups.cancel(3), "a connection without calls");
 }
 
-/// A lane that was given up may still take what lies in its ring.
+/// A lane that the engine has given up may still take the batches in its ring.
 #[test]
 fn an_update_that_nobody_has_begun_in_time_is_not_sent_again() {
     let sent = Arc::new(AtomicU64::new(0));
@@ -266,7 +268,7 @@ fn an_update_that_nobody_has_begun_in_time_is_not_sent_again() {
     assert_eq!(sent.load(Relaxed), 1);
 }
 
-/// A call would be made again: its lane may not be to blame.
+/// A scalar call would be made again, because its lane may not be the cause of the process's end.
 #[test]
 fn an_update_that_was_begun_is_not_made_again_where_lanes_share_a_process() {
     let sent = Arc::new(AtomicU64::new(0));

@@ -1,4 +1,4 @@
-//! Calls over lanes that are made up.
+//! Calls over fake lanes.
 
 mod fake;
 mod losses;

@@ -54,11 +54,11 @@ fn a_row_that_is_too_large_by_itself_is_an_error_with_its_row() {
 #[test]
 fn a_batch_is_cut_into_slices_that_fit_a_lane() {
     for (options, rows, slices) in [
-        // What fits goes as it is.
+        // A batch that fits is not cut.
         ("", 109, vec![109]),
         ("", 110, vec![37, 37, 36]),
         ("", 1000, [vec![59; 16], vec![56]].concat()),
-        // Rows that wait together stay together.
+        // Rows that wait at the same time stay in one slice.
         (r#", "concurrency": 4, "calling": "async""#, 1000, vec![1000]),
     ] {
         let sent = Arc::new(Mutex::new(Vec::new()));
@@ -95,7 +95,7 @@ fn only_the_first_batch_is_measured_before_it_is_cut() {
         count.fetch_add(1, Relaxed);
         Act::Double
     });
-    // A frame has bytes that are no row's, and more of them in all the more slices there are.
+    // A frame has bytes that belong to no row. More slices have more of these bytes.
     for (slices, in_vain) in [(17, 1), (20, 0), (20, 0)] {
         let (measured, mut results) = (Cell::new(0), Results(vec![None; 1000]));
         let input = Counted(Values((0..1000).collect()), &measured);
@@ -106,7 +106,7 @@ fn only_the_first_batch_is_measured_before_it_is_cut() {
     }
 }
 
-/// Rows that have so many bytes more each.
+/// Rows with this number of additional bytes each.
 struct Padded(Values, usize);
 
 impl Input for Padded {
@@ -119,7 +119,7 @@ impl Input for Padded {
 
         impl Encode for Content {
             fn plan(&self, plan: &mut Plan) {
-                // The lane does not look at it.
+                // The fake lane ignores the types.
                 plan.types(&self.1);
                 self.0.plan(plan);
             }
@@ -197,7 +197,7 @@ fn lanes_that_share_a_batch_get_less_and_less_towards_its_end() {
         seen.lock().unwrap().push((lane, values.len()));
         Act::Work
     });
-    // Until it is known what a row costs.
+    // After this call the cost of a row is known.
     fixture.call(0..2048).unwrap();
     fixture.settle();
     sent.lock().unwrap().clear();
@@ -206,7 +206,7 @@ fn lanes_that_share_a_batch_get_less_and_less_towards_its_end() {
     assert_ne!(sent[0].0, sent[1].0, "{sent:?}");
     let mut rest = 2048_usize;
     for (_, rows) in sent.iter() {
-        // Two slices of what is left for each lane, but none of less than 100 us.
+        // Two slices of the remaining rows for each lane, but no slice of less than 100 us.
         assert_eq!(*rows, rest.div_ceil(4).max(100).min(rest), "{sent:?}");
         rest -= rows;
     }
