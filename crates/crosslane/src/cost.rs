@@ -43,7 +43,7 @@ const MOST: u64 = 30 * 86_400 * 1_000_000_000;
 const SETTLED: u64 = 512;
 /// After this number of rows, rows are not counted any more.
 const ENOUGH: u64 = 1 << 20;
-/// A new average or cost is stored only if it differs from the old one by more than the old one
+/// A new average or cost is stored only if its difference to the old one exceeds the old one
 /// divided by this number.
 const NOTICEABLE: u64 = 16;
 /// The same divisor for costs after [`ENOUGH`] rows.

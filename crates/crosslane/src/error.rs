@@ -87,7 +87,7 @@ impl fmt::Display for Failure {
     }
 }
 
-/// The place of an error, as far as it is known: the row and the arguments.
+/// The known place of an error: the row and the arguments.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Place(pub(crate) Option<Spot>);
 

@@ -1,9 +1,9 @@
 //! Crosslane's core: functions in other languages for parallel SQL engines.
 //!
-//! An engine finds a [`Function`] in a [`Library`] of its [`catalog`] and calls it with a batch:
-//! [`call`] takes a [`lane::Lane`] from the library's [`pool::Pool`], submits the batch, or slices
-//! of it to several lanes, and collects the results. This crate knows no engine and no guest
-//! language.
+//! An engine finds a [`Function`] in a [`Library`] of its [`catalog`] and calls it with a batch.
+//! The [`call`] takes a [`lane::Lane`] from the library's [`pool::Pool`]. It submits the batch to
+//! this lane, or slices of the batch to several lanes, and collects the results. This crate knows
+//! no engine and no guest language.
 
 // The unit tests and the integration tests share `tests/it/idle.rs`, which uses this crate by its
 // name.

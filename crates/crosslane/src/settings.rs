@@ -99,7 +99,7 @@ impl Settings {
         settings
     }
 
-    /// What new workers do with calls that make no progress.
+    /// The reaction of new workers to calls that make no progress.
     pub fn stuck(&self) -> Stuck {
         Stuck { after: Some(self.stuck_timeout).filter(|after| !after.is_zero()), ends: self.end_stuck }
     }

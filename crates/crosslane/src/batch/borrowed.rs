@@ -1,4 +1,4 @@
-//! Results that still lie in the memory in which the guest wrote them.
+//! Results that are still in the memory in which the guest wrote them.
 //!
 //! The guest shares the memory of a reply, and can change it at any time. It can change a byte
 //! between two reads of that byte. So the engine never interprets these bytes in place. It takes a

@@ -2,9 +2,9 @@
 //!
 //! An engine may be unable to remove a function that it has registered. Prepared statements also
 //! keep the function that they found. So the engine registers an [`Entry`] for each function, and
-//! the catalog fills the entry. Publishing a new version of a library does three things: it fills
-//! the entries of the functions that stayed the same, makes entries for the new functions, and
-//! marks the entries of the others as gone. Dropping a function marks its entries as gone.
+//! the catalog fills the entry. When a new version of a library is published, the catalog fills the
+//! entries of the functions that stayed the same. It makes entries for the new functions, and marks
+//! the entries of the others as gone. Dropping a function marks its entries as gone.
 //!
 //! A query reads its entry once, without a lock, when it starts on a worker. It keeps that version
 //! until its end.
@@ -313,8 +313,9 @@ impl<Z: Zygote> Catalog<Z> {
     /// already knows, because another library may have taken the name since. It gets no stream
     /// functions: [`Catalog::stream`] finds those.
     ///
-    /// The first `kept` functions are those of the last version, and replace no functions of other
-    /// libraries. Any other function replaces all functions of its name, unless it is an overload.
+    /// The first `kept` functions are those of the last version. Such a function replaces one of
+    /// another library only if both take the same arguments. Any other function replaces all
+    /// functions of its name, unless it is an overload.
     ///
     /// # Errors
     /// Those of `register`. On an error `register` must have undone its work, and the catalog stays

@@ -9,7 +9,7 @@ use std::hash::Hash;
 const MOST: usize = 64;
 
 /// Values that were made for keys. When the cache is full, it drops all values. A query has few
-/// keys, so making its values again is cheap, and the values of others do not stay for ever.
+/// keys, so making its values again is cheap, and values of old queries do not stay for ever.
 #[derive(Debug, Clone)]
 pub struct Instances<K, T>(HashMap<K, T>);
 

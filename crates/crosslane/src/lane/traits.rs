@@ -104,7 +104,7 @@ pub trait Lane: Send + Sized + 'static {
         self.try_collect()
     }
 
-    /// The buffer of the last collected reply that still lies in the guest's memory.
+    /// The buffer of the last collected reply that is still in the guest's memory.
     fn borrowed(&self) -> Option<Borrowed<'_>> {
         None
     }
@@ -124,7 +124,7 @@ pub trait Lane: Send + Sized + 'static {
     /// The engine's private copy of the last collected reply.
     fn frame(&self) -> &[u8];
 
-    /// The number of exchanges that have not ended, as far as their messages were collected.
+    /// The number of exchanges whose last message was not collected yet.
     fn in_flight(&self) -> usize;
 
     /// Whether all exchanges in flight are cancelled.
@@ -168,7 +168,7 @@ pub trait Lane: Send + Sized + 'static {
         String::new()
     }
 
-    /// Whether the guest is known to have ended. This makes no system call.
+    /// Whether the guest is already known to have ended. This makes no new check.
     fn has_ended(&self) -> bool {
         false
     }

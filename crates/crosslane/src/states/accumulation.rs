@@ -27,8 +27,8 @@ const MOST: usize = 1 << 20;
 /// Nanoseconds. If no thread uses an accumulation for this time, its query is not inside the
 /// function. An earlier cancellation does not apply to the next use.
 const PAUSE: u64 = 100_000_000;
-/// Nanoseconds. An accumulation keeps the failure of the accumulation before it until it is unused
-/// for this time. Until then, other threads may arrive with states of the failed one.
+/// Nanoseconds. The failure of the previous accumulation is kept until this one is unused for this
+/// time. Until then, threads may arrive with states of the previous one.
 const KEPT: u64 = 10_000_000_000;
 /// The number of states in the first transfer between lanes, when their size is unknown.
 const FIRST_PIECE: usize = 16;
@@ -39,7 +39,7 @@ struct Lanes<Z: Zygote> {
     by_thread: HashMap<ThreadId, Arc<Pinned<Z>>>,
     /// The reason why the accumulation has no lanes any more.
     over: Option<Error>,
-    /// The failure of the accumulation before this one. Threads may still use its states.
+    /// The failure of the previous accumulation, whose states threads may still use.
     before: Option<Error>,
 }
 
@@ -48,7 +48,7 @@ pub struct Accumulation<Z: Zygote> {
     library: Arc<Library<Z>>,
     function: Arc<Function>,
     group: Arc<CallGroup>,
-    /// The time when the query began, as far as that is known.
+    /// The time when the query began, or an estimate of it.
     begun: AtomicU64,
     /// The time of the last use.
     used: AtomicU64,
@@ -76,8 +76,8 @@ impl<Z: Zygote> Accumulation<Z> {
         Self { library, function, group, begun, used, piece, lanes: Mutex::new(lanes) }
     }
 
-    /// Notes the failure of the accumulation before this one. Other threads may use its states
-    /// before the query ends.
+    /// Notes the failure of the previous accumulation. Other threads may use its states before the
+    /// query ends.
     #[must_use]
     pub fn after(self, failure: Option<Error>) -> Self {
         lock(&self.lanes).before = failure;
@@ -93,7 +93,7 @@ impl<Z: Zygote> Accumulation<Z> {
         lock(&self.lanes).over.clone().map_or(Ok(()), Err)
     }
 
-    /// The lane of this thread. Takes one from the pool if there is none.
+    /// The lane of this thread. If the thread has none, it takes one from the pool.
     fn own(&self) -> Result<Arc<Pinned<Z>>, Error> {
         static NEXT: AtomicU64 = AtomicU64::new(1);
         let this = thread::current().id();

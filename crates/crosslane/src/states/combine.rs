@@ -16,8 +16,8 @@ const MOST_PIECE: usize = 1 << 16;
 /// The approximate bytes of one transfer. States move between lanes through the engine's memory.
 const MOST_BYTES: usize = 16 << 20;
 
-/// A hash for the numbers of lanes and states. No outside party chooses these numbers, so the hash
-/// needs no protection.
+/// A hash for the numbers of lanes and states. No user chooses these numbers, so the hash needs no
+/// protection against chosen keys.
 #[derive(Default)]
 pub(super) struct Mixed(u64);
 

@@ -4,7 +4,7 @@
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{what} at column {column}:\n{}", self.shown())]
 pub struct SignatureError {
-    /// The error in words.
+    /// The description of the error.
     pub what: String,
     /// The whole text.
     pub text: String,

@@ -31,7 +31,7 @@ pub fn unfit(column: &Column<'_>) -> BTreeMap<usize, String> {
 }
 
 /// Checks a column. `top` returns the row of the batch for a row of this column; `None` if the row
-/// lies below a NULL.
+/// is below a NULL.
 fn look(column: &Column<'_>, top: &dyn Fn(usize) -> Option<usize>, found: &mut BTreeMap<usize, String>) {
     use DataType as T;
     let data_type = column.data_type;

@@ -14,7 +14,7 @@ pub(crate) struct IdleLane {
     pub(crate) id: u64,
     /// The time until which its guest works on a cancelled exchange.
     pub(crate) works: Option<Instant>,
-    /// Whether a check of the lane fails.
+    /// Whether a check of the lane fails the test.
     pub(crate) broken: bool,
 }
 

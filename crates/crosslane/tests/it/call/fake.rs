@@ -60,7 +60,7 @@ pub(super) struct FakeLane {
     pub(super) flips: Option<AtomicU64>,
     pub(super) vanishes: bool,
     pub(super) starved: bool,
-    /// The reply in its ring when the engine finds that it has ended.
+    /// Whether its ring has a malformed reply when the engine finds that it has ended.
     pub(super) last_words: bool,
     pub(super) shared: bool,
     /// The size of its own memory, as it reports it.

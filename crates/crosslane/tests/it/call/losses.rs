@@ -133,7 +133,7 @@ fn a_guest_that_wakes_its_engine_all_the_time_still_times_out() {
 fn a_lane_that_is_stuck_times_out_while_another_is_busy() {
     let answered = Arc::new(AtomicU64::new(0));
     let count = Arc::clone(&answered);
-    // After this the function's cost is known, and both lanes are at work.
+    // At row 1000 the function's cost is known, and both lanes are at work.
     let fixture = fixture(r#", "timeout": 0.05"#, false, move |_, values| {
         if values.contains(&1000) {
             return Act::Hang;
