@@ -95,7 +95,7 @@ impl Entry {
 /// The position of an engine's batch in its exchange.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Part {
-    /// The batch opens an exchange and is its only batch.
+    /// The batch opens an exchange and is the only batch of the engine.
     Whole,
     /// The batch opens an exchange, and more batches follow.
     First,
