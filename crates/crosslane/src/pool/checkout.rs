@@ -1,4 +1,4 @@
-//! A pool, as its callers see it: start, check out, give back, end.
+//! A pool as its callers use it: start, check out, give back, end.
 
 use super::keeper::{GLANCE, MOMENT, keep};
 use super::options::{PoolOptions, PoolStats, Stop, Zygote};
@@ -29,8 +29,8 @@ impl<Z: Zygote> fmt::Debug for Pool<Z> {
 }
 
 impl<Z: Zygote> Pool<Z> {
-    /// Starts the keeper, which starts the zygote; returns when that is done, with what it says
-    /// about itself. The zygote keeps the [`Stop`], to look at it while it waits.
+    /// Starts the keeper, which starts the zygote. Returns when the zygote runs, with what `start`
+    /// says about it. The zygote keeps the [`Stop`], and looks at it while it waits.
     ///
     /// # Errors
     /// Those of `start`.
@@ -41,11 +41,12 @@ impl<Z: Zygote> Pool<Z> {
         Self::start_unless(options, None, || false, start)
     }
 
-    /// The same for a pool that may share a bound on its idle lanes, unless `should_end` says that nobody waits for it any more. It is
-    /// asked on the caller's thread.
+    /// Starts a pool as [`Pool::start`] does. The pool may share a bound on its idle lanes. The
+    /// start ends early if `should_end` says that nobody waits for the pool any more. `should_end`
+    /// is called on the caller's thread.
     ///
     /// # Errors
-    /// Those of `start`; [`Error::Boot`] if it was ended.
+    /// Those of `start`; [`Error::Boot`] if `should_end` ended it.
     pub fn start_unless<T: Send + 'static>(
         options: PoolOptions,
         warmth: Option<Arc<Warmth>>,
@@ -102,7 +103,7 @@ impl<Z: Zygote> Pool<Z> {
                 })
                 .map_err(|error| Error::Boot(error.to_string()))?
         };
-        // What it does when it is dropped ends the keeper, too.
+        // From here on, dropping the pool ends the keeper too.
         let pool = Self { shared, keeper: Some(keeper) };
         loop {
             match receiver.recv_timeout(GLANCE) {
@@ -118,12 +119,14 @@ impl<Z: Zygote> Pool<Z> {
         }
     }
 
-    /// A lane: an idle one, or, if there is none, the next that the keeper boots, or, if it cannot boot one, the next
-    /// that is given back. `None` if `should_end` says so while it waits; it is asked on the caller's thread, without
+    /// Checks a lane out. It is an idle lane if there is one. Otherwise it is the next lane that
+    /// the keeper boots, or, if the boot fails, the next lane that is given back. `None` if
+    /// `should_end` says so during the wait. `should_end` is called on the caller's thread, without
     /// the pool's lock.
     ///
     /// # Errors
-    /// [`Error::Boot`] if none can be booted, and there are no others; [`Error::Forked`].
+    /// [`Error::Boot`] if no lane can be booted, and no other lane will come back;
+    /// [`Error::Forked`].
     pub fn check_out(&self, should_end: impl Fn() -> bool) -> Result<Option<PooledLane<Z::Lane>>, Error> {
         self.check_process()?;
         if let Some(lane) = self.shelved() {
@@ -168,8 +171,8 @@ impl<Z: Zygote> Pool<Z> {
         kept.map(PooledLane::new)
     }
 
-    /// Returns a lane to the pool, as [`PooledLane::give_back`] does, but where this thread finds it again without the
-    /// pool's lock.
+    /// Returns a lane to the pool, as [`PooledLane::give_back`] does. This thread finds the lane
+    /// again without the pool's lock.
     pub fn give_back(&self, mut lane: PooledLane<Z::Lane>) {
         if lane.holder.is_some() || !Arc::ptr_eq(&lane.kept().shared, &self.shared) {
             return lane.give_back();
@@ -184,12 +187,13 @@ impl<Z: Zygote> Pool<Z> {
         }
     }
 
-    /// The lane that this thread has given back, if nobody has taken it and its guest lives.
+    /// The lane that this thread has given back, if no other thread has taken it and its guest
+    /// lives.
     fn shelved(&self) -> Option<PooledLane<Z::Lane>> {
         let kept = self.shared.shelves.take()?;
         kept.stats.busy.store(true, Relaxed);
         let lane = PooledLane::new(kept);
-        // Dropping it tells the pool.
+        // If the guest has ended, dropping the lane tells the pool.
         (!lane.has_ended()).then_some(lane)
     }
 
@@ -203,7 +207,8 @@ impl<Z: Zygote> Pool<Z> {
         }
     }
 
-    /// Ends the idle lanes whose guest has died, such as those that shared a process with one that died.
+    /// Ends the idle lanes whose guest has died, such as lanes that shared a process with a dead
+    /// lane.
     pub fn reap(&self) {
         if self.check_process().is_err() {
             return;
@@ -219,7 +224,7 @@ impl<Z: Zygote> Pool<Z> {
         self.shared.work.notify_one();
     }
 
-    /// Changes the options from now on.
+    /// Changes the options.
     pub fn configure(&self, options: PoolOptions) {
         let mut state = self.shared.lock();
         state.options = options;
@@ -229,13 +234,14 @@ impl<Z: Zygote> Pool<Z> {
         self.shared.work.notify_one();
     }
 
-    /// Ends pools side by side, and waits for it. None boots a lane for which another has made room.
+    /// Ends all these pools at the same time, and waits until they have ended. All begin to end
+    /// first, so that no pool boots a lane when another one frees capacity.
     pub fn end_all(pools: impl IntoIterator<Item = Self>) {
         let mut pools: Vec<_> = pools.into_iter().collect();
         pools.iter_mut().for_each(Self::begin_to_end);
     }
 
-    /// Begins what dropping the pool waits for.
+    /// Begins the end of the pool, without a wait. Dropping the pool waits for the end.
     fn begin_to_end(&mut self) {
         if self.shared.is_of_a_fork() {
             return;
@@ -249,14 +255,14 @@ impl<Z: Zygote> Pool<Z> {
         self.shared.work.notify_one();
     }
 
-    /// What the pool holds now.
+    /// The pool's state now.
     pub fn stats(&self) -> PoolStats {
         let state = self.shared.lock();
         let shelved = self.shared.shelves.count().min(state.out);
         PoolStats { idle: state.idle.len() + shelved, busy: state.out - shelved, ..state.stats }
     }
 
-    /// What each living lane has done.
+    /// The statistics of each living lane.
     pub fn lanes(&self) -> Vec<Arc<LaneStats>> {
         self.shared.lock().lanes.clone()
     }
@@ -269,10 +275,12 @@ impl<Z: Zygote> Drop for Pool<Z> {
         }
         self.begin_to_end();
         if let Some(keeper) = self.keeper.take() {
-            // A pool may be dropped by its own keeper only if a lane outlives it, which cannot be.
+            // The keeper could drop its own pool only if a lane outlived the keeper, which cannot
+            // happen.
             let _ = keeper.join();
         }
-        // Those that a keeper has left which panicked. Each knows the pool, so that it would live for ever.
+        // If the keeper panicked, it has left these lanes. Each lane refers to the pool, so that
+        // the pool would never be freed.
         let mut state = self.shared.lock();
         let left = (std::mem::take(&mut state.idle), std::mem::take(&mut state.ending));
         drop(state);

@@ -1,4 +1,4 @@
-//! Lanes that are ending what was cancelled, or prepare themselves.
+//! Lanes that are ending a cancelled exchange, or that prepare themselves.
 
 use super::state::{Kept, PooledLane, Shared, State};
 use crate::error::Error;
@@ -6,11 +6,13 @@ use crate::lane::{Lane, LaneError, Patience, wait_any};
 use std::sync::MutexGuard;
 use std::time::{Duration, Instant};
 
-/// Messages that are thrown away at once, and for how long. A guest could send more all the time.
+/// How many messages are thrown away at once, and for how long. A guest could send messages without
+/// end.
 const MOST_AT_ONCE: (usize, Duration) = (1024, Duration::from_millis(1));
 
 impl<L: Lane> Kept<L> {
-    /// Throws away what the guest sends of what was cancelled. Whether it has ended that.
+    /// Throws away the messages of a cancelled exchange. Returns whether the guest has ended the
+    /// exchange.
     ///
     /// # Errors
     /// If the lane must not be used again.
@@ -23,7 +25,7 @@ impl<L: Lane> Kept<L> {
             if begun.elapsed() > MOST_AT_ONCE.1 {
                 break;
             }
-            // There may be more behind a message that was thrown away.
+            // More messages may follow one that was thrown away.
             match self.lane.try_collect() {
                 Ok(_) | Err(LaneError::TooLarge(_)) => {}
                 Err(error) => return Err(error),
@@ -32,7 +34,7 @@ impl<L: Lane> Kept<L> {
         Ok(false)
     }
 
-    /// Why its guest may not go on, if it may not.
+    /// Why the guest may not go on; `None` if it may.
     pub(super) fn overdue(&mut self) -> Option<String> {
         if Instant::now() >= self.until {
             return Some("this took longer than load_timeout".into());
@@ -43,7 +45,8 @@ impl<L: Lane> Kept<L> {
 }
 
 impl<L: Lane> Shared<L> {
-    /// Looks after the ending lanes. If `patience` is not zero, waits for so long until one is free.
+    /// Looks at the ending lanes. If `patience` is not zero, waits up to that long until a lane is
+    /// free.
     pub(super) fn settle<'a>(
         &'a self,
         mut state: MutexGuard<'a, State<L>>,
@@ -52,7 +55,7 @@ impl<L: Lane> Shared<L> {
         if state.ending.is_empty() {
             return state;
         }
-        // A look that panics drops them, which ends them, and counts.
+        // If the code below panics, it drops the lanes. That ends them and corrects the counts.
         let mut ending: Vec<_> = std::mem::take(&mut state.ending).into_iter().map(PooledLane::new).collect();
         drop(state);
         let until = Instant::now() + patience;
@@ -89,18 +92,20 @@ impl<L: Lane> Shared<L> {
         state = self.lock();
         if !ending.is_empty() {
             state.ending.append(&mut ending);
-            // It may have found none of them meanwhile.
+            // The keeper may have found no ending lanes meanwhile.
             self.work.notify_one();
         }
         for why in unprepared {
-            // Without a waiter, the next check-out that finds no idle lane tries again, and gets the error.
+            // If there is no waiter, the next check-out that finds no idle lane tries again, and
+            // gets the error.
             state.exhausted = true;
             let functions = self.prepared.get().map_or("its functions", String::as_str);
             state.refuse(Error::Boot(format!("the set-up of {functions}: {why}")));
             self.arrival.notify_all();
         }
         if !lost.is_empty() {
-            // Dropping them ends the lanes, and tells who waits. Who is refused is so before, or the keeper would boot another.
+            // Dropping the lanes ends them and tells the waiters. A waiter has to be refused before
+            // that. Otherwise the keeper would boot another lane for it.
             drop(state);
             drop(lost);
             state = self.lock();

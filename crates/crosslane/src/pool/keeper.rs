@@ -11,15 +11,16 @@ use std::sync::{Arc, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// How often a waiter asks whether it should still wait, and the keeper looks after ending lanes.
+/// How often a waiter asks whether it should still wait, and how often the keeper looks at ending
+/// lanes.
 pub(super) const GLANCE: Duration = Duration::from_millis(10);
-/// For how long who needs a lane waits for the end of one before another is booted: a boot takes longer.
+/// How long a caller waits for a busy lane before the pool boots another one. A boot takes longer.
 pub(super) const MOMENT: Duration = Duration::from_millis(2);
-/// How long the keeper sleeps if it is told of all that it has to do.
+/// How long the keeper sleeps if it is notified of all its work.
 const FOREVER: Duration = Duration::from_secs(3600);
 
-/// What the keeper does: it boots missing lanes, looks after those that are ending, and ends lanes that are idle for too
-/// long.
+/// The loop of the keeper. It boots missing lanes, looks at ending lanes, and ends lanes that are
+/// idle for too long.
 pub(super) fn keep<Z: Zygote>(shared: &Arc<Shared<Z::Lane>>, mut zygote: Z) {
     let set_up = zygote.set_up();
     if let Some(set_up) = &set_up {
@@ -65,7 +66,8 @@ pub(super) fn keep<Z: Zygote>(shared: &Arc<Shared<Z::Lane>>, mut zygote: Z) {
                     }
                 }
                 Err(error) => {
-                    // Without a waiter, the next check-out that finds no idle lane tries again, and gets the error.
+                    // If there is no waiter, the next check-out that finds no idle lane tries
+                    // again, and gets the error.
                     state.exhausted = true;
                     state.refuse(error);
                 }
@@ -73,7 +75,7 @@ pub(super) fn keep<Z: Zygote>(shared: &Arc<Shared<Z::Lane>>, mut zygote: Z) {
             shared.arrival.notify_all();
             continue;
         }
-        // Those that are in use are back on their shelves a moment later.
+        // A lane that is in use is back on its shelf a moment later.
         shared.collect(&mut state);
         if state.keep_warm && state.out == 0 && state.last_used.elapsed() >= state.options.idle_timeout {
             state.keep_warm = false;
@@ -108,7 +110,8 @@ pub(super) fn keep<Z: Zygote>(shared: &Arc<Shared<Z::Lane>>, mut zygote: Z) {
         let patience = match state.out {
             _ if !state.keep_warm => FOREVER,
             0 => idle_timeout.saturating_sub(state.last_used.elapsed()),
-            // Who gives a lane back tells only if it is to leave at once; else it leaves no sooner than so long after.
+            // A thread that gives a lane back notifies the keeper only if the lane has to end at
+            // once. Otherwise the lane ends no sooner than after the idle timeout.
             _ if idle_timeout.is_zero() => FOREVER,
             _ => idle_timeout,
         };
@@ -127,9 +130,10 @@ pub(super) fn keep<Z: Zygote>(shared: &Arc<Shared<Z::Lane>>, mut zygote: Z) {
     }
 }
 
-/// Ends lanes that are not needed now on a thread of its own: the next query needs others, which the keeper boots.
+/// Ends lanes that are not needed now, on a thread of its own. Meanwhile the keeper can boot the
+/// lanes that the next query needs.
 fn tear_down_apart<L: Lane>(lanes: Vec<Box<Kept<L>>>) -> Option<JoinHandle<()>> {
-    // Without a thread, they end without a tear-down.
+    // If there is no thread, the lanes end without a tear-down.
     std::thread::Builder::new()
         .name("crosslane-tear-down".into())
         .spawn(move || {
@@ -139,7 +143,8 @@ fn tear_down_apart<L: Lane>(lanes: Vec<Box<Kept<L>>>) -> Option<JoinHandle<()>> 
         .ok()
 }
 
-/// Has a new lane prepare its functions, if there is something to prepare. Returns until when it may.
+/// Tells a new lane to prepare its functions, if there is something to prepare. Returns until when
+/// it may take.
 fn begin<L: Lane>(mut lane: L, limit: Option<Duration>) -> Result<(L, Option<Instant>), Error> {
     let Some(limit) = limit else { return Ok((lane, None)) };
     match lane.submit(Address::whole(0, Entry::SetUp), 0, &()) {
@@ -149,7 +154,7 @@ fn begin<L: Lane>(mut lane: L, limit: Option<Duration>) -> Result<(L, Option<Ins
     }
 }
 
-/// Has the guests of idle lanes end what they have prepared, side by side.
+/// Tells the guests of idle lanes to end what they have prepared, all at the same time, and waits.
 fn tear_down<L: Lane>(lanes: &mut [Box<Kept<L>>]) {
     let until = Instant::now() + GRACE;
     let told = lanes.iter_mut().filter_map(|kept| {

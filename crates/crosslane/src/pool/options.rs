@@ -1,4 +1,4 @@
-//! What a pool is told, and what it tells.
+//! The options of a pool, the trait that boots its lanes, and its statistics.
 
 use crate::error::Error;
 use crate::lane::Lane;
@@ -8,55 +8,56 @@ use std::time::Duration;
 
 /// Makes lanes of one library.
 pub trait Zygote: 'static {
-    /// The lanes that it makes.
+    /// The type of the lanes.
     type Lane: Lane;
 
-    /// Makes a lane; called by the pool's keeper only. A zygote that died starts again here. It must end soon after
-    /// the pool's [`Stop`] is set.
+    /// Makes a lane. Only the pool's keeper calls this. If the zygote died, this starts it again.
+    /// It must end soon after the pool's [`Stop`] is set.
     ///
     /// # Errors
-    /// Why no lane can be made.
+    /// The reason why no lane can be made.
     fn boot(&mut self) -> Result<Self::Lane, Error>;
 
-    /// What a new lane is to prepare; `None` if there is nothing.
+    /// What a new lane has to prepare; `None` if there is nothing to prepare.
     fn set_up(&self) -> Option<SetUp> {
         None
     }
 }
 
-/// What a lane prepares before it is lent.
+/// What a lane prepares before a caller gets it.
 #[derive(Debug, Clone)]
 pub struct SetUp {
-    /// The functions that do, for the error of a lane that is not ready in time, or dies.
+    /// The names of the functions that prepare something. They are part of the error if a lane
+    /// dies, or is not ready in time.
     pub functions: String,
-    /// How long it may take.
+    /// How long the preparation may take.
     pub limit: Duration,
 }
 
-/// How a pool behaves.
+/// The options of a pool.
 #[derive(Debug, Clone, Copy)]
 pub struct PoolOptions {
-    /// Idle lanes to keep ready while the library is in use.
+    /// How many idle lanes the pool keeps ready while the library is in use.
     pub warm: usize,
-    /// Idle lanes end after so long without use.
+    /// An idle lane ends when it was not used for this long.
     pub idle_timeout: Duration,
 }
 
-/// Tells a zygote that its pool is being closed, so that it gives up what it waits for.
+/// Tells a zygote that its pool is being closed. The zygote then gives up its waits.
 #[derive(Debug, Clone, Default)]
 pub struct Stop(pub(super) Arc<AtomicBool>);
 
 impl Stop {
-    /// Whether the result of the wait is no longer needed.
+    /// Whether nobody needs the result of the wait any longer.
     pub fn is_set(&self) -> bool {
         self.0.load(Relaxed)
     }
 }
 
-/// What a pool holds at a moment.
+/// The state of a pool at one moment.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct PoolStats {
-    /// Lanes that wait for work.
+    /// Idle lanes.
     pub idle: usize,
     /// Lanes that are checked out.
     pub busy: usize,
@@ -64,6 +65,6 @@ pub struct PoolStats {
     pub booted: u64,
     /// Lanes that failed or were ended.
     pub discarded: u64,
-    /// Check-outs that had to wait for a boot.
+    /// Check-outs that had to wait for a lane.
     pub waited: u64,
 }

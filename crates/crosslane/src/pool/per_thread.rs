@@ -1,7 +1,8 @@
-//! What all threads use all the time, without a cache line that two of them write: each thread has a part of its own.
+//! Data that all threads use all the time. Each thread has its own part, so that no two threads
+//! write the same cache line.
 //!
-//! A core that writes a line takes it from all others. One such line that each of 64 workers writes for each batch costs
-//! more than the batch.
+//! A core that writes a cache line takes it from all other cores. If each of 64 workers writes one
+//! shared line for each batch, this costs more than the batch.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -12,9 +13,10 @@ use std::sync::atomic::{
 };
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
-/// Parts of each thing. With more threads some have the same, which is slower, and as correct.
+/// How many parts there are. If there are more threads than parts, some threads share a part. This
+/// is slower, and still correct.
 const PARTS: usize = 128;
-/// For how long what was seen of others counts, in nanoseconds.
+/// How long a thread uses its last sum of the other threads' counts, in nanoseconds.
 const FRESH: u64 = 1_000_000;
 
 /// Two cache lines, which processors fetch together.
@@ -22,7 +24,7 @@ const FRESH: u64 = 1_000_000;
 #[repr(align(128))]
 struct Line<T>(T);
 
-/// The numbers that threads had which have ended, and the next one that none has had.
+/// The numbers of threads that have ended, and the next number that no thread has had.
 struct Numbers {
     free: BinaryHeap<Reverse<usize>>,
     next: usize,
@@ -33,7 +35,7 @@ fn numbers() -> MutexGuard<'static, Numbers> {
     NUMBERS.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// A thread's number, free again when the thread ends.
+/// A thread's number. It becomes free when the thread ends.
 struct Number(usize);
 
 impl Number {
@@ -53,14 +55,15 @@ impl Drop for Number {
     }
 }
 
-/// Which part is this thread's: no other living thread's, as long as there are no more than parts.
+/// The index of this thread's part. No other living thread has it, as long as there are no more
+/// threads than parts.
 fn part() -> usize {
     thread_local!(static NUMBER: Number = Number::take());
-    // A thread that ends has no number any more.
+    // A thread that is ending may have no number any more.
     NUMBER.try_with(|number| number.0).unwrap_or_default() % PARTS
 }
 
-/// A value for each thread that asks for one.
+/// A value for each thread that uses it.
 pub(crate) struct PerThread<T>([OnceLock<Box<Line<T>>>; PARTS]);
 
 impl<T> Default for PerThread<T> {
@@ -76,14 +79,14 @@ impl<T: fmt::Debug> fmt::Debug for PerThread<T> {
 }
 
 impl<T> PerThread<T> {
-    /// Those that were asked for.
+    /// The values that threads have used.
     pub(crate) fn all(&self) -> impl Iterator<Item = &T> {
         self.0.iter().filter_map(OnceLock::get).map(|line| &line.0)
     }
 }
 
 impl<T: Default> PerThread<T> {
-    /// This thread's.
+    /// This thread's value.
     pub(crate) fn here(&self) -> &T {
         &self.0[part()].get_or_init(Box::default).0
     }
@@ -92,12 +95,12 @@ impl<T: Default> PerThread<T> {
 #[derive(Debug, Default)]
 struct Share {
     count: AtomicUsize,
-    /// What the other threads had when this one looked last, and when that was.
+    /// What the other threads had when this thread looked last, and the time of that look.
     others: AtomicUsize,
     looked: AtomicU64,
 }
 
-/// How many there are of something that each thread takes and gives back.
+/// Counts something that threads take and give back.
 #[derive(Debug, Default)]
 pub(crate) struct Gauge(PerThread<Share>);
 
@@ -113,13 +116,14 @@ impl Gauge {
         Taken(share)
     }
 
-    /// Takes one, if there are fewer than `most` then. If several threads try at once, none may get one.
+    /// Takes one, if fewer than `most` are taken. If several threads try at once, possibly none
+    /// gets one.
     pub(crate) fn try_take(&self, most: usize) -> Option<Taken<'_>> {
         let taken = self.take();
         (self.sum() <= most).then_some(taken)
     }
 
-    /// How many are taken: by this thread, and by others a moment ago. `now` is in nanoseconds.
+    /// How many are taken: by this thread now, and by others a moment ago. `now` is in nanoseconds.
     pub(crate) fn about(&self, now: u64) -> usize {
         let share = self.0.here();
         let own = share.count.load(Relaxed);
@@ -131,7 +135,7 @@ impl Gauge {
     }
 }
 
-/// One that was taken, given back when dropped.
+/// One unit of a [`Gauge`]. Dropping it gives it back.
 #[derive(Debug)]
 pub(crate) struct Taken<'a>(&'a Share);
 
@@ -141,10 +145,13 @@ impl Drop for Taken<'_> {
     }
 }
 
-/// A shelf for each thread, on which it puts a thing to find it again. Others take it from there if they need it.
+/// A shelf for each thread. A thread puts a value on its shelf to find it again. Other threads take
+/// it from there if they need it.
 ///
-/// They can be closed: then nothing is put on them. Who closes them and takes all that is there has all, because who puts
-/// something there looks afterwards whether they were closed. Both are sequentially consistent: one of the two comes first.
+/// The shelves can be closed: then a thread puts nothing on them. A thread that closes the shelves
+/// and takes all values misses none. The reason is that a thread that puts a value on a shelf then
+/// checks whether the shelves were closed. Both steps are sequentially consistent, so one of them
+/// comes first.
 pub(crate) struct Shelves<T: Send> {
     shelves: Box<[Line<AtomicPtr<T>>]>,
     closed: AtomicBool,
@@ -158,7 +165,7 @@ impl<T: Send> Default for Shelves<T> {
 
 impl<T: Send> Shelves<T> {
     fn from(shelf: &AtomicPtr<T>) -> Option<Box<T>> {
-        // To look costs less than to write, and most are empty where many are looked at.
+        // A load costs less than a swap, and most shelves are empty when all are searched.
         if shelf.load(SeqCst).is_null() {
             return None;
         }
@@ -167,7 +174,7 @@ impl<T: Send> Shelves<T> {
         (!thing.is_null()).then(|| unsafe { Box::from_raw(thing) })
     }
 
-    /// What lies on this thread's shelf, if they are open.
+    /// Takes the value on this thread's shelf, if the shelves are open.
     pub(crate) fn take(&self) -> Option<Box<T>> {
         if self.closed.load(SeqCst) {
             return None;
@@ -175,10 +182,10 @@ impl<T: Send> Shelves<T> {
         Self::from(&self.shelves[part()].0)
     }
 
-    /// Puts a thing on this thread's shelf.
+    /// Puts a value on this thread's shelf.
     ///
     /// # Errors
-    /// With a thing for which there is no room: this one, or another.
+    /// With a value that does not fit on the shelf: this one, or another one.
     pub(crate) fn put(&self, thing: Box<T>) -> Result<(), Box<T>> {
         let shelf = &self.shelves[part()].0;
         if self.closed.load(SeqCst) {
@@ -197,19 +204,19 @@ impl<T: Send> Shelves<T> {
         Ok(())
     }
 
-    /// Closes or opens them. One thread does it at a time.
+    /// Closes or opens the shelves. Only one thread does this at a time.
     pub(crate) fn close(&self, closed: bool) {
         if self.closed.load(SeqCst) != closed {
             self.closed.store(closed, SeqCst);
         }
     }
 
-    /// Takes what lies on any shelf.
+    /// Takes a value from any shelf.
     pub(crate) fn take_any(&self) -> Option<Box<T>> {
         self.shelves.iter().find_map(|line| Self::from(&line.0))
     }
 
-    /// How many have something on them.
+    /// How many shelves have a value.
     pub(crate) fn count(&self) -> usize {
         self.shelves.iter().filter(|line| !line.0.load(Relaxed).is_null()).count()
     }
@@ -244,7 +251,7 @@ mod tests {
             threads.into_iter().map(|thread| thread.join().unwrap()).collect()
         });
         assert_eq!(parts.len(), 32);
-        // Those that end leave theirs to others.
+        // Threads that end leave their parts to other threads.
         let all: HashSet<usize> = (0..PARTS).map(|_| thread::spawn(part).join().unwrap()).collect();
         assert!(all.len() < PARTS / 2, "{}", all.len());
     }
@@ -277,8 +284,8 @@ mod tests {
         assert_eq!(gauge.sum(), 0);
     }
 
-    /// Who needs a thing closes the shelves and takes all. What a thread has given back by then is among it, or comes
-    /// back to that thread.
+    /// One thread closes the shelves and takes all values, while another thread gives a value back.
+    /// The first thread finds that value, or the second thread gets it back.
     #[test]
     fn nothing_stays_on_shelves_that_were_closed() {
         for round in 0..if cfg!(miri) { 20 } else { 20_000 } {

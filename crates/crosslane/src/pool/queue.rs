@@ -1,4 +1,5 @@
-//! The queue of a pool's waiters: who waits, who gets a lane, and what is left over.
+//! The queue of a pool's waiters: which thread waits, which waiter gets a lane, and which lanes are
+//! surplus.
 
 use super::per_thread::Shelves;
 use super::state::{Kept, Place, State, Turn};
@@ -11,12 +12,12 @@ use std::thread::ThreadId;
 use std::time::Instant;
 
 impl<L: Lane> State<L> {
-    /// A lane for who does not wait, unless others do.
+    /// Takes a lane for a thread that is not in the queue, unless others wait.
     pub(super) fn take_free(&mut self, shelves: &Shelves<Kept<L>>) -> Option<Box<Kept<L>>> {
         if self.is_awaited() { None } else { self.take(shelves) }
     }
 
-    /// The warmest idle lane whose guest lives, or one from a shelf.
+    /// Takes the warmest idle lane whose guest lives, or a lane from a shelf.
     pub(super) fn take(&mut self, shelves: &Shelves<Kept<L>>) -> Option<Box<Kept<L>>> {
         loop {
             let mut kept = self.idle.pop();
@@ -40,7 +41,7 @@ impl<L: Lane> State<L> {
         self.used = true;
     }
 
-    /// How many lanes there should be when nobody waits.
+    /// How many lanes the pool should have when no thread waits.
     pub(super) fn wanted(&self) -> usize {
         let warm = match (self.keep_warm, self.used) {
             (false, _) => 0,
@@ -50,19 +51,19 @@ impl<L: Lane> State<L> {
         self.cap.map_or(warm, |cap| warm.min(cap))
     }
 
-    /// The idle lanes that are too many in all pools together.
+    /// Takes out the idle lanes that are too many in all pools together.
     pub(super) fn take_surplus(&mut self) -> Vec<Box<Kept<L>>> {
         let count = std::mem::take(&mut self.surplus).min(self.idle.len());
         if count > 0 {
             self.cap = Some(self.idle.len() + self.out - count);
         }
-        // Those that were used longest ago.
+        // These lanes were used longest ago.
         let leaving: Vec<_> = self.idle.drain(..count).collect();
         self.lanes.retain(|living| !leaving.iter().any(|kept| Arc::ptr_eq(&kept.stats, living)));
         leaving
     }
 
-    /// Takes a lane back that is not used any more. It goes to the first waiter, or is idle.
+    /// Takes a lane back that nobody uses any more. It goes to the first waiter, or is idle.
     pub(super) fn receive(&mut self, kept: Box<Kept<L>>) {
         self.out -= 1;
         self.last_used = self.last_used.max(kept.since);
@@ -76,17 +77,17 @@ impl<L: Lane> State<L> {
         self.lanes.retain(|living| !Arc::ptr_eq(living, stats));
     }
 
-    /// Whether there are waiters.
+    /// Whether a waiter has no lane yet.
     pub(super) fn is_awaited(&self) -> bool {
         self.line.iter().any(|place| !matches!(place.turn, Turn::Served(_)))
     }
 
-    /// Whether a waiter is due for whom no lane prepares itself.
+    /// Whether more waiters are due than lanes prepare themselves.
     pub(super) fn is_due(&self) -> bool {
         self.line.iter().filter(|place| matches!(place.turn, Turn::Due)).count() > self.preparing
     }
 
-    /// Gives a free lane to the first waiter; returns it if there is none.
+    /// Gives a free lane to the first waiter. Returns the lane if there is no waiter.
     pub(super) fn serve(&mut self, kept: Box<Kept<L>>) -> Option<Box<Kept<L>>> {
         let Some(at) = self.line.iter().position(|place| !matches!(place.turn, Turn::Served(_))) else {
             return Some(kept);
@@ -96,14 +97,14 @@ impl<L: Lane> State<L> {
         None
     }
 
-    /// Passes the failure of a boot to the first waiter that is due.
+    /// Passes the error of a boot to the first waiter that is due.
     pub(super) fn refuse(&mut self, error: Error) {
         if let Some(place) = self.line.iter_mut().find(|place| matches!(place.turn, Turn::Due)) {
             place.turn = Turn::Refused(error);
         }
     }
 
-    /// A place at the end of the line.
+    /// Adds this thread to the end of the queue. Returns its ticket.
     pub(super) fn stand(&mut self) -> u64 {
         self.stats.waited += 1;
         self.keep_warm = true;
@@ -115,7 +116,8 @@ impl<L: Lane> State<L> {
         self.stats.waited
     }
 
-    /// Whether no busy lane will come back before one of the waiters has got a lane.
+    /// Whether refused waiters hold all lanes that are out. Then no lane comes back before one of
+    /// these waiters gets an error.
     pub(super) fn is_stuck(&self) -> bool {
         let refused = |thread: &ThreadId| {
             let mut line = self.line.iter();
@@ -124,7 +126,8 @@ impl<L: Lane> State<L> {
         self.held.values().filter(|thread| refused(thread)).count() == self.out
     }
 
-    /// How a wait ended: with a lane, with none because the waiter left, or with an error. `None` if it goes on.
+    /// How a wait ended: with a lane, with no lane because the waiter left, or with an error.
+    /// `None` if the wait goes on.
     pub(super) fn leave(&mut self, ticket: u64, left: bool) -> Option<Result<Option<Box<Kept<L>>>, Error>> {
         let at = self.line.iter().position(|place| place.ticket == ticket)?;
         let over = match &self.line[at].turn {

@@ -13,31 +13,31 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread::ThreadId;
 use std::time::{Duration, Instant};
 
-/// For how long a guest may go on with what was cancelled.
+/// How long a guest may go on with a cancelled exchange.
 pub(super) const GRACE: Duration = Duration::from_secs(2);
 
-/// A lane and what it has done.
+/// A lane and its statistics.
 pub(super) struct Kept<L: Lane> {
     pub(super) lane: L,
     pub(super) stats: Arc<LaneStats>,
-    /// When it was given back last.
+    /// When the lane was given back last.
     pub(super) since: Instant,
-    /// Until when its guest may go on with what is in flight while nobody has the lane.
+    /// Until when its guest may go on with an exchange in flight while nobody has the lane.
     pub(super) until: Instant,
-    /// Whether it prepares itself, and nobody had it yet.
+    /// Whether the lane prepares itself, and nobody had it yet.
     pub(super) new: bool,
     pub(super) shared: Arc<Shared<L>>,
 }
 
 impl<L: Lane> Kept<L> {
-    /// It has nothing to do from now on.
+    /// Marks the lane as idle from now on.
     pub(super) fn rest(&mut self) {
         self.since = Instant::now();
         self.stats.busy.store(false, Relaxed);
     }
 }
 
-/// What one of those in line waits for; see the module's documentation.
+/// What a waiter in the queue waits for; see the module's documentation.
 pub(super) enum Turn<L: Lane> {
     Due,
     Refused(Error),
@@ -51,52 +51,55 @@ pub(super) struct Place<L: Lane> {
 }
 
 pub(super) struct State<L: Lane> {
-    /// The lane used last is on top: its memory is the warmest.
+    /// The lane used last is on top, because its memory is most likely still in the caches.
     pub(super) idle: Vec<Box<Kept<L>>>,
-    /// Lanes at work on what was cancelled, since they were given back, and new ones that prepare themselves.
+    /// Lanes that were given back and still work on a cancelled exchange, and new lanes that
+    /// prepare themselves.
     pub(super) ending: Vec<Box<Kept<L>>>,
-    /// How many of the latter there are.
+    /// How many lanes in `ending` are new lanes that prepare themselves.
     pub(super) preparing: usize,
     /// Lanes that are not in `idle`.
     pub(super) out: usize,
-    /// The living lanes, idle and busy.
+    /// The statistics of all living lanes, idle and busy.
     pub(super) lanes: Vec<Arc<LaneStats>>,
-    /// The waiters, in the order in which they came.
+    /// The queue of waiters, in the order in which they came.
     pub(super) line: VecDeque<Place<L>>,
-    /// Who holds which lanes beyond a call.
+    /// The lanes that threads hold beyond a call, with the thread of each.
     pub(super) held: HashMap<u64, ThreadId>,
     pub(super) last_used: Instant,
     pub(super) options: PoolOptions,
     pub(super) stats: PoolStats,
-    /// Whether idle lanes should be kept ready: since the last use, until the idle timeout.
+    /// Whether the pool keeps idle lanes ready: since its last use, until the idle timeout.
     pub(super) keep_warm: bool,
-    /// Whether a lane was ever checked out, if that makes a difference.
+    /// Whether a lane was ever checked out. If no bound is shared, this is true from the start.
     pub(super) used: bool,
-    /// The most lanes to keep warm, since all pools together had too many; until a waiter finds none.
+    /// The most lanes to keep warm, set when all pools together reach the bound. It is removed when
+    /// a waiter finds no lane, or when the bound may allow more lanes.
     pub(super) cap: Option<usize>,
-    /// Idle lanes that end because of that.
+    /// How many idle lanes have to end because all pools together have too many.
     pub(super) surplus: usize,
-    /// Whether all pools together may have too many lanes since this one has booted some.
+    /// Whether all pools together may have too many lanes, because this pool has booted some.
     pub(super) unbalanced: bool,
-    /// Whether the last boot failed: then no lane is booted until a waiter needs one.
+    /// Whether the last boot failed. Then the keeper boots no lane until a waiter needs one.
     pub(super) exhausted: bool,
     pub(super) closed: bool,
 }
 
 pub(super) struct Shared<L: Lane> {
     pub(super) state: Mutex<State<L>>,
-    /// What workers have given back a moment ago.
+    /// Lanes that workers have given back a moment ago.
     pub(super) shelves: Shelves<Kept<L>>,
-    /// Notifies the keeper of work.
+    /// Notifies the keeper that there is work.
     pub(super) work: Condvar,
-    /// Notifies the waiters of a lane, a failure, or the end of a lane.
+    /// Notifies the waiters that a lane is free, a boot failed, or a lane ended.
     pub(super) arrival: Condvar,
     pub(super) stop: Stop,
     /// The bound on idle lanes that the pool shares with others.
     pub(super) warmth: Option<Arc<Warmth>>,
-    /// The functions that lanes set up.
+    /// The names of the functions that lanes set up.
     pub(super) prepared: OnceLock<String>,
-    /// The process that made the pool. A fork has no keeper, and its copies of the lanes belong to its parent.
+    /// The process that made the pool. A fork has no keeper, and its copies of the lanes belong to
+    /// its parent.
     pub(super) process: u32,
 }
 
@@ -123,12 +126,13 @@ impl<L: Lane> Shared<L> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether the pool is another process's, of which this one is a fork.
+    /// Whether this process is a fork of the process that made the pool.
     pub(super) fn is_of_a_fork(&self) -> bool {
         self.process != std::process::id()
     }
 
-    /// Closes the shelves as long as each lane that comes back is to be looked at, and empties them then.
+    /// Closes the shelves as long as the pool has to see each lane that comes back, and empties
+    /// them.
     pub(super) fn attend(&self, state: &mut State<L>) {
         let closed = !state.line.is_empty() || state.closed || state.options.idle_timeout.is_zero();
         self.shelves.close(closed);
@@ -147,7 +151,7 @@ impl<L: Lane> Shared<L> {
         }
     }
 
-    /// Takes a lane back that no shelf has room for, or that is not to lie on one.
+    /// Takes a lane back that does not go on a shelf, or finds its shelf full.
     pub(super) fn receive(&self, kept: Box<Kept<L>>) {
         let mut state = self.lock();
         if state.closed {
@@ -164,7 +168,8 @@ impl<L: Lane> Shared<L> {
         self.tell(&state);
     }
 
-    /// Tells who waits for a lane that one came back, and the keeper if it is to leave at once.
+    /// Tells the waiters that a lane came back. Also tells the keeper if the lane has to end at
+    /// once.
     pub(super) fn tell(&self, state: &State<L>) {
         if !state.line.is_empty() {
             self.arrival.notify_all();
@@ -175,10 +180,10 @@ impl<L: Lane> Shared<L> {
     }
 }
 
-/// A lane that is checked out. Dropping it ends the lane; [`PooledLane::give_back`] keeps it warm.
+/// A lane that is checked out. Dropping it ends the lane. [`PooledLane::give_back`] keeps it warm.
 pub struct PooledLane<L: Lane> {
     pub(super) kept: Option<Box<Kept<L>>>,
-    /// The thread that the pool knows as this lane's.
+    /// The thread that the pool has recorded as this lane's holder.
     pub(super) holder: Option<ThreadId>,
 }
 
@@ -202,17 +207,18 @@ impl<L: Lane> PooledLane<L> {
         self.kept.as_mut().expect("a lane until it is given back")
     }
 
-    /// The lane, which is still counted as checked out.
+    /// Takes the lane out. The pool still counts it as checked out.
     pub(super) fn into_kept(mut self) -> Box<Kept<L>> {
         self.kept.take().expect("a lane until it is given back")
     }
 
-    /// What the lane has done.
+    /// The lane's statistics.
     pub fn stats(&self) -> &LaneStats {
         &self.kept().stats
     }
 
-    /// Says that this thread keeps the lane for as long as it needs to, also while it waits for another.
+    /// Tells the pool that this thread keeps the lane as long as it needs it, also while it waits
+    /// for another lane.
     pub fn hold(&mut self) {
         let this = std::thread::current().id();
         if self.holder != Some(this) {
@@ -221,8 +227,8 @@ impl<L: Lane> PooledLane<L> {
         }
     }
 
-    /// Returns the lane to the pool, if its guest lives, and all that is left of its last use in it was cancelled; else ends
-    /// it.
+    /// Returns the lane to the pool, if its guest lives and each exchange in flight was cancelled.
+    /// Otherwise ends the lane.
     pub fn give_back(mut self) {
         if self.kept().shared.is_of_a_fork() {
             return;
@@ -235,7 +241,7 @@ impl<L: Lane> PooledLane<L> {
         shared.receive(kept);
     }
 
-    /// The lane, if its guest is yet to end what was cancelled.
+    /// Takes the lane out, if its guest lives and still has to end a cancelled exchange.
     pub(super) fn cancelled(&mut self) -> Option<Box<Kept<L>>> {
         let mut kept = self.kept.take_if(|kept| kept.lane.is_cancelled() && !kept.lane.has_ended())?;
         kept.since = Instant::now();
@@ -243,7 +249,7 @@ impl<L: Lane> PooledLane<L> {
         Some(kept)
     }
 
-    /// The lane, if nothing of its last use is left in it.
+    /// Takes the lane out, if its guest lives and no exchange is in flight.
     pub(super) fn clean(&mut self) -> Option<Box<Kept<L>>> {
         let clean = |kept: &mut Box<Kept<L>>| kept.lane.in_flight() == 0 && !kept.lane.has_ended();
         let mut kept = self.kept.take_if(clean)?;
@@ -271,7 +277,8 @@ impl<L: Lane> Drop for PooledLane<L> {
             let Kept { lane, stats, new, shared, .. } = *kept;
             let id = lane.id();
             drop(lane);
-            // Another thread may have held the lock when this process was forked, and it is not here to let it go.
+            // Another thread may have held the lock when this process was forked. That thread does
+            // not exist here, so it cannot release the lock.
             if shared.is_of_a_fork() {
                 return;
             }

@@ -107,13 +107,13 @@ fn settles(pool: &Pool<Boots>, wanted: impl Fn(PoolStats) -> bool) {
 fn a_lane_that_is_ending_goes_to_who_waits_in_line() {
     let pool = pool(LONG);
     let mut lane = check_out(&pool);
-    // Until then it is looked at, and somebody stands in line, also on a busy machine.
+    // Until then the lane is looked at and a waiter is in the queue, also on a busy machine.
     lane.works = Some(Instant::now() + Duration::from_millis(500));
     pool.give_back(lane);
     assert_eq!((pool.stats().idle, pool.stats().busy), (0, 1));
     let mut state = pool.shared.lock();
     let ticket = state.stand();
-    // The keeper would boot a lane for who is due.
+    // The keeper would boot a lane for a waiter that is due.
     state.refuse(Error::Boot("no more".into()));
     pool.shared.attend(&mut state);
     drop(state);
@@ -127,7 +127,7 @@ fn a_lane_that_is_ending_goes_to_who_waits_in_line() {
     drop(PooledLane::new(served));
 }
 
-/// Who looks after the ending lanes has taken them all, and the keeper sees none meanwhile.
+/// The thread that looks at the ending lanes has taken all of them. The keeper sees none meanwhile.
 #[test]
 fn the_keeper_learns_of_ending_lanes_that_another_has_looked_after() {
     let pool = pool(LONG);

@@ -1,42 +1,47 @@
-//! The bound on warm lanes: of all libraries of an engine together.
+//! The bound on the warm lanes of all libraries of an engine together.
 //!
-//! A lane that nobody uses is a process, or an isolate, that takes memory. A pool that was never used keeps one, and a used one as many as
-//! its options say; both only while all pools that share a bound have fewer idle lanes than that. More come to be when queries use
-//! several libraries at once. They end when their library was not used for [`SETTLED`]: first those of libraries that nobody has called,
-//! then those of the library that was used longest ago.
+//! An unused lane is a process or an isolate that takes memory. A pool that was never used keeps
+//! one lane, and a used pool keeps as many as its options say. Both keep them only while all pools
+//! that share a bound have fewer idle lanes than the bound.
+//!
+//! More lanes come up when queries use several libraries at once. These lanes end when their
+//! library was not used for [`SETTLED`]. The lanes of libraries that nobody has called end first.
+//! Then the lanes of the library that was used longest ago end.
 //!
 //! # Locks
-//! The list of members is locked before a member's own state, never after it: a pool asks without its lock.
+//! The list of members is locked before a member's own state, and never after it. So a pool asks
+//! the bound without holding its own lock.
 
 use std::fmt;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::sync::{Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
-/// For how long a library must not have been used before its lanes may end for others. A query uses its libraries again
-/// for each chunk.
+/// How long a library must be unused before its lanes may end in favour of others. A query uses its
+/// libraries again for each chunk.
 pub(crate) const SETTLED: Duration = Duration::from_secs(1);
 
-/// What a pool says of its lanes.
+/// What a pool reports about its lanes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Census {
-    /// Lanes that nobody has.
+    /// Idle lanes.
     pub(crate) idle: usize,
-    /// When one was used last; `None` if none ever was.
+    /// When a lane was used last; `None` if no lane was ever used.
     pub(crate) used: Option<Instant>,
 }
 
 /// A pool that shares a bound.
 pub(crate) trait Member: Send + Sync {
-    /// What it has now.
+    /// The pool's lanes now.
     fn census(&self) -> Census;
-    /// There is room again: it may have more lanes than it was left with.
+    /// Tells the pool that it may have more lanes again than [`Member::shed`] has left it.
     fn reconsider(&self);
-    /// Ends so many of its idle lanes soon, and keeps no more than the rest until they are too few.
+    /// Tells the pool to end this many of its idle lanes soon. It keeps no more than the rest until
+    /// a waiter finds no lane.
     fn shed(&self, lanes: usize);
 }
 
-/// How many idle lanes the pools that share it may have together.
+/// A bound on the idle lanes that several pools have together.
 pub struct Warmth {
     limit: AtomicUsize,
     members: Mutex<Vec<Weak<dyn Member>>>,
@@ -49,12 +54,12 @@ impl fmt::Debug for Warmth {
 }
 
 impl Warmth {
-    /// A bound of so many lanes.
+    /// A bound of `limit` lanes.
     pub fn new(limit: usize) -> Self {
         Self { limit: AtomicUsize::new(limit), members: Mutex::default() }
     }
 
-    /// Changes the bound. Pools have what is too much until one of them looks again.
+    /// Changes the bound. Surplus lanes stay until one of the pools checks the bound again.
     pub fn set_limit(&self, limit: usize) {
         self.limit.store(limit, Relaxed);
     }
@@ -63,14 +68,14 @@ impl Warmth {
         self.members.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A pool shares the bound from now on, as long as it lives.
+    /// Adds a pool, which shares the bound as long as it lives.
     pub(crate) fn join(&self, member: Weak<dyn Member>) {
         let mut members = self.lock();
         members.retain(|member| member.strong_count() > 0);
         members.push(member);
     }
 
-    /// A pool is gone, with its lanes.
+    /// Removes a pool that has ended, with its lanes.
     pub(crate) fn leave(&self) {
         self.lock().iter().filter_map(Weak::upgrade).for_each(|member| member.reconsider());
     }
@@ -82,7 +87,8 @@ impl Warmth {
         idle < self.limit.load(Relaxed)
     }
 
-    /// Has pools end what they have together beyond the bound. False if too many of the lanes were used a moment ago.
+    /// Tells pools to end the lanes that exceed the bound. False if too many of the lanes were used
+    /// a moment ago.
     pub(crate) fn balance(&self) -> bool {
         let members = self.lock();
         let mut counted: Vec<_> = members
