@@ -1,4 +1,4 @@
-//! What guests answer: failures, and rows of tables and streams.
+//! The answers of guests: failures, and rows of tables and streams.
 
 use crate::batch::builder::{ColumnBuilder, Overflow};
 use crate::batch::{self, Column, Header};
@@ -9,17 +9,17 @@ use crate::types::values::unfit;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-/// A scan may have any number of rows: as many as a guest's progress can tell.
+/// The most rows that a guest's progress can count. A scan may have any number of rows.
 pub(super) const MOST_ROWS: usize = WRITING as usize;
 
-/// The row that a guest makes of an exchange, by what it says.
+/// The row of an exchange that a guest is making, by the guest's own report.
 pub(super) fn made<L: Lane>(lane: &L, exchange: u64) -> Option<usize> {
     let (at, row) = lane.progress();
     let counts = row != u32::MAX && row & COUNT != 0;
     (at == exchange as u32 && counts).then_some((row & !COUNT) as usize)
 }
 
-/// Puts the rows of a batch from `from` on into `out`, those of `unfit` as NULLs.
+/// Copies the rows of a batch from row `from` on into `out`. The rows of `unfit` become NULLs.
 pub(super) fn copied(
     out: &mut ColumnBuilder,
     column: &Column<'_>,
@@ -34,10 +34,11 @@ pub(super) fn copied(
     Ok(())
 }
 
-/// The values of a batch of rows that cannot be what they are said to be, by their rows, which become NULL. So many rows were before them.
+/// Finds the rows with a value that is invalid for its type, and describes each value. These rows
+/// become NULL. `before` rows came before this batch.
 ///
 /// # Errors
-/// The first, if the function's `on_error` makes no row NULL.
+/// The first of these values, if the function's `on_error` is to fail.
 pub(super) fn forgiven(
     function: &Function,
     column: &Column<'_>,
@@ -52,10 +53,10 @@ pub(super) fn forgiven(
     }
 }
 
-/// What a guest says in a failure.
+/// Reads the failure that a guest reports.
 ///
 /// # Errors
-/// Why it cannot be read.
+/// The reason why the failure cannot be read.
 pub(super) fn failure(header: &Header, frame: &[u8]) -> Result<Box<Failure>, String> {
     let text = batch::failure_text(frame).map_err(|malformed| malformed.to_string());
     let failure = text.and_then(|text| serde_json::from_slice(text).map_err(|error| error.to_string()));

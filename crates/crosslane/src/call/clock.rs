@@ -1,4 +1,4 @@
-//! The one place where the engine waits for a guest, and what ends the wait.
+//! The only place where the engine waits for a guest, and the events that end the wait.
 
 use super::Caller;
 use crate::error::{Error, Place, Stall};
@@ -8,11 +8,11 @@ use std::sync::OnceLock;
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// How often who waits looks for deaths, deadlines and cancellation.
+/// How often a waiting thread looks for deaths, deadlines and cancellation.
 const TICK: Duration = Duration::from_millis(10);
-/// Up to so many lanes are waited for without an allocation.
+/// The most lanes for which a wait needs no allocation.
 pub(super) const FEW: usize = 16;
-/// A reply further away than this is not worth a core that spins.
+/// The longest time to a reply for which a core may spin.
 pub(super) const FAR: Duration = Duration::from_micros(500);
 
 pub(super) fn cores() -> usize {
@@ -20,25 +20,25 @@ pub(super) fn cores() -> usize {
     *CORES.get_or_init(|| thread::available_parallelism().map_or(1, usize::from))
 }
 
-/// When who waits looks next, and for what.
+/// When a waiting thread looks next, and for what.
 #[derive(Debug)]
 pub(crate) struct Clock {
-    /// After how long without progress a lane is given up.
+    /// The time without progress after which the engine gives a lane up.
     limit: Option<Duration>,
     /// The function's timeout, in seconds.
     seconds: f64,
-    /// Whether somebody reads where a late guest was: not if its rows become NULL.
+    /// Whether the engine asks a late guest for its stack. It does not if the rows become NULL.
     asks: bool,
     tick: Duration,
     next: Instant,
 }
 
-/// Why no reply of a lane is waited for any longer.
+/// Why the engine stops waiting for a reply of a lane.
 #[derive(Debug)]
 pub(super) enum Trouble {
-    /// Its guest is dead. What it has sent before is still there.
+    /// The guest is dead. The messages that it has sent before are still there.
     Dead(LaneError),
-    /// It has made no progress for longer than it may.
+    /// The guest has made no progress for longer than it may.
     Late(Late),
 }
 
@@ -50,28 +50,29 @@ pub(super) struct Late {
 }
 
 impl Late {
-    /// What a query fails with.
+    /// The error of the query.
     pub(super) fn error(&self, function: String, place: Place) -> Error {
         Error::TimedOut { function, seconds: self.seconds, place, stall: self.stall.clone() }
     }
 }
 
-/// How far a guest is with its oldest exchange, and since when.
+/// How far a guest has come with its oldest exchange, and since when.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Seen {
     far: u64,
     since: Instant,
-    /// Whether its stack was logged since it has come so far.
+    /// Whether the guest's stack was logged since its last progress.
     logged: bool,
 }
 
 impl Seen {
-    /// It begins now.
+    /// A guest that begins now.
     pub(super) fn now() -> Self {
         Self { far: 0, since: Instant::now(), logged: false }
     }
 
-    /// Whether the guest has come no further for longer than `limit`. Only more counts: it could say anything.
+    /// Whether the guest has come no further for longer than `limit`. Only a higher count is
+    /// progress: a guest could report any number.
     fn overdue(&mut self, far: u64, now: Instant, limit: Duration) -> bool {
         if far > self.far {
             *self = Self { far, since: now, logged: false };
@@ -80,7 +81,8 @@ impl Seen {
     }
 }
 
-/// How far an exchange of so many rows is, by what its guest says: from 0 to twice its rows.
+/// How far an exchange of `rows` rows has come, by the guest's report: from 0 to about twice its
+/// rows.
 fn far((at, row): (u32, u32), exchange: u64, rows: usize) -> u64 {
     let rows = rows as u64;
     let within = |row: u32| u64::from(row).min(rows);
@@ -108,7 +110,7 @@ impl Clock {
     pub(super) fn wait<L: Lane>(&self, lanes: &[&mut L], patience: Patience) {
         let timeout = self.next.saturating_duration_since(Instant::now());
         if lanes.is_empty() {
-            // All that is left to do is to be tried again after a pause.
+            // The only remaining work is to try again after a pause.
             thread::sleep(timeout);
         } else {
             wait_any(lanes, patience, timeout);
@@ -118,7 +120,7 @@ impl Clock {
     /// Whether it is time to look.
     ///
     /// # Errors
-    /// [`Error::Cancelled`] if it is, and the query should end.
+    /// [`Error::Cancelled`] if it is time, and the query should end.
     pub(super) fn due(&mut self, function: &Function, caller: Caller<'_>) -> Result<bool, Error> {
         let now = Instant::now();
         if now < self.next {
@@ -146,7 +148,7 @@ impl Clock {
         Ok(())
     }
 
-    /// Looks at a lane that works on this exchange of so many rows.
+    /// Looks for trouble of a lane that works on this exchange with this number of rows.
     pub(super) fn trouble<L: Lane>(
         &self,
         lane: &mut L,
@@ -157,7 +159,8 @@ impl Clock {
             return Some(Trouble::Dead(error));
         }
         let far = far(lane.progress(), exchange, rows);
-        // Other lanes may have been asked for their stacks since somebody looked at the clock.
+        // The time is read again: other lanes may have been asked for their stacks since the last
+        // reading.
         let now = Instant::now();
         if self.limit.is_some_and(|limit| seen.overdue(far, now, limit)) {
             let stack = if self.asks { lane.stack() } else { String::new() };

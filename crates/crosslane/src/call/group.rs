@@ -1,8 +1,9 @@
-//! The calls of a connection: they are cancelled together. All calls of an engine share its slots, one for each lane
-//! at work.
+//! The calls of a connection, which are cancelled together. All calls of an engine share its slots:
+//! one for each lane at work.
 //!
-//! A cancellation has a time and ends what began before it. Each zygote reports a terminal's Ctrl-C, some of them late;
-//! such a late report does not end what began since.
+//! A cancellation has a time, and ends only calls that began before it. Each zygote reports a
+//! Ctrl-C in the terminal, and some report it late. A late report does not end calls that began
+//! after the Ctrl-C.
 
 use crate::error::Error;
 use crate::function::Function;
@@ -13,12 +14,12 @@ use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
-/// What all calls of one engine instance share.
+/// The state that all calls of one engine instance share.
 #[derive(Debug, Default)]
 struct Slots {
-    /// Lanes at work. Engines bring one thread per worker; idle ones may lend their share.
+    /// Lanes at work. Engines bring one thread per worker; idle threads may lend their share.
     busy: Gauge,
-    /// Whether each call stays on its own lane.
+    /// Whether each call uses only its own lane.
     alone: AtomicBool,
 }
 
@@ -26,9 +27,9 @@ struct Slots {
 #[derive(Default)]
 pub struct CallGroup {
     slots: Arc<Slots>,
-    /// When they were cancelled last.
+    /// When the calls were cancelled last.
     cancelled: AtomicU64,
-    /// Asked by waiting calls whether what began at a moment should end.
+    /// Waiting calls ask this whether a call that began at a moment should end.
     stop: Option<Box<dyn Fn(u64) -> bool + Send + Sync>>,
 }
 
@@ -50,8 +51,8 @@ impl CallGroup {
         Self { slots: Arc::clone(&self.slots), ..Self::with_stop(stop) }
     }
 
-    /// Whether what began at this moment ([`now`]) should end. The first call that learns it from `stop` cancels the others, which may
-    /// be unable to learn it.
+    /// Whether a call that began at this moment ([`now`]) should end. The first call that learns of
+    /// a cancellation from `stop` cancels the others, which may be unable to learn of it.
     pub fn should_end(&self, begun: u64) -> bool {
         if self.was_cancelled(begun) {
             return true;
@@ -76,7 +77,8 @@ impl CallGroup {
         self.cancelled.fetch_max(moment, Relaxed);
     }
 
-    /// Lanes at work in the whole engine instance, as far as this thread knows. What others do it sees a little later.
+    /// Lanes at work in the whole engine instance, as far as this thread knows. It sees changes by
+    /// other threads a little later.
     pub(super) fn busy(&self) -> usize {
         self.slots.busy.about(now())
     }
@@ -91,7 +93,7 @@ impl CallGroup {
     }
 }
 
-/// The groups of an engine instance's connections, by the engine's numbers of these.
+/// The call groups of an engine instance's connections, by the engine's numbers of the connections.
 #[derive(Debug, Default)]
 pub struct CallGroups {
     slots: Arc<Slots>,
@@ -103,8 +105,9 @@ impl CallGroups {
         self.groups.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The group of a connection, which lasts as long as somebody holds it. Its waiting calls ask the `stop` of the first who asks for
-    /// the group, each on its own thread, whether what began at a moment should end.
+    /// The group of a connection, which lasts as long as somebody holds it. The first caller that
+    /// asks for the group provides its `stop`. Waiting calls ask `stop`, each on its own thread,
+    /// whether a call that began at a moment should end.
     pub fn of(&self, connection: u64, stop: impl Fn(u64) -> bool + Send + Sync + 'static) -> Arc<CallGroup> {
         let mut groups = self.lock();
         if let Some(group) = groups.get(&connection).and_then(Weak::upgrade) {
@@ -120,7 +123,7 @@ impl CallGroups {
         group
     }
 
-    /// Ends what runs for a connection now. False if nothing does.
+    /// Ends the calls of a connection that are running now. False if the connection has no group.
     pub fn cancel(&self, connection: u64) -> bool {
         let group = self.lock().get(&connection).and_then(Weak::upgrade);
         group.is_some_and(|group| {
@@ -129,19 +132,20 @@ impl CallGroups {
         })
     }
 
-    /// Ends what began on any connection before a moment, which is no later than now.
+    /// Ends the calls of all connections that began before a moment. A moment after now counts as
+    /// now.
     pub fn cancel_all_before(&self, moment: u64) {
         let moment = moment.min(now());
         self.lock().values().filter_map(Weak::upgrade).for_each(|group| group.cancel_before(moment));
     }
 
-    /// Whether calls may use idle lanes beside their own.
+    /// Sets whether calls may use idle lanes in addition to their own.
     pub fn set_fan_out(&self, fan_out: bool) {
         self.slots.alone.store(!fan_out, Relaxed);
     }
 }
 
-/// Who makes a call.
+/// The caller of a function: its group, its width and its begin.
 #[derive(Debug, Clone, Copy)]
 pub struct Caller<'a> {
     pub(super) group: &'a CallGroup,
@@ -150,18 +154,19 @@ pub struct Caller<'a> {
 }
 
 impl<'a> Caller<'a> {
-    /// One that uses up to `width` lanes at once, for something that begins now.
+    /// A caller that uses up to `width` lanes at once, and that begins now.
     pub fn new(group: &'a CallGroup, width: usize) -> Self {
         Self::since(group, width, now())
     }
 
-    /// The same for something that began at this moment: a query is cancelled as a whole, also between its calls.
+    /// A caller whose query began at this moment. A query is cancelled as a whole, also between its
+    /// calls.
     pub fn since(group: &'a CallGroup, width: usize, begun: u64) -> Self {
         let width = if group.slots.alone.load(Relaxed) { 1 } else { width };
         Self { group, width, begun }
     }
 
-    /// Whether a cancellation came after the query's begin. It costs no more than to read a number.
+    /// Whether a cancellation came after the query's begin. This only reads a number.
     pub(crate) fn was_cancelled(&self) -> bool {
         self.group.was_cancelled(self.begun)
     }

@@ -1,4 +1,4 @@
-//! What a call takes from the engine, and what it gives.
+//! The arguments that a call takes from the engine, and the results that it gives.
 
 use crate::batch::{Borrowed, Column, Encode, Frame};
 use crate::error::Error;
@@ -8,12 +8,13 @@ use std::ops::Range;
 pub trait Input {
     /// Rows of the batch.
     fn rows(&self) -> usize;
-    /// Gives `take` some of the rows, ready to be written into a ring. It is called once, unless there is an error.
+    /// Passes some of the rows to `take`, ready to be written into a ring. Calls `take` once,
+    /// unless there is an error.
     ///
     /// # Errors
-    /// If there are no such rows, or there is no memory to find them with.
+    /// If there are no such rows, or if there is not enough memory.
     fn slice(&self, rows: Range<usize>, take: &mut dyn FnMut(&dyn Encode)) -> Result<(), Error>;
-    /// Some of the rows as a batch outside of a lane.
+    /// Copies some of the rows into a batch outside of a lane.
     ///
     /// # Errors
     /// As [`Input::slice`] and [`Frame::new`].
@@ -24,19 +25,19 @@ pub trait Input {
     }
 }
 
-/// Where the results go.
+/// The receiver of the results of a call.
 pub trait Output {
     /// Takes the results of the rows from `first` on.
     ///
     /// # Errors
     /// If the engine cannot hold them.
     fn accept(&mut self, first: usize, results: &Column<'_>) -> Result<(), Error>;
-    /// The same for results whose values the guest can still change: copies the values to their own place and accepts the
-    /// column with that copy, after `check` has accepted it. False if nothing was done: then the results come by
-    /// [`Output::accept`].
+    /// Takes results whose values the guest can still change. Copies the values to their own place,
+    /// and accepts the column with that copy after `check` has accepted it. Returns false if it did
+    /// nothing. Then the results come by [`Output::accept`].
     ///
     /// # Errors
-    /// That of `check`; or if the engine cannot hold them.
+    /// The error of `check`; or an error if the engine cannot hold the results.
     fn accept_borrowed(
         &mut self,
         _first: usize,
@@ -50,7 +51,7 @@ pub trait Output {
     fn null(&mut self, row: usize);
 }
 
-/// Of an entry that is answered without results.
+/// The output of an entry that is answered without results.
 impl Output for () {
     fn accept(&mut self, _first: usize, _results: &Column<'_>) -> Result<(), Error> {
         Ok(())

@@ -1,15 +1,18 @@
 //! Uses of functions: calls, the entries of aggregates, and scans ([`Scan`]).
 //!
-//! One call of a function with one batch goes over its own lane, and over idle ones if that pays. So does one use of an
-//! aggregate's entry, which is a call with other columns ([`crate::EntryTypes`]).
-//! The batch is cut into slices: [`crate::cost`] says how, and none is larger than what a lane's own memory holds, unless
-//! it is a single row, or rows that wait together. Each lane holds up to [`DEPTH`] slices, so
-//! that a guest finds its next slice while the engine copies the last results; a lane that is done
-//! early takes the next slice, so that the slowest lane does not decide how long the batch takes.
+//! One call of a function with one batch goes over its own lane. It also goes over idle lanes if
+//! that is faster. The same is true for one use of an aggregate's entry, which is a call with other
+//! columns ([`crate::EntryTypes`]).
 //!
-//! Every wait ends: with a reply, with the death of a lane (looked for every `wait::TICK`), with the function's
-//! timeout, or with the cancellation of the query. A lane that failed, or that still works when
-//! the call ends, is dropped, which ends its process; all others are given back.
+//! The batch is cut into slices, as [`crate::cost`] describes. No slice is larger than the memory
+//! of a lane, unless it is a single row, or rows that wait together. Each lane holds up to
+//! [`DEPTH`] slices. So a guest finds its next slice while the engine copies the last results. A
+//! lane that is done early takes the next slice. So the slowest lane does not decide how long the
+//! batch takes.
+//!
+//! Every wait ends: with a reply, with the death of a lane (checked every `clock::TICK`), with the
+//! function's timeout, or with the cancellation of the query. A lane that failed, or that still
+//! works when the call ends, is dropped. This ends its process. All other lanes are given back.
 
 mod answers;
 mod chunk;

@@ -8,8 +8,8 @@ use crate::lane::Entry;
 use crate::types::display;
 use std::ops::Range;
 
-/// The row of an entry and its columns, read back from the engine's own data. Of an entry that makes rows, it is one of those,
-/// with the function's arguments.
+/// The row of an entry and its columns, read back from the engine's own data. If the entry makes
+/// rows, this is the number of the row that it made, with the function's arguments.
 pub fn place(function: &Function, entry: Entry, input: &dyn Input, row: Option<usize>) -> Place {
     let made = !entry.is_answered_once();
     let of_input = if made { Some(0) } else { row };
@@ -22,7 +22,7 @@ pub fn place(function: &Function, entry: Entry, input: &dyn Input, row: Option<u
     }))
 }
 
-/// Some of the columns as text.
+/// Some columns of a row as text.
 fn arguments(types: EntryTypes<'_>, shown: Range<usize>, input: &dyn Input, row: usize) -> String {
     let frame = input.frame(row..row + 1);
     let text = frame.as_ref().map_err(Error::clone).and_then(|frame| {

@@ -1,4 +1,4 @@
-//! Results of a call whose engine has no place of its own for them.
+//! The results of a call whose engine has no storage of its own for them.
 
 use super::Output;
 use crate::batch::builder::{ColumnBuilder, Overflow};
@@ -8,17 +8,17 @@ use crate::types::DataType;
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-/// Results in the order of their rows, whatever order they come in.
+/// Results in the order of their rows. They may come in any order.
 #[derive(Debug)]
 pub struct Results {
     data_type: DataType,
     column: ColumnBuilder,
-    /// What came before its turn: the row that it begins with.
+    /// Results that came before earlier rows, by their first row.
     early: BTreeMap<usize, ColumnBuilder>,
 }
 
 impl Results {
-    /// None yet, of this type.
+    /// An empty list of results of this type.
     pub fn new(data_type: DataType) -> Self {
         let column = ColumnBuilder::new(&data_type);
         Self { data_type, column, early: BTreeMap::new() }
@@ -34,10 +34,10 @@ impl Results {
         self.column.column(&self.data_type)
     }
 
-    /// Adds the rows of a column from a place on.
+    /// Adds the rows of a column from row `first` on.
     ///
     /// # Errors
-    /// [`Error::Engine`] if there is no room for them.
+    /// [`Error::Engine`] if the rows do not fit.
     pub fn rest(&mut self, column: &Column<'_>, first: usize) -> Result<(), Error> {
         self.part(column, first..column.rows)
     }
@@ -92,7 +92,7 @@ impl Output for Results {
         if let Some((first, early)) = early.filter(|(first, early)| row - **first < early.rows()) {
             return early.make_null(row - first);
         }
-        // A NULL takes what `reserve` has, or a few bytes.
+        // A NULL needs only reserved memory, or a few bytes.
         let _ = self.put(row, |column| {
             column.null();
             Ok(())

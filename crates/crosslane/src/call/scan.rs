@@ -1,10 +1,13 @@
-//! One scan of a function: one set of arguments in, batches of rows out, one after the other, until the guest's last.
+//! One scan of a function. One set of arguments goes in. Batches of rows come out, one after the
+//! other, until the guest's last one.
 //!
-//! The guest works ahead as far as its ring has room. A scan that is dropped before its end is cancelled, and its lane
-//! given back: the pool throws away what still comes, and lends the lane again when the guest has ended the scan.
+//! The guest works ahead as long as its ring has space. A scan that is dropped before its end is
+//! cancelled, and its lane is given back. The pool throws away the messages that still come. It
+//! lends the lane again when the guest has ended the scan.
 //!
-//! A scan that fails is done again, if the function's options say so: on another lane, after a pause, and without the rows that
-//! its caller has already. So the function must give the same rows again, or have given none.
+//! If the function's options say so, a scan that fails is done again: on another lane, and after a
+//! pause. The rows that the caller already has are left out. So the function must give the same
+//! rows again, or must not have given any.
 
 use super::answers::{MOST_ROWS, copied, failure, forgiven, made};
 use super::clock::{Clock, Seen, Trouble};
@@ -23,53 +26,53 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// The most rows of a batch of a table: engines take no more at once.
+/// The most rows in a batch of a table. Engines take no more at once.
 pub const LONGEST_BATCH: usize = 2048;
 
 /// The most partitions of a table.
 const MOST_PARTITIONS: usize = 1 << 20;
-/// All partitions of a table have no more bytes than this, where an engine sets no limit of its own.
+/// The most bytes of all partitions of a table, if an engine sets no limit of its own.
 pub const LARGEST_PARTITIONS: usize = 1 << 30;
 
-/// A scan under way. Its lane is the calling thread's until the guest has sent its last batch.
+/// A running scan. Its lane belongs to the calling thread until the guest has sent its last batch.
 pub struct Scan<Z: Zygote, I: Input> {
     library: Arc<Library<Z>>,
     function: Arc<Function>,
-    /// What of the function is used: its rows, or its partitions.
+    /// Which entry of the function is used: its rows, or its partitions.
     entry: Entry,
     returns: DataType,
     input: I,
     /// `None` when the guest has ended the scan, or the lane is lost.
     lane: Option<PooledLane<Z::Lane>>,
     exchange: u64,
-    /// Whether the guest has sent something of it.
+    /// Whether the guest has sent a message of this try.
     answered: bool,
     clock: Clock,
-    /// Rows that the caller has.
+    /// How many rows the caller has.
     delivered: u64,
-    /// How many of those are still to come once more.
+    /// How many of those rows this try still has to repeat.
     skip: u64,
     /// How often the scan was done again after it had failed.
     tries: u32,
-    /// How often because no guest had begun with it.
+    /// How often the scan was done again because no guest had begun it.
     unbegun: u32,
-    /// The batch at hand, if it is not as the guest has sent it.
+    /// The current batch, if it differs from what the guest has sent.
     changed: ColumnBuilder,
     over: bool,
 }
 
-/// Why a scan cannot go on as it is.
+/// Why a scan cannot go on.
 struct Stop {
     error: Error,
     again: Again,
 }
 
-/// Whether a scan that has failed may be done again.
+/// Whether a failed scan may be done again.
 enum Again {
     Never,
-    /// As often as the function's options say, and so often more.
+    /// As often as the function's options say, plus this many times.
     Tries(u32),
-    /// No guest has begun with it.
+    /// Yes, because no guest has begun it.
     Unbegun,
 }
 
@@ -86,10 +89,12 @@ impl<Z: Zygote, I: Input> fmt::Debug for Scan<Z, I> {
 }
 
 impl<Z: Zygote, I: Input> Scan<Z, I> {
-    /// Begins a scan with these arguments, of which each row is a value of the type `returns`.
+    /// Begins a scan with these arguments. Each row of the results is a value of the type
+    /// `returns`.
     ///
     /// # Errors
-    /// If the function is no table, no lane can be had or reached, the arguments are too large, or the query was cancelled.
+    /// If the function is no table, no lane can be had or reached, the arguments are too large, or
+    /// the query was cancelled.
     pub fn open(
         library: Arc<Library<Z>>,
         function: Arc<Function>,
@@ -100,8 +105,9 @@ impl<Z: Zygote, I: Input> Scan<Z, I> {
         Self::of(library, function, Entry::Scan, caller, returns, input)
     }
 
-    /// What is to be scanned of a table, one by one: its partitions, or everything at once (`None`) if it declares none. The partitions
-    /// have so many bytes at most, all together.
+    /// The partitions of a table, which are scanned one by one. If the table declares none, the
+    /// only item is `None`, which scans the whole table. All partitions together have at most
+    /// `largest` bytes.
     ///
     /// # Errors
     /// As [`Scan::open`] and [`Scan::next`]; [`Error::Engine`] if a partition is NULL, or there are too many.
@@ -117,7 +123,7 @@ impl<Z: Zygote, I: Input> Scan<Z, I> {
         }
         let (library, function) = (Arc::clone(library), Arc::clone(function));
         let refused = |what: &str| Error::Engine(format!("{}: {what}", function.name()));
-        // They are a BLOB each.
+        // Each partition is a BLOB.
         let returns = DataType::Blob;
         let mut scan = Self::of(library, Arc::clone(&function), Entry::Partitions, caller, returns, input)?;
         let (mut partitions, mut size) = (Vec::new(), 0);
@@ -209,10 +215,10 @@ impl<Z: Zygote, I: Input> Scan<Z, I> {
         })
     }
 
-    /// Does a scan again that has failed, or ends it.
+    /// Begins a failed scan again, or ends it.
     ///
     /// # Errors
-    /// That of the scan, if it is not to be done again.
+    /// The error of the scan, if it is not done again.
     fn settle(&mut self, mut stop: Stop, caller: Caller<'_>) -> Result<(), Error> {
         loop {
             let mut error_policy = self.function.spec.error_policy();
@@ -224,7 +230,8 @@ impl<Z: Zygote, I: Input> Scan<Z, I> {
                 }
                 Again::Unbegun => return Err(stop.error),
                 Again::Tries(more) => {
-                    // Other rows than before would be thrown away.
+                    // If the rows could differ from those before, the wrong ones would be thrown
+                    // away.
                     let repeats = self.delivered == 0 || self.function.spec.deterministic;
                     error_policy.retries = if repeats { error_policy.retries + more } else { 0 };
                     match error_policy.judge(stop.error, self.tries)? {
@@ -249,7 +256,8 @@ impl<Z: Zygote, I: Input> Scan<Z, I> {
         }
     }
 
-    /// The next batch, of one row at least; `None` if there are no more. After an error the scan is of no use.
+    /// The next batch, which has at least one row. `None` if there are no more. After an error the
+    /// scan cannot be used.
     ///
     /// # Errors
     /// What the function raised, or what became of its lane; see [`Error`].
@@ -276,8 +284,8 @@ impl<Z: Zygote, I: Input> Scan<Z, I> {
         read.map(Some).map_err(|malformed| Error::Engine(malformed.to_string()))
     }
 
-    /// Takes the next batch with rows that the caller does not have. Says whether it is in [`Scan::changed`]; `None` if there
-    /// are no more.
+    /// Takes the next batch with rows that the caller does not have. Returns whether the batch is
+    /// in [`Scan::changed`]. `None` if there are no more.
     fn batch(&mut self, caller: Caller<'_>, seen: &mut Seen) -> Result<Option<bool>, Stop> {
         loop {
             let Some(header) = self.receive(caller, seen)? else { return Ok(None) };
@@ -291,12 +299,13 @@ impl<Z: Zygote, I: Input> Scan<Z, I> {
             if rows > 0 {
                 *seen = Seen::now();
             }
-            // A guest that sends nothing but empty batches makes no progress, and is never waited for.
+            // A guest that sends only empty batches makes no progress. The engine never waits for
+            // it, so it looks here.
             self.look(caller, seen)?;
         }
     }
 
-    /// Checks the batch at hand. Says whether what the caller gets is in [`Scan::changed`].
+    /// Checks the current batch. Returns whether the caller's batch is in [`Scan::changed`].
     fn take(&mut self, header: &Header) -> Result<bool, Stop> {
         let begun = now();
         let rows = header.rows as usize;
@@ -313,7 +322,7 @@ impl<Z: Zygote, I: Input> Scan<Z, I> {
         let unfit = forgiven(&self.function, &column, self.delivered - self.skip)
             .map_err(|failure| raised(&self.function, failure, Place::default()))?;
         let skip = self.skip as usize;
-        // A row that is NULL as a whole has no values that could be looked at.
+        // If a row is NULL as a whole, its fields have no values that may be read.
         let nulls = matches!(self.returns, DataType::Struct(_)) && column.validity.is_some();
         let changed = skip > 0 || nulls || !unfit.is_empty();
         if changed {
@@ -322,7 +331,7 @@ impl<Z: Zygote, I: Input> Scan<Z, I> {
         }
         let stats = self.function.stats.here();
         stats.errors.add(unfit.range(skip..).count() as u64);
-        // Partitions are no rows of the table.
+        // A partition is not a row of the table.
         stats.rows.add(if self.entry == Entry::Scan { (rows - skip) as u64 } else { 0 });
         stats.bytes_out.add(lane.frame().len() as u64);
         stats.copy_out.add(now() - begun);
@@ -330,7 +339,7 @@ impl<Z: Zygote, I: Input> Scan<Z, I> {
         Ok(changed)
     }
 
-    /// Takes the next message, and sees to the end of the scan.
+    /// Takes the next message, and handles the end of the scan.
     fn receive(&mut self, caller: Caller<'_>, seen: &mut Seen) -> Result<Option<Header>, Stop> {
         if self.is_over() {
             self.leave();
@@ -339,7 +348,8 @@ impl<Z: Zygote, I: Input> Scan<Z, I> {
             }
             return Ok(None);
         }
-        // A query of many quick batches ends between them: none of them is waited for long enough to look.
+        // A query of many quick batches is cancelled between them, because no wait is long enough
+        // to look.
         if caller.was_cancelled() {
             return Err(Caller::cancelled(&self.function).into());
         }
@@ -372,7 +382,7 @@ impl<Z: Zygote, I: Input> Scan<Z, I> {
         Err(self.lose(Loss::Failed(&LaneError::Corrupt(what))))
     }
 
-    /// What a function is told that was tried again and then made fewer rows than before.
+    /// The error of a function that was tried again, and then made fewer rows than before.
     fn differs(&self) -> Error {
         Error::Engine(format!(
             "{}: it was tried again, and made fewer rows than the {} that the query had already; declare that it is not \
@@ -393,7 +403,7 @@ impl<Z: Zygote, I: Input> Scan<Z, I> {
             match lane.try_collect() {
                 Ok(Some(header)) => return Ok(header),
                 Ok(None) => {}
-                // The lane is whole, but nobody can say which rows these were.
+                // The lane still works, but nobody knows which rows these were.
                 Err(LaneError::TooLarge(what)) => {
                     return Err(died(&self.function, what, Place::default()).into());
                 }
@@ -407,7 +417,8 @@ impl<Z: Zygote, I: Input> Scan<Z, I> {
         }
     }
 
-    /// Looks, if it is time, for what ends the scan. A guest that is dead does not: what it has sent before comes first.
+    /// If it is time, looks for causes to end the scan. Returns the death of a guest as a value,
+    /// because the messages that the guest sent before come first.
     fn look(&mut self, caller: Caller<'_>, seen: &mut Seen) -> Result<Option<LaneError>, Stop> {
         if self.lane.is_none() || !self.clock.due(&self.function, caller)? {
             return Ok(None);
@@ -420,7 +431,7 @@ impl<Z: Zygote, I: Input> Scan<Z, I> {
         }
     }
 
-    /// Whether the guest has sent its last batch, which may still be read.
+    /// Whether the guest has sent its last batch. That batch may still be read.
     fn is_over(&self) -> bool {
         self.lane.as_ref().is_none_or(|lane| lane.in_flight() == 0)
     }
@@ -434,13 +445,13 @@ impl<Z: Zygote, I: Input> Scan<Z, I> {
         let (mut row, mut again) = (None, Again::Tries(0));
         if let Some(lane) = &mut self.lane {
             row = made(&**lane, self.exchange);
-            // A guest that is late may still take what it has not begun, until it has ended.
+            // A late guest may still begin an exchange, until it has ended.
             let ended = !matches!(loss, Loss::Late(_)) || lane.halt();
             let begun = !ended || lane.may_have_begun(self.exchange);
             again = match loss {
                 Loss::Failed(LaneError::Corrupt(_)) => Again::Tries(0),
                 _ if !begun && !self.answered => Again::Unbegun,
-                // It may have died because of another lane.
+                // The lane may have died because of another lane.
                 Loss::Failed(_) => Again::Tries(u32::from(lane.shares_its_process())),
                 Loss::Late(_) => Again::Tries(0),
             };
@@ -453,11 +464,11 @@ impl<Z: Zygote, I: Input> Scan<Z, I> {
     fn end(&mut self) {
         self.lane = None;
         self.function.stats.here().deaths.add(1);
-        // Others may have died with it, or of the same cause.
+        // Other lanes may have died with it, or of the same cause.
         self.library.pool.reap();
     }
 
-    /// Gives the lane back, wherever the scan is.
+    /// Gives the lane back at any point of the scan.
     fn leave(&mut self) {
         let Some(mut lane) = self.lane.take() else { return };
         if lane.in_flight() > 0 && lane.cancel().is_err() {
@@ -504,7 +515,7 @@ impl Row {
         columns.map_err(|malformed| Error::Engine(malformed.to_string()))
     }
 
-    /// The same with another column behind them, of this type.
+    /// The same row with another column of this type at the end.
     ///
     /// # Errors
     /// As [`Row::columns`] and [`Input::frame`].
@@ -527,12 +538,12 @@ impl Input for Row {
     }
 }
 
-/// What a scan of a table function is opened with.
+/// The input that opens a scan of a table function.
 #[derive(Debug)]
 pub struct Asked {
-    /// The partition that is to be scanned, if the table has some.
+    /// The partition to scan, if the table has partitions.
     pub partition: Option<Vec<u8>>,
-    /// The places of the columns that the query wants, ascending.
+    /// The indexes of the columns that the query wants, ascending.
     pub wanted: Arc<[usize]>,
     /// The function's arguments.
     pub arguments: Row,

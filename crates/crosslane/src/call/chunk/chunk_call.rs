@@ -1,4 +1,4 @@
-//! A call of a chunk under way.
+//! A running call of a chunk.
 
 use crate::call::chunk::worker::{Slice, Worker};
 use crate::call::clock::Clock;
@@ -12,25 +12,25 @@ use smallvec::SmallVec;
 use std::collections::VecDeque;
 use std::ops::Range;
 
-/// A call under way.
+/// A running call.
 pub(super) struct ChunkCall<'a, Z: Zygote> {
     pub(super) library: &'a Library<Z>,
     pub(super) function: &'a Function,
     pub(super) entry: Entry,
-    /// What the entry carries.
+    /// The types of the entry's columns.
     pub(super) types: EntryTypes<'a>,
     pub(super) cost: &'a Cost,
     pub(super) caller: Caller<'a>,
     pub(super) input: &'a dyn Input,
     pub(super) output: &'a mut dyn Output,
-    /// Rows that have not been cut into slices.
+    /// Rows that have not yet been cut into slices.
     pub(super) rest: Range<usize>,
-    /// How wide the arguments' rows are, if they turned out to be narrower than those of earlier calls.
+    /// The width of the arguments' rows, if they are narrower than those of earlier calls.
     pub(super) narrow: Option<Width>,
     /// Slices that were lost with a lane.
     pub(super) again: VecDeque<Slice>,
     pub(super) lanes: SmallVec<[Worker<'a, Z::Lane>; 1]>,
-    /// Whether the only lane is the caller's.
+    /// Whether the only lane belongs to the caller.
     pub(super) held: bool,
     /// Whether a slice is in flight whose reply will show what a row costs.
     pub(super) probing: bool,
@@ -55,7 +55,8 @@ impl<'a, Z: Zygote> ChunkCall<'a, Z> {
         if rows == 0 {
             return Ok(None);
         }
-        // A query of many short calls ends between them: none of these waits long enough to look.
+        // A query of many short calls is cancelled between them, because no wait is long enough to
+        // look.
         if caller.was_cancelled() {
             return Err(Caller::cancelled(function));
         }

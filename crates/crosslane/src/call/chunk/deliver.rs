@@ -1,4 +1,4 @@
-//! Giving results to the engine.
+//! Gives results to the engine.
 
 use crate::batch::{Borrowed, Column};
 use crate::call::{Input, Output, place};
@@ -8,11 +8,12 @@ use crate::lane::Entry;
 use crate::types::values::unfit;
 use std::collections::BTreeMap;
 
-/// Gives the results of an entry for the rows from `first` on to the engine. A value that is none of the function's type is an
-/// error of the function in that row.
+/// Gives the results of an entry for the rows from `first` on to the engine. A value that is not
+/// valid for the function's type is an error of the function in that row.
 ///
 /// # Errors
-/// For such a value, unless the function's errors become NULL; or if the engine cannot hold the results.
+/// For such a value, unless the function's errors become NULL. Also if the engine cannot hold the
+/// results.
 pub fn deliver(
     function: &Function,
     entry: Entry,
@@ -27,8 +28,8 @@ pub fn deliver(
     Ok(())
 }
 
-/// The same for results whose values the guest can still change. False if the output does not take them so: then nothing
-/// was done.
+/// Does the same for results whose values the guest can still change. Returns false, and does
+/// nothing, if the output does not take such results.
 ///
 /// # Errors
 /// As [`deliver`].
@@ -50,10 +51,11 @@ pub(super) fn deliver_borrowed(
     Ok(accepted)
 }
 
-/// Rows with values that are none of the function's type, and what they hold.
+/// The rows with values that are not valid for the function's type, and a description of each
+/// value.
 type Unfit = BTreeMap<usize, String>;
 
-/// The rows that become NULL because of their values.
+/// Finds the rows that become NULL because of their values.
 fn judged(
     function: &Function,
     entry: Entry,

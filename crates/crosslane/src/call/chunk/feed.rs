@@ -1,4 +1,4 @@
-//! The slices of a call, and the lanes that they go to.
+//! How a call is cut into slices, and which lanes they go to.
 
 use crate::batch::{Body, Encode, Plan};
 use crate::call::Caller;
@@ -13,9 +13,10 @@ use crate::pool::Zygote;
 use crate::stats::now;
 use std::cell::Cell;
 
-/// A slice that was cut to fill half of what a lane holds is too short if it fills less than this part.
+/// A slice is cut to fill half of the memory of a lane. It is too short if it fills less than `1 /
+/// NARROW` of that memory.
 const NARROW: usize = 8;
-/// Into so many pieces a slice is cut at a time that is too large.
+/// The most pieces into which a slice that is too large is cut at once.
 const MOST_PIECES: usize = 32;
 
 /// Arguments that are refused as too large unless they have from `least` to `most` bytes.
@@ -23,7 +24,7 @@ struct Bounded<'a> {
     content: &'a dyn Encode,
     least: usize,
     most: usize,
-    /// How many they have.
+    /// The size of the arguments in bytes.
     size: &'a Cell<usize>,
 }
 
@@ -41,8 +42,8 @@ impl Encode for Bounded<'_> {
 }
 
 impl<Z: Zygote> ChunkCall<'_, Z> {
-    /// Whether there are rows to be sent now. Nothing new is sent while lost ones pause: what their lane died of may
-    /// befall the others.
+    /// Whether there are rows to send now. While lost rows pause, no new rows are sent. What ended
+    /// the lane of the lost rows could also end other lanes.
     pub(super) fn has_more(&self) -> bool {
         self.again.front().map_or(!self.rest.is_empty(), Slice::is_due)
     }
@@ -51,16 +52,17 @@ impl<Z: Zygote> ChunkCall<'_, Z> {
         self.function.spec.concurrency.max(1) as usize
     }
 
-    /// Gives every lane that has room its next slice, and borrows lanes while that pays.
+    /// Gives each lane that is not full its next slice, and borrows lanes while this makes the call
+    /// faster.
     pub(super) fn feed(&mut self) -> Result<(), Error> {
-        // Breadth first: every lane has a slice before any gets its second.
+        // Breadth first: each lane has a slice before any lane gets its second one.
         for full in 0..self.depth() {
             let mut index = 0;
             loop {
                 if self.probing || !self.has_more() {
                     return Ok(());
                 }
-                // A lane may have been lost since.
+                // A lane may have been lost meanwhile.
                 index = index.min(self.lanes.len());
                 if index == self.lanes.len() && !self.add_worker()? {
                     break;
@@ -79,19 +81,20 @@ impl<Z: Zygote> ChunkCall<'_, Z> {
     }
 
     fn depth(&self) -> usize {
-        // Rows that wait together fill a lane. A second batch behind them would wait longer than on the next free lane. And
-        // only calls follow one another on a lane.
+        // Rows that wait together occupy a lane. A second batch behind them would wait longer than
+        // for the next free lane. And only slices of calls may queue on a lane.
         if self.concurrency() > 1 || self.entry != Entry::Call { 1 } else { DEPTH }
     }
 
-    /// The most bytes that a batch of several rows should have on this lane, either way.
+    /// The most bytes that a batch of several rows should have on this lane, in each direction.
     pub(super) fn most(&self, index: usize) -> usize {
-        // Rows that wait together, or depend on each other, stay together, whatever it costs to send them.
+        // Rows that wait together, or depend on each other, stay together, whatever it costs to
+        // send them.
         let together = self.concurrency() > 1 || self.function.spec.whole_batches;
         if together { usize::MAX } else { self.lanes[index].lane.most() }
     }
 
-    /// Takes one more lane: the call's own, or a borrowed one. False if there is none to be had.
+    /// Takes one more lane: the call's own, or a borrowed one. False if no lane is available.
     fn add_worker(&mut self) -> Result<bool, Error> {
         if self.held {
             return Ok(false);
@@ -115,13 +118,14 @@ impl<Z: Zygote> ChunkCall<'_, Z> {
     }
 
     fn advise(&self) -> Advice {
-        // All lanes of a library go the same way.
+        // All lanes of a library use the same kind of connection.
         let round_trip = self.lanes[0].lane.round_trip();
         let (rest, sharing) = (self.rest.len(), self.lanes.len());
         self.cost.advise(rest, self.caller.width, sharing, self.concurrency(), round_trip)
     }
 
-    /// The next slice, and the fewest bytes that it should have: with less, more rows fit than was thought.
+    /// The next slice, and the fewest bytes that it should have. If it has fewer, more rows fit
+    /// than estimated.
     fn next_slice(&mut self, most: usize) -> (Slice, usize) {
         if let Some(slice) = self.again.pop_front() {
             return (slice, 0);
@@ -142,8 +146,8 @@ impl<Z: Zygote> ChunkCall<'_, Z> {
         (Slice::new(rows), least)
     }
 
-    /// Sends a slice over a lane. False if it was cut, or taken back because it is to be longer, so that this
-    /// lane can take the next one.
+    /// Sends a slice over a lane. False if the slice was cut, or taken back to become longer. Then
+    /// this lane can take the next slice.
     fn submit(&mut self, index: usize, slice: Slice, least: usize) -> Result<bool, Error> {
         let submitting = now();
         let most = self.most(index);
@@ -178,24 +182,26 @@ impl<Z: Zygote> ChunkCall<'_, Z> {
                 self.again.push_front(slice);
                 Ok(true)
             }
-            // Nothing was sent and the lane is whole: these rows are narrower than earlier ones.
+            // Nothing was sent, and the lane still works. These rows are narrower than earlier
+            // ones.
             Err(LaneError::TooLarge(_)) if size.get() < least => {
                 self.rest.start = slice.rows.start;
                 self.narrow = Some(Width::of(rows, size.get(), self.rest.len(), most));
                 self.probing = false;
                 Ok(false)
             }
-            // Nothing was sent and the lane is whole: smaller slices may fit.
+            // Nothing was sent, and the lane still works. Smaller slices may fit.
             Err(LaneError::TooLarge(_)) if rows > 1 => {
-                // While one is worked on there is room for the next. One row may be much larger than the others, so what
-                // is still too large is cut again.
+                // Pieces have half of the lane's memory, so that the next one fits while the guest
+                // works on one. One row may be much larger than the others, so a piece that is
+                // still too large is cut again.
                 let pieces = size.get().div_ceil(most / 2).min(MOST_PIECES).clamp(2, rows);
                 let length = rows.div_ceil(pieces);
                 for start in slice.rows.clone().step_by(length).rev() {
                     let rows = start..slice.rows.end.min(start + length);
                     self.again.push_front(Slice { rows, ..slice });
                 }
-                // The next slices are as long as the pieces.
+                // This makes the next slices as long as the pieces.
                 self.cost.arguments.weigh(rows, size.get().min(pieces * (most / 2)), most);
                 self.probing = false;
                 Ok(false)

@@ -1,4 +1,4 @@
-//! What becomes of the slices of a lane that is lost ([`crate::call::loss`] has the protocol).
+//! What happens to the slices of a lost lane ([`crate::call::loss`] has the protocol).
 
 use super::chunk_call::ChunkCall;
 use super::worker::{Slice, Worker};
@@ -15,7 +15,7 @@ impl<Z: Zygote> ChunkCall<'_, Z> {
         place(self.function, self.entry, self.input, row)
     }
 
-    /// Removes a lane whose guest is dead, after the replies that it left have been accepted.
+    /// Removes a lane whose guest is dead, after accepting the replies that the guest left.
     pub(super) fn drain_dead(&mut self, index: usize, error: &LaneError) -> Result<(), Error> {
         loop {
             let worker = &mut self.lanes[index];
@@ -26,23 +26,24 @@ impl<Z: Zygote> ChunkCall<'_, Z> {
             }
             match worker.lane.try_collect_head() {
                 Ok(Some(header)) if self.accept(index, header)? => {}
-                // A reply that was malformed, with which the lane is gone already.
+                // The reply was malformed, and the lane has been removed already.
                 Ok(Some(_)) => return Ok(()),
-                // The last words of a server say more than that it has closed the connection.
+                // The last message of a server explains more than that it has closed the
+                // connection.
                 Err(why @ LaneError::Died(_)) => return self.lose(index, Loss::Failed(&why)),
                 Ok(None) | Err(_) => return self.lose(index, Loss::Failed(error)),
             }
         }
     }
 
-    /// Gives up a lane, with what is in flight on it.
+    /// Gives up a lane, with the slices in flight on it.
     pub(super) fn lose(&mut self, index: usize, loss: Loss<'_>) -> Result<(), Error> {
         let mut worker = self.lanes.remove(index);
         let Some(submitted) = worker.oldest() else {
             return Err(self.error(loss, None));
         };
         let replied = matches!(loss, Loss::Failed(LaneError::Corrupt(_)));
-        // A guest that is late may still take what it has not begun, until it has ended.
+        // A late guest may still begin a slice, until it has ended.
         let ended = !matches!(loss, Loss::Late(_)) || worker.lane.halt();
         if !replied && ended && !worker.may_have_begun(&submitted) {
             return self.not_begun(worker, submitted.slice, loss);
@@ -59,7 +60,8 @@ impl<Z: Zygote> ChunkCall<'_, Z> {
         died(self.function, how, self.place(row))
     }
 
-    /// Ends a lane. What was queued behind its oldest slice is not to blame, and is sent again, but for what may have begun. Returns that.
+    /// Ends a lane. The slices behind its oldest one did not cause the loss, and are sent again.
+    /// Returns those that may have begun, which are not sent again here.
     fn end(&mut self, worker: Worker<'_, Z::Lane>, loss: Loss<'_>) -> Vec<Slice> {
         self.function.stats.here().deaths.add(1);
         self.probing = false;
@@ -67,19 +69,19 @@ impl<Z: Zygote> ChunkCall<'_, Z> {
         for submitted in &worker.slices {
             let slice = submitted.slice.clone();
             let may_have_begun = match loss {
-                // Nothing that it has said was lost.
+                // All its reports have arrived.
                 Loss::Late(_) => worker.lane.says_begun(submitted.exchange),
                 Loss::Failed(_) => worker.may_have_begun(submitted),
             };
             if may_have_begun { begun.push(slice) } else { self.again.push_back(slice) }
         }
         drop(worker);
-        // Others may have died with it, or of the same cause.
+        // Other lanes may have died with it, or of the same cause.
         self.library.pool.reap();
         begun
     }
 
-    /// A slice of which no row was begun is sent again, whatever the function's options.
+    /// Sends a slice again of which no row was begun, whatever the function's options say.
     pub(super) fn not_begun(
         &mut self,
         worker: Worker<'_, Z::Lane>,
@@ -96,7 +98,8 @@ impl<Z: Zygote> ChunkCall<'_, Z> {
         behind.into_iter().try_for_each(|slice| self.judge(slice, None, loss, error_policy))
     }
 
-    /// Decides what becomes of a slice whose lane was lost while it worked on `row`, and of those behind it that may have begun.
+    /// Decides what happens to a slice whose lane was lost while it worked on `row`. Decides the
+    /// same for the slices behind it that may have begun.
     fn begun(
         &mut self,
         worker: Worker<'_, Z::Lane>,
@@ -107,16 +110,17 @@ impl<Z: Zygote> ChunkCall<'_, Z> {
         let error_policy = self.error_policy(&worker, loss);
         let behind = self.end(worker, loss);
         if self.held {
-            // With it everything is lost that it had kept.
+            // The caller's state in this lane is lost with it.
             return Err(self.error(loss, row));
         }
         self.judge(slice, row, loss, error_policy)?;
         behind.into_iter().try_for_each(|slice| self.judge(slice, None, loss, error_policy))
     }
 
-    /// What is forgiven of a lane that is lost so.
+    /// The error policy for a lane that is lost in this way.
     fn error_policy(&self, worker: &Worker<'_, Z::Lane>, loss: Loss<'_>) -> ErrorPolicy {
-        // A lane that shares its process may have died because of another lane, and so gets another try.
+        // A lane that shares its process may have died because of another lane. So its slices get
+        // one more try.
         let mut error_policy = self.function.spec.error_policy();
         if matches!(loss, Loss::Failed(_)) && !self.entry.changes_states() {
             error_policy.retries += u32::from(worker.lane.shares_its_process());
@@ -124,7 +128,8 @@ impl<Z: Zygote> ChunkCall<'_, Z> {
         error_policy
     }
 
-    /// Decides what becomes of a slice that may have begun, at this row if it is known.
+    /// Decides what happens to a slice that may have begun. `row` is the row it was at, if that is
+    /// known.
     fn judge(
         &mut self,
         mut slice: Slice,
@@ -143,7 +148,7 @@ impl<Z: Zygote> ChunkCall<'_, Z> {
             }
             Err(loss) => return Err(self.error(loss, row)),
         }
-        // The rows around the culprit are computed again; without a culprit all are NULL.
+        // The rows around the culprit are computed again. Without a culprit, all rows become NULL.
         let culprit = row.map_or(slice.rows.clone(), |row| row..row + 1);
         self.function.stats.here().errors.add(culprit.len() as u64);
         culprit.clone().for_each(|row| self.output.null(row));

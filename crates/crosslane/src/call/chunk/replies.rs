@@ -1,4 +1,4 @@
-//! Taking replies, and checking them.
+//! Takes and checks replies.
 
 use crate::batch::{self, BATCH, Borrowed, FAILURE, Header, Malformed};
 use crate::call::answers::failure;
@@ -13,7 +13,7 @@ use crate::pool::Zygote;
 use crate::stats::{Times, now};
 
 impl<Z: Zygote> ChunkCall<'_, Z> {
-    /// Takes every reply that is there. False if there was none.
+    /// Takes each reply that is there. False if there was none.
     pub(super) fn collect(&mut self) -> Result<bool, Error> {
         let mut any = false;
         let mut index = 0;
@@ -31,7 +31,8 @@ impl<Z: Zygote> ChunkCall<'_, Z> {
                         index += 1;
                     }
                 }
-                // The function has answered, and its lane is whole: nothing is lost with it that could be tried again.
+                // The function has answered, and its lane still works, so there is no loss to
+                // retry.
                 Err(LaneError::TooLarge(what)) => return Err(self.died(what, None)),
                 Err(error) => {
                     any = true;
@@ -69,7 +70,7 @@ impl<Z: Zygote> ChunkCall<'_, Z> {
         }
     }
 
-    /// Takes one reply. False if its lane turned out to be useless and is gone.
+    /// Takes one reply. False if its lane could not be used any more, and was removed.
     pub(super) fn accept(&mut self, index: usize, header: Header) -> Result<bool, Error> {
         let collected = now();
         let worker = &mut self.lanes[index];

@@ -1,4 +1,4 @@
-//! A call: sends slices, collects results, and waits.
+//! The loop of a call, which sends slices, collects results, and waits.
 
 use crate::call::chunk::chunk_call::ChunkCall;
 use crate::call::chunk::worker::Worker;
@@ -11,7 +11,7 @@ use crate::pool::{PooledLane, Zygote};
 /// Calls `function` with all rows of `input`.
 ///
 /// # Errors
-/// What the function raised, or what became of its lane; see [`Error`].
+/// The error that the function raised, or how its lane was lost; see [`Error`].
 pub fn call<Z: Zygote>(
     library: &Library<Z>,
     function: &Function,
@@ -23,16 +23,19 @@ pub fn call<Z: Zygote>(
         return Ok(());
     };
     let outcome = call.run();
-    // Those that failed are gone already; one that still works is ended by this.
+    // Lanes that failed are gone already. Giving back a lane that still works on a slice ends it.
     call.lanes.into_iter().for_each(|worker| library.pool.give_back(worker.lane));
     outcome
 }
 
-/// Uses an entry of `function` with all rows of `input`, which has the columns of the entry ([`crate::EntryTypes`]), over the one lane
-/// that the caller has: it holds what the entry works on. It is taken if it is lost, or still works; nothing is sent again then.
+/// Uses an entry of `function` with all rows of `input`, which has the columns of the entry
+/// ([`crate::EntryTypes`]). It uses only the lane of the caller, because that lane holds the state
+/// that the entry works on. If the lane is lost, or still works, `lane` becomes `None`. Nothing is
+/// sent again.
 ///
 /// # Errors
-/// As [`call`]; [`Error::LaneDied`] if there is no lane; [`Error::Engine`] if the function has no such entry, or it is a scan.
+/// As [`call`]; [`Error::LaneDied`] if there is no lane; [`Error::Engine`] if the function has no
+/// such entry, or the entry is a scan.
 pub fn call_on<Z: Zygote>(
     library: &Library<Z>,
     function: &Function,
@@ -61,7 +64,7 @@ impl<Z: Zygote> ChunkCall<'_, Z> {
             if !busy && self.again.is_empty() && self.rest.is_empty() {
                 return Ok(());
             }
-            // What was to be sent may have been cut, or its lane lost on the way: then it is sent again.
+            // Slices may have been cut, or their lane lost on the way. Then they are sent again.
             if !self.collect()? && (busy || !self.has_more()) {
                 self.wait();
             }

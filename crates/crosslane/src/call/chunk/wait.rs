@@ -18,7 +18,7 @@ impl<Z: Zygote> ChunkCall<'_, Z> {
             .map(|submitted| submitted.slice.rows.len());
         match first.min().and_then(|rows| self.cost.estimate(rows)) {
             Some(estimate) if estimate > FAR => Patience::Sleep,
-            // Each lane at work keeps a core busy beside the one that would spin.
+            // Each lane at work keeps a core busy, in addition to the core that would spin.
             Some(_) if 2 * self.caller.group.busy() <= cores() => Patience::SpinLonger,
             _ => Patience::Spin,
         }
@@ -36,7 +36,7 @@ impl<Z: Zygote> ChunkCall<'_, Z> {
         self.clock.wait(&lanes, patience);
     }
 
-    /// Looks for cancellation, deaths and deadlines whenever it is time by the clock, whatever else happens: a
+    /// Looks for cancellation, deaths and deadlines whenever it is time, even if replies come. A
     /// guest may wake its engine, or answer, all the time.
     pub(super) fn look(&mut self) -> Result<(), Error> {
         if !self.clock.due(self.function, self.caller)? {

@@ -1,4 +1,4 @@
-//! A lane at work for a call, and what it was given.
+//! A lane at work for a call, and its slices.
 
 use crate::call::clock::{Clock, Seen, Trouble};
 use crate::lane::{Lane, WRITING};
@@ -15,11 +15,11 @@ pub(super) const DEPTH: usize = 2;
 #[derive(Debug, Clone)]
 pub(super) struct Slice {
     pub(super) rows: Range<usize>,
-    /// How often they were lost with a lane that had begun them.
+    /// How often the rows were lost with a lane that had begun them.
     pub(super) lost: u32,
-    /// How often with one that had not.
+    /// How often the rows were lost with a lane that had not begun them.
     pub(super) unbegun: u32,
-    /// When they may be sent again, if that is not at once.
+    /// When the rows may be sent again; `None` if at once.
     pub(super) due: Option<Instant>,
 }
 
@@ -36,13 +36,13 @@ impl Slice {
 pub(super) struct Submitted {
     pub(super) slice: Slice,
     pub(super) exchange: u64,
-    /// Of its arguments.
+    /// The size of its arguments.
     pub(super) bytes: usize,
     pub(super) submitting: u64,
     pub(super) submitted: u64,
 }
 
-/// What a lane works on, the oldest first.
+/// The slices that a lane works on, the oldest first.
 pub(super) type Slices = SmallVec<[Submitted; DEPTH]>;
 
 pub(super) struct Worker<'a, L: Lane> {
@@ -50,12 +50,12 @@ pub(super) struct Worker<'a, L: Lane> {
     pub(super) slices: Slices,
     /// How far the oldest slice is, for the timeout.
     pub(super) seen: Seen,
-    /// Whether the last slice found no room, so that none is sent before a reply has come.
+    /// Whether the last slice did not fit. Then no slice is sent before a reply has come.
     pub(super) full: bool,
     pub(super) borrowed: bool,
-    /// When its last reply was collected.
+    /// When the last reply of the lane was collected.
     pub(super) free: u64,
-    /// Its place among the lanes at work.
+    /// The slot of this lane among the lanes at work.
     pub(super) _slot: Taken<'a>,
 }
 
@@ -65,23 +65,23 @@ impl<'a, L: Lane> Worker<'a, L> {
         Self { lane, slices, seen, full: false, borrowed, free: 0, _slot: slot }
     }
 
-    /// Takes the oldest slice from it.
+    /// Removes and returns the oldest slice.
     pub(super) fn oldest(&mut self) -> Option<Submitted> {
         (!self.slices.is_empty()).then(|| self.slices.remove(0))
     }
 
-    /// The row that the guest works on, if it works on the oldest slice.
+    /// The row that the guest works on, if it works on this slice.
     pub(super) fn row(&self, submitted: &Submitted) -> Option<usize> {
         let rows = &submitted.slice.rows;
         row_at(&*self.lane, submitted.exchange, rows.len()).map(|row| rows.start + row)
     }
 
-    /// Whether the guest may have begun this slice, or one that was sent after it.
+    /// Whether the guest may have begun this slice, or a slice that was sent after it.
     pub(super) fn may_have_begun(&self, submitted: &Submitted) -> bool {
         self.lane.may_have_begun(submitted.exchange)
     }
 
-    /// What is wrong with the lane, if it has something to do.
+    /// The trouble of the lane, if it has a slice.
     pub(super) fn trouble(&mut self, clock: &Clock) -> Option<Trouble> {
         let submitted = self.slices.first()?;
         let work = (submitted.exchange, submitted.slice.rows.len());
@@ -89,7 +89,7 @@ impl<'a, L: Lane> Worker<'a, L> {
     }
 }
 
-/// The row that a guest works on, if it works on this exchange of so many rows.
+/// The row that a guest works on, if it works on this exchange of `rows` rows.
 pub(super) fn row_at(lane: &impl Lane, exchange: u64, rows: usize) -> Option<usize> {
     let (at, row) = lane.progress();
     let row = (row & !WRITING) as usize;

@@ -1,12 +1,14 @@
-//! A stream through a function that sees all of it: one exchange over one lane, in which the guest takes batch after batch, and answers
-//! with any number of batches whenever it likes.
+//! A stream through a function that sees the whole stream. It is one exchange over one lane. In it,
+//! the guest takes batch after batch, and answers with any number of batches at any time.
 //!
-//! The batch that opens the exchange has no rows, and neither has the one that ends the input; so a function is also called for
-//! an input without batches. The guest tells with its results, or without any before it waits for more, how many batches it
-//! has taken ([`Header::row`]). No more than `depth` are sent that it has not taken: so memory stays constant, also
-//! where a batch takes no room in the ring.
+//! The batch that opens the exchange has no rows, and neither has the batch that ends the input. So
+//! a function is also called for an input without batches. The guest reports how many batches it
+//! has taken ([`Header::row`]). It does so with its results, or with an empty message before it
+//! waits for more. At most `depth` batches are sent that the guest has not taken. So memory stays
+//! constant, also when batches take no space in the ring.
 //!
-//! What the function has seen is not kept. So nothing is done again that a guest has begun, whatever the function's `retries`.
+//! The engine does not keep the batches that the function has seen. So it repeats nothing that a
+//! guest has begun, whatever the function's `retries`.
 
 use crate::batch::{self, BATCH, ColumnBuilder, FAILURE, Header, LAST};
 use crate::call::Caller;
@@ -24,37 +26,37 @@ use crate::types::DataType;
 use std::fmt;
 use std::sync::Arc;
 
-/// A stream under way. Its lane is given back when the guest has ended it, or when it is dropped.
+/// A running stream. Its lane is given back when the guest has ended it, or when it is dropped.
 pub struct Iteration<Z: Zygote> {
     library: Arc<Library<Z>>,
     function: Arc<Function>,
     returns: DataType,
-    /// The same as it travels.
+    /// The same type as text, as it is in messages.
     text: String,
-    /// The most batches that are sent and not taken.
+    /// The most batches that are sent and not yet taken.
     depth: usize,
     lane: Option<PooledLane<Z::Lane>>,
-    /// Whether a lane has the exchange's first batch.
+    /// Whether a lane has received the first batch of the exchange.
     is_open: bool,
     exchange: u64,
-    /// How many rows of results there were.
+    /// How many rows of results came so far.
     delivered: u64,
-    /// How many batches were sent and taken.
+    /// How many batches were sent, and how many of these the guest has taken.
     sent: usize,
     taken: usize,
-    /// The batches that no guest has begun with.
+    /// The batches that were sent and that no guest has begun.
     kept: Vec<MapInput>,
     has_begun: bool,
     unbegun: u32,
-    /// The next of the input.
+    /// The next batch of the input.
     pending: Option<MapInput>,
-    /// Whether the input has ended, and whether the guest was told.
+    /// Whether the input has ended, and whether the guest was told so.
     ended: bool,
     told: bool,
     over: bool,
-    /// Why nothing more is sent. What the guest has sent is still there.
+    /// The reason why nothing more is sent. The messages that the guest has sent are still there.
     dead: Option<LaneError>,
-    /// The results at hand, if the engine has changed them.
+    /// The current results, if the engine has changed them.
     changed: Option<ColumnBuilder>,
     clock: Clock,
     seen: Seen,
@@ -66,7 +68,7 @@ impl<Z: Zygote> fmt::Debug for Iteration<Z> {
     }
 }
 
-/// What a look at the guest's messages gave.
+/// The outcome of a look at the guest's messages.
 enum Taken {
     Nothing,
     /// A message without rows.
@@ -75,7 +77,7 @@ enum Taken {
 }
 
 impl<Z: Zygote> Iteration<Z> {
-    /// A stream through a function of a library, which declares its columns.
+    /// A stream through a function of a library. The function declares the columns of its results.
     ///
     /// # Errors
     /// [`Error::Engine`] if the function takes no stream, or does not declare its results.
@@ -110,10 +112,10 @@ impl<Z: Zygote> Iteration<Z> {
         })
     }
 
-    /// Gives it the next batch of the input.
+    /// Gives the stream the next batch of the input.
     ///
     /// # Panics
-    /// If it did not ask for one.
+    /// If the stream did not ask for a batch.
     pub fn put(&mut self, input: MapInput) {
         assert!(self.pending.is_none() && !self.ended, "a batch that was not asked for");
         self.pending = Some(input);
@@ -124,10 +126,11 @@ impl<Z: Zygote> Iteration<Z> {
         self.ended = true;
     }
 
-    /// The next results, or what it needs for them. After an error it is of no use.
+    /// The next results, or the input that the stream needs for them. After an error the stream
+    /// cannot be used.
     ///
     /// # Errors
-    /// What the function raised, or what became of its lane; see [`Error`].
+    /// The error that the function raised, or how its lane was lost; see [`Error`].
     pub fn next(&mut self, caller: Caller<'_>) -> Result<MapStep<'_>, Error> {
         loop {
             if caller.was_cancelled() {
@@ -150,14 +153,14 @@ impl<Z: Zygote> Iteration<Z> {
         }
         let results = match (&self.changed, &self.lane) {
             (Some(changed), _) => changed.column(&self.returns),
-            // It was read before, to be checked.
+            // The check has read the column already.
             (None, Some(lane)) => batch::column(lane.frame(), &self.returns)?,
             (None, None) => return Ok(MapStep::Done),
         };
         Ok(MapStep::Output(results, 0))
     }
 
-    /// Sends what can be sent.
+    /// Sends all messages that can be sent now.
     fn feed(&mut self, caller: Caller<'_>) -> Result<(), Error> {
         while self.dead.is_none() {
             if !self.is_open {
@@ -181,7 +184,7 @@ impl<Z: Zygote> Iteration<Z> {
         Ok(())
     }
 
-    /// Opens the exchange on a lane, with what was sent on another that had not begun.
+    /// Opens the exchange on a lane. Sends the batches again that an earlier lane has not begun.
     fn open(&mut self, caller: Caller<'_>) -> Result<(), Error> {
         let lane = self.library.pool.check_out(|| caller.should_end())?;
         self.lane = Some(lane.ok_or_else(|| Caller::cancelled(&self.function))?);
@@ -207,14 +210,15 @@ impl<Z: Zygote> Iteration<Z> {
         Ok(())
     }
 
-    /// Sends a batch: the pending one, or one without rows. False if there is no room, or no lane any more.
+    /// Sends the pending batch, or a batch without rows. False if the ring is full, or there is no
+    /// lane any more.
     fn send(&mut self, part: Part) -> Result<bool, Error> {
         let submitting = now();
         let address = Address { function: self.function.index, entry: Entry::Iterate, part };
         let Some(lane) = self.lane.as_mut().filter(|_| self.dead.is_none()) else { return Ok(false) };
         lane.hold();
         if self.sent == self.taken {
-            // Until now its guest may have waited for this.
+            // Until now the guest may have waited for this batch.
             self.seen = Seen::now();
         }
         let submitted = match (&self.pending, part) {
@@ -278,7 +282,8 @@ impl<Z: Zygote> Iteration<Z> {
         self.lost(&LaneError::Corrupt(what))
     }
 
-    /// Takes a batch of results; what is wrong with it if its lane cannot be used any more.
+    /// Takes a batch of results. Returns a description of the fault if the lane cannot be used any
+    /// more.
     fn rows(&mut self, header: &Header) -> Result<Result<Taken, String>, Error> {
         let begun = now();
         let Some(lane) = &self.lane else { return Ok(Ok(Taken::Nothing)) };
@@ -286,14 +291,14 @@ impl<Z: Zygote> Iteration<Z> {
             let rows = header.rows;
             return Ok(Err(format!("a batch of {rows} rows, where {LONGEST_ANSWER} are the most")));
         }
-        // It takes the last, which has no rows, too.
+        // The guest also counts the last batch, which has no rows.
         let taken = if header.row == u32::MAX { 0 } else { header.row as usize };
         if taken > self.sent + usize::from(self.told) {
             return Ok(Err(format!("it has taken {taken} batches, of {}", self.sent)));
         }
         let taken = taken.min(self.sent);
         if header.rows > 0 || taken > self.taken {
-            // A guest that sends nothing but empty batches makes no progress.
+            // A guest that sends only empty batches makes no progress.
             self.seen = Seen::now();
         }
         self.taken = self.taken.max(taken);
@@ -314,7 +319,7 @@ impl<Z: Zygote> Iteration<Z> {
             };
             let unfit =
                 forgiven(&self.function, &column, self.delivered).map_err(|failure| self.raised(failure))?;
-            // A row that is NULL as a whole has no values that could be looked at.
+            // If a row is NULL as a whole, its fields have no values that may be read.
             if column.validity.is_some() || !unfit.is_empty() {
                 let changed = self.changed.insert(ColumnBuilder::new(&self.returns));
                 copied(changed, &column, 0, &unfit).map_err(|error| Error::Engine(error.to_string()))?;
@@ -331,12 +336,12 @@ impl<Z: Zygote> Iteration<Z> {
         Ok(Ok(if header.rows > 0 { Taken::Rows } else { Taken::Progress }))
     }
 
-    /// Gives up a lane that failed. What no guest has begun goes to another one.
+    /// Gives up a lane that failed. Batches that no guest has begun go to another lane.
     fn lose(&mut self, error: &LaneError, caller: Caller<'_>) -> Result<(), Error> {
         let lost = self.lost(error);
         let begun = self.lane.take().is_some_and(|lane| lane.may_have_begun(self.exchange));
         self.function.stats.here().deaths.add(1);
-        // Others may have died with it, or of the same cause.
+        // Other lanes may have died with it, or of the same cause.
         self.library.pool.reap();
         if self.has_begun || begun && self.is_open || self.unbegun == MOST_UNBEGUN || caller.was_cancelled() {
             return Err(lost);
@@ -368,12 +373,12 @@ impl<Z: Zygote> Iteration<Z> {
         }
         let Some(lane) = self.lane.as_mut().filter(|_| self.dead.is_none()) else { return Ok(()) };
         if self.sent == self.taken && !self.told {
-            // Its guest may wait for input.
+            // The guest may be waiting for input.
             self.seen = Seen::now();
         }
         match self.clock.trouble(&mut **lane, &mut self.seen, (self.exchange, MOST_ROWS)) {
             None => Ok(()),
-            // What it has sent before comes first.
+            // The messages that it has sent before come first.
             Some(Trouble::Dead(error)) => {
                 self.dead = Some(error);
                 Ok(())

@@ -1,4 +1,4 @@
-//! What becomes of the batches of a stream that failed, or whose lane is lost.
+//! What happens to the batches of a stream that failed, or whose lane is lost.
 
 use super::map::{Job, Map, Taken};
 use crate::batch::Header;
@@ -14,7 +14,7 @@ use std::collections::VecDeque;
 use std::time::Instant;
 
 impl<Z: Zygote> Map<Z> {
-    /// The function failed with the oldest batch of a worker.
+    /// Handles a failure of the function with the oldest batch of a worker.
     pub(super) fn failed(&mut self, index: usize, header: &Header) -> Result<Taken, Error> {
         let worker = &mut self.workers[index];
         let failure = match failure(header, worker.lane.frame()) {
@@ -30,19 +30,19 @@ impl<Z: Zygote> Map<Z> {
         let row = Some(header.row as usize).filter(|row| *row < MOST_ROWS && !is_set_up);
         let error = self.raised(failure, job.number, row);
         if is_set_up {
-            // The function's options are about batches that were begun.
+            // The function's options apply only to batches that were begun.
             return Err(error);
         }
         self.judge(job, 0, error)?;
         Ok(Taken::Progress)
     }
 
-    /// What becomes of a batch that failed, or was lost with a lane that had begun it.
+    /// Decides what happens to a batch that failed, or that was lost with a lane that had begun it.
     pub(super) fn judge(&mut self, mut job: Job, more: u32, error: Error) -> Result<(), Error> {
         let mut error_policy = self.function.spec.error_policy();
         error_policy.retries += more;
         if job.delivered > 0 && !self.function.spec.deterministic {
-            // Other rows could come.
+            // Another try could give other rows.
             error_policy.retries = 0;
         }
         let stats = self.function.stats.here();
@@ -59,7 +59,7 @@ impl<Z: Zygote> Map<Z> {
         Ok(())
     }
 
-    /// A batch that no guest has begun is sent again, whatever the function's options.
+    /// Sends a batch again that no guest has begun, whatever the function's options say.
     pub(super) fn not_begun(&mut self, mut job: Job, error: Error) -> Result<(), Error> {
         if job.unbegun == MOST_UNBEGUN {
             return Err(error);
@@ -75,7 +75,8 @@ impl<Z: Zygote> Map<Z> {
         self.give_up(index, replied, |map, number, row| map.died(error.to_string(), number, row))
     }
 
-    /// Gives up a lane, with what it had. What it said is known, unless it died: it is late, or has said something wrong.
+    /// Gives up a lane, with its batches. `is_known` says that all its reports have arrived: the
+    /// lane is late, or has reported something wrong, but has not died.
     pub(super) fn give_up(
         &mut self,
         index: usize,
@@ -87,7 +88,7 @@ impl<Z: Zygote> Map<Z> {
         let row = worker.jobs.front().and_then(|(exchange, _)| made(&*worker.lane, *exchange));
         let jobs = std::mem::take(&mut worker.jobs).into_iter();
         if is_known {
-            // What was said is known, and the guest may begin more until it has ended.
+            // All reports are known. The guest may begin more batches until it has ended.
             worker.lane.halt();
         }
         let lane = &worker.lane;
@@ -102,7 +103,7 @@ impl<Z: Zygote> Map<Z> {
         } else {
             self.not_begun(oldest, lost)?;
         }
-        // What was queued behind the oldest is not to blame, unless it may have begun.
+        // The batches behind the oldest one did not cause the loss, unless they may have begun.
         jobs.into_iter().try_for_each(|(begun, job)| {
             if !begun {
                 self.send_again(job);
@@ -132,12 +133,12 @@ impl<Z: Zygote> Map<Z> {
             index += 1;
             let Some((exchange, _)) = worker.jobs.front().filter(|_| worker.dead.is_none()) else { continue };
             if worker.lane.has_news() {
-                // Its guest may wait until what it has sent is taken.
+                // The guest may be waiting until the engine takes its messages.
                 worker.seen = Seen::now();
             }
             match self.clock.trouble(&mut *worker.lane, &mut worker.seen, (*exchange, MOST_ROWS)) {
                 None => {}
-                // What it has sent before comes first.
+                // The messages that it has sent before come first.
                 Some(Trouble::Dead(error)) => worker.dead = Some(error),
                 Some(Trouble::Late(late)) => {
                     index -= 1;
@@ -162,7 +163,7 @@ impl<Z: Zygote> Map<Z> {
     }
 }
 
-/// A row of what the function makes of a batch.
+/// A row of the function's results for a batch.
 fn place(row: Option<usize>) -> Place {
     Place(row.map(|row| Spot::Answered { row: row + 1 }))
 }

@@ -1,16 +1,19 @@
-//! A stream through a function: batches in, any number of batches out for each, over all lanes.
+//! A stream through a function, over all lanes. Each batch that goes in gives any number of
+//! batches.
 //!
-//! Each batch of the input is an exchange of its own. It goes to the lane that has fewest, and no lane has more than
-//! `depth`: a guest finds the next batch in its ring when it is done with one. Results are taken in the order of the input,
-//! or as they come. What nobody takes stays in the rings, where guests wait for room; so a slow consumer slows down the guests, and
-//! then the reader, and memory stays constant.
+//! Each batch of the input is an exchange of its own. It goes to the lane that has the fewest
+//! batches. No lane has more than `depth` batches, so a guest finds the next batch in its ring when
+//! it is done with one. Results are taken in the order of the input, or as they come. Results that
+//! nobody takes stay in the rings, where guests wait for space. So a slow consumer slows down the
+//! guests, and then the reader. Memory stays constant.
 //!
-//! A batch is kept until its last result was taken. If its lane dies, or its function fails and has `retries`, it is sent again,
-//! and as many rows are left out as were delivered.
+//! A batch is kept until its last result was taken. It is sent again if its lane dies, or if its
+//! function fails and has `retries`. Then the rows that were delivered before are left out.
 //!
-//! In order, results are taken from the lane alone that has the batch which is due. So no lane may have a batch behind a
-//! later one, or that lane's guest could wait for room for ever. New batches are later than all others, and a batch that is sent again
-//! goes to a lane that has nothing: one more than there are else, if need be.
+//! For results in order, the engine takes messages only from the lane that has the next due batch.
+//! So no lane may have a batch behind a later one. Otherwise that lane's guest could wait for space
+//! for ever. New batches are later than all others. A batch that is sent again goes to a lane that
+//! has no batches. If no lane is free, the stream takes one lane more.
 
 use crate::batch::{self, BATCH, Column, ColumnBuilder, Encode, FAILURE, Header};
 use crate::call::Caller;
@@ -27,22 +30,22 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Instant;
 
-/// The most rows of a message of a stream's results.
+/// The most rows in a message of a stream's results.
 pub const LONGEST_ANSWER: usize = 65_536;
 
-/// How a stream goes over its lanes.
+/// How a stream uses its lanes.
 #[derive(Debug, Clone, Copy)]
 pub struct MapOptions {
     /// The most lanes at work.
     pub lanes: usize,
-    /// The most batches of a lane.
+    /// The most batches that a lane has at once.
     pub depth: usize,
     /// Whether results come in the order of the input.
     pub ordered: bool,
 }
 
-/// A batch of the input. Its content is one column. It says of which type ([`batch::Plan::types`]), unless the function's signature
-/// does.
+/// A batch of the input. Its content is one column. The content declares its type
+/// ([`batch::Plan::types`]), unless the function's signature does.
 pub struct MapInput {
     /// How many rows it has.
     pub rows: usize,
@@ -56,25 +59,26 @@ impl fmt::Debug for MapInput {
     }
 }
 
-/// What comes next of a stream.
+/// The next step of a stream.
 #[derive(Debug)]
 pub enum MapStep<'a> {
-    /// It can take another batch: [`Map::put`], or [`Map::end`] if there is none.
+    /// The stream can take another batch: call [`Map::put`], or [`Map::end`] if there is none.
     Wants,
-    /// Results: the rows of this column from the given one on, which are STRUCTs of the output's columns.
+    /// Results: the rows of this column from the given row on. Each is a STRUCT of the output's
+    /// columns.
     Output(Column<'a>, usize),
-    /// There are no more.
+    /// There are no more results.
     Done,
 }
 
-/// A batch on its way.
+/// A batch that is not finished.
 pub(super) struct Job {
     /// Its place in the input, from 1.
     pub(super) number: u64,
     pub(super) input: MapInput,
-    /// Rows that were delivered.
+    /// How many rows of its results were delivered.
     pub(super) delivered: u64,
-    /// Rows that this try has to repeat before others come.
+    /// How many rows this try has to repeat before new ones come.
     pub(super) skip: u64,
     /// How often it failed, or was lost with a lane that had begun it.
     pub(super) lost: u32,
@@ -91,33 +95,33 @@ impl Job {
 
 pub(super) struct Worker<L: Lane> {
     pub(super) lane: PooledLane<L>,
-    /// What it works on, the oldest first, with the numbers of the exchanges.
+    /// The batches that it works on, the oldest first, with the numbers of their exchanges.
     pub(super) jobs: VecDeque<(u64, Job)>,
     pub(super) seen: Seen,
-    /// Whether the last batch found no room.
+    /// Whether the last batch did not fit into the ring.
     pub(super) full: bool,
-    /// Why nothing more is sent to it. What it has sent is still there.
+    /// The reason why nothing more is sent to it. The messages that it has sent are still there.
     pub(super) dead: Option<LaneError>,
 }
 
-/// A stream under way. It ends with its lanes when it is dropped.
+/// A running stream. Dropping it ends it, and gives its lanes back.
 pub struct Map<Z: Zygote> {
     pub(super) library: Arc<Library<Z>>,
     pub(super) function: Arc<Function>,
     pub(super) options: MapOptions,
     pub(super) workers: Vec<Worker<Z::Lane>>,
-    /// What is to be sent again, in order.
+    /// Batches that have to be sent again, in order.
     pub(super) again: VecDeque<Job>,
-    /// The next of the input.
+    /// The next batch of the input.
     pub(super) pending: Option<Job>,
-    /// How many the input had.
+    /// How many batches of the input were taken.
     pub(super) taken: u64,
     pub(super) ended: bool,
-    /// The type of the results, when it is known.
+    /// The type of the results, once it is known.
     pub(super) returns: Option<Arc<DataType>>,
-    /// The same as it travels.
+    /// The same type as text, as it is in messages.
     pub(super) text: Option<Arc<str>>,
-    /// The results at hand, if the engine has changed them.
+    /// The current results, if the engine has changed them.
     pub(super) changed: Option<ColumnBuilder>,
     pub(super) clock: Clock,
 }
@@ -128,20 +132,20 @@ impl<Z: Zygote> fmt::Debug for Map<Z> {
     }
 }
 
-/// What a look at all workers' replies gave.
+/// The outcome of a look at all workers' replies.
 enum Collected {
     Nothing,
     Progress,
-    /// Rows: of which worker, and how many of them were delivered before.
+    /// Rows: the index of the worker, and how many of the rows were delivered before.
     Rows(usize, usize),
 }
 
-/// What a look at a worker's replies gave.
+/// The outcome of a look at one worker's replies.
 pub(super) enum Taken {
     Nothing,
-    /// A message without rows, or what ended a batch or a lane.
+    /// A message without rows, or the end of a batch or a lane.
     Progress,
-    /// Rows, of which the first so many were delivered before.
+    /// Rows. This many of the first ones were delivered before.
     Rows(usize),
 }
 
@@ -187,10 +191,10 @@ impl<Z: Zygote> Map<Z> {
         self.returns.as_ref()
     }
 
-    /// Gives it the next batch of the input.
+    /// Gives the stream the next batch of the input.
     ///
     /// # Panics
-    /// If it did not ask for one.
+    /// If the stream did not ask for a batch.
     pub fn put(&mut self, input: MapInput) {
         assert!(self.pending.is_none() && !self.ended, "a batch that was not asked for");
         self.taken += 1;
@@ -203,12 +207,14 @@ impl<Z: Zygote> Map<Z> {
         self.ended = true;
     }
 
-    /// The next results, or what it needs for them. After an error it is of no use.
+    /// The next results, or the input that the stream needs for them. After an error the stream
+    /// cannot be used.
     ///
     /// # Errors
-    /// What the function raised, or what became of its lane, with the number of the batch; see [`Error`].
+    /// The error that the function raised, or how its lane was lost, with the number of the batch;
+    /// see [`Error`].
     pub fn next(&mut self, caller: Caller<'_>) -> Result<MapStep<'_>, Error> {
-        // What many quick batches are waited for is never long enough to look.
+        // The waits of many quick batches are too short to look for a cancellation, so this looks.
         if caller.was_cancelled() {
             return Err(Caller::cancelled(&self.function));
         }
@@ -231,7 +237,8 @@ impl<Z: Zygote> Map<Z> {
         self.output(index, first)
     }
 
-    /// Results that are there, without a wait: for who waits for the input, after [`MapStep::Wants`].
+    /// Results that are there already, without a wait. For a caller that waits for the input after
+    /// [`MapStep::Wants`].
     ///
     /// # Errors
     /// As [`Map::next`].
@@ -254,14 +261,14 @@ impl<Z: Zygote> Map<Z> {
         }
     }
 
-    /// The rows that were taken.
+    /// The rows of the message that was taken last.
     fn output(&self, index: usize, first: usize) -> Result<MapStep<'_>, Error> {
         let (Some(returns), Some(worker)) = (&self.returns, self.workers.get(index)) else {
             return Ok(MapStep::Done);
         };
         let results = match &self.changed {
             Some(changed) => changed.column(returns),
-            // It was read before, to be checked.
+            // The check has read the column already.
             None => batch::column(worker.lane.frame(), returns)?,
         };
         Ok(MapStep::Output(results, first))
@@ -272,8 +279,8 @@ impl<Z: Zygote> Map<Z> {
         self.ended && idle && self.again.is_empty() && self.pending.is_none()
     }
 
-    /// Whether another batch could be sent. Nothing new is sent while what was lost waits: what its lane died of may befall
-    /// the others.
+    /// Whether another batch could be sent. While lost batches wait, no new batch is sent. What
+    /// ended the lane of a lost batch could also end other lanes.
     fn has_room(&self) -> bool {
         self.again.is_empty() && (self.best().is_some() || self.workers.len() < self.options.lanes)
     }
@@ -287,7 +294,7 @@ impl<Z: Zygote> Map<Z> {
         open.min_by_key(|(_, worker)| worker.jobs.len()).map(|(index, _)| index)
     }
 
-    /// Sends what can be sent.
+    /// Sends all batches that can be sent now.
     fn feed(&mut self, caller: Caller<'_>) -> Result<(), Error> {
         let ended = |worker: &Worker<Z::Lane>| worker.jobs.is_empty() && worker.dead.is_some();
         while let Some(index) = self.workers.iter().position(ended) {
@@ -309,7 +316,7 @@ impl<Z: Zygote> Map<Z> {
         if let Some(index) =
             self.workers.iter().position(idle).filter(|_| self.workers.len() > self.options.lanes)
         {
-            // It was one more for what was lost.
+            // This lane was an extra one for a lost batch.
             let worker = self.workers.remove(index);
             self.library.pool.give_back(worker.lane);
         }
@@ -322,7 +329,7 @@ impl<Z: Zygote> Map<Z> {
         if !idle && self.workers.len() < self.options.lanes {
             chosen = match best {
                 None if self.workers.is_empty() => Some(self.add_worker(caller)?),
-                // A lane that is not booted yet is not waited for: others are at work.
+                // The call does not wait for a lane to boot, because other lanes are at work.
                 _ => self.library.pool.try_check_out().map(|lane| self.adopt(lane)).or(best),
             };
         }
@@ -368,7 +375,7 @@ impl<Z: Zygote> Map<Z> {
             Err(LaneError::TooLarge(what)) => return Err(self.died(what, job.number, None)),
             Err(error) => {
                 let lost = self.died(error.to_string(), job.number, None);
-                // What it has sent is taken in its turn.
+                // The messages that it has sent are taken in their order.
                 self.workers[index].dead = Some(error);
                 if self.workers[index].jobs.is_empty() {
                     self.remove(index);
@@ -383,11 +390,11 @@ impl<Z: Zygote> Map<Z> {
     pub(super) fn remove(&mut self, index: usize) {
         drop(self.workers.remove(index));
         self.function.stats.here().deaths.add(1);
-        // Others may have died with it, or of the same cause.
+        // Other lanes may have died with it, or of the same cause.
         self.library.pool.reap();
     }
 
-    /// Has a batch sent before any new one.
+    /// Queues a batch that is sent before any new one.
     pub(super) fn send_again(&mut self, job: Job) {
         let place = self.again.partition_point(|other| other.number < job.number);
         self.again.insert(place, job);
@@ -405,7 +412,7 @@ impl<Z: Zygote> Map<Z> {
         oldest.filter(|(_, number)| before(*number)).map(|(index, _)| index).into_iter().collect()
     }
 
-    /// Takes the first message that there is.
+    /// Takes the first message that is there.
     fn collect(&mut self) -> Result<Collected, Error> {
         for index in self.sources() {
             match self.take(index)? {
@@ -458,7 +465,8 @@ impl<Z: Zygote> Map<Z> {
         }
     }
 
-    /// Takes a batch of results; what is wrong with it if its lane cannot be used any more.
+    /// Takes a batch of results. Returns a description of the fault if the lane cannot be used any
+    /// more.
     fn rows(&mut self, index: usize, header: &Header) -> Result<Result<Taken, String>, Error> {
         let begun = now();
         let worker = &self.workers[index];
@@ -473,7 +481,7 @@ impl<Z: Zygote> Map<Z> {
             Err(malformed) => return Ok(Err(malformed.to_string())),
         };
         match (said, &self.text) {
-            // Nothing came, and the function has not said of which type it would be.
+            // There are no rows, and the function has not declared their type.
             (None, _) if header.rows == 0 && batch::columns(bytes, std::iter::empty()).is_ok() => {}
             (None, Some(_)) if self.function.signature.returns != DataType::Any => {}
             (None, _) => return Ok(Err("results without their types".into())),
@@ -497,10 +505,10 @@ impl<Z: Zygote> Map<Z> {
                 Err(malformed) => return Ok(Err(malformed.to_string())),
             };
             let job = &self.workers[index].jobs[0].1;
-            // Before them were those of this try.
+            // Only rows of this try came before them.
             let unfit = forgiven(&self.function, &column, job.delivered - job.skip)
                 .map_err(|failure| self.raised(failure, number, None))?;
-            // A row that is NULL as a whole has no values that could be looked at.
+            // If a row is NULL as a whole, its fields have no values that may be read.
             if column.validity.is_some() || !unfit.is_empty() {
                 let changed = self.changed.insert(ColumnBuilder::new(returns));
                 copied(changed, &column, 0, &unfit).map_err(|error| Error::Engine(error.to_string()))?;
@@ -546,12 +554,12 @@ impl<Z: Zygote> Drop for Map<Z> {
     }
 }
 
-/// The types of a batch of a stream as text: those of its one column.
+/// The types of a batch of a stream as text: the type of its one column.
 pub fn map_types(table: &DataType) -> String {
     crate::types::signature::types_text(std::slice::from_ref(table))
 }
 
-/// The columns of a batch of a stream by the text of its types; `None` if that is not a table.
+/// The type of a batch of a stream, from the text of its types. `None` if the text is not a table.
 pub fn table_of(types: &str) -> Option<DataType> {
     let table = types.strip_prefix('(')?.strip_suffix(')')?.parse().ok()?;
     matches!(table, DataType::Struct(_)).then_some(table)
