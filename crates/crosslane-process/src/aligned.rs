@@ -1,19 +1,19 @@
-//! A growable buffer that begins at a multiple of eight, as batches need.
+//! A growable buffer that begins at a multiple of eight bytes, as batches need.
 
 use std::collections::TryReserveError;
 
-/// A buffer for one batch after another.
+/// A buffer that holds one batch after another.
 #[derive(Debug, Default)]
 pub struct Aligned {
     words: Vec<u64>,
     length: usize,
 }
 
-/// A buffer that grew beyond this for one batch is not kept for the next.
+/// The most bytes that stay allocated for the next batch.
 const KEEP: usize = 4 << 20;
 
 impl Aligned {
-    /// Makes room for `length` bytes, whose content is left over from before.
+    /// Makes the buffer `length` bytes long. The bytes have the content of earlier batches.
     ///
     /// # Errors
     /// If there is no memory. The buffer is empty then.
@@ -24,8 +24,8 @@ impl Aligned {
         }
         let words = length.div_ceil(8);
         if self.words.len() < words {
-            // What is in the old memory is not needed any more, so both are never held at once.
-            // Small buffers grow in leaps.
+            // The old memory is freed first, so that both are never held at once. Its content is
+            // not needed any more. Small buffers grow to the next power of two.
             self.words = Vec::new();
             self.words.try_reserve_exact(words.next_power_of_two().min(words.max(KEEP / 8)))?;
             self.words.resize(words, 0);
@@ -34,13 +34,13 @@ impl Aligned {
         Ok(&mut bytemuck::cast_slice_mut(&mut self.words)[..length])
     }
 
-    /// Leaves the first bytes, and the memory of the others.
+    /// Shortens the buffer to its first bytes. It keeps the memory of the others.
     pub(crate) fn cut(&mut self, length: usize) {
         debug_assert!(length <= self.length);
         self.length = length;
     }
 
-    /// Adds so many bytes, for which there was room before it was cut, and whose content is left over.
+    /// Adds `more` bytes, which the buffer had before it was cut. They have their old content.
     pub(crate) fn append(&mut self, more: usize) -> &mut [u8] {
         let start = self.length;
         self.length += more;
@@ -52,7 +52,7 @@ impl Aligned {
         &bytemuck::cast_slice(&self.words)[..self.length]
     }
 
-    /// The same, to be written.
+    /// Its bytes, for writing.
     pub fn bytes_mut(&mut self) -> &mut [u8] {
         &mut bytemuck::cast_slice_mut(&mut self.words)[..self.length]
     }

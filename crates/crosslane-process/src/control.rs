@@ -1,4 +1,5 @@
-//! The zygote's control socket: JSON messages behind their length, some with descriptors.
+//! The zygote's control socket. It carries JSON messages with their length in front, and some
+//! descriptors.
 
 use crate::source::Source;
 use crosslane::{Failure, FunctionSpec, TypeNames, shortened};
@@ -15,44 +16,46 @@ use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 
-/// A message of a zygote longer than this is garbage.
+/// The most bytes of a message from a zygote. A longer one is garbage.
 const LONGEST: u32 = 64 << 20;
-/// How much of a message is read at once.
+/// How many bytes of a message are read at once.
 const PIECE: usize = 16 << 10;
-/// How often a wait looks for what else may end it.
+/// How often a wait checks for other reasons to end.
 pub(crate) const GLANCE: Timespec = Timespec { tv_sec: 0, tv_nsec: 10_000_000 };
-/// Descriptors that come with a message.
+/// The most descriptors that come with a message.
 const DESCRIPTORS: usize = 3;
 
-/// What the engine asks a zygote.
+/// A request of the engine to a zygote.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(tag = "op", rename_all = "lowercase")]
 pub enum Request {
     /// Load the library; the first message.
     Load {
-        /// What to load.
+        /// The functions to load.
         source: Source,
-        /// How long it may take. The engine ends a zygote that takes much longer.
+        /// How long the load may take. The engine ends a zygote that takes much longer.
         seconds: f64,
         /// The database's own types.
         #[serde(default, skip_serializing_if = "TypeNames::is_empty")]
         types: TypeNames,
     },
-    /// Make a lane of the three descriptors that come with the message: memory, socket, log.
+    /// Make a lane from the three descriptors that come with the message: memory, socket, log.
     Fork {
         /// The lane's number.
         lane: u64,
         /// How long the guest spins for a call before it sleeps.
         spin_microseconds: u64,
     },
-    /// End the process of a lane that did not greet its engine, which so does not know the process.
+    /// End the process of a lane that did not greet its engine. The engine does not know that
+    /// process.
     Unfork {
         /// The lane's number.
         lane: u64,
     },
 }
 
-/// What a zygote answers, or reports. It sends the functions as JSON, and the engine reads them as what they are.
+/// An answer or a report of a zygote. A zygote sends the functions as any JSON. The engine parses
+/// them as function specifications.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(tag = "op", rename_all = "lowercase")]
 pub enum Report<Functions = serde_json::Value> {
@@ -62,15 +65,15 @@ pub enum Report<Functions = serde_json::Value> {
         functions: Functions,
         /// The guest and its version.
         runtime: String,
-        /// What tells the text of the library's files from any other, such as a SHA-256.
+        /// A hash of the text of the library's files, such as a SHA-256.
         text: Option<String>,
-        /// Whether each lane loads the library itself, which takes as long again.
+        /// Whether each lane loads the library itself, which takes as long as the first load.
         #[serde(default)]
         reloads: bool,
     },
     /// The library cannot be loaded.
     Failed {
-        /// Why.
+        /// The reason.
         failure: Failure,
     },
     /// A lane was made.
@@ -82,7 +85,7 @@ pub enum Report<Functions = serde_json::Value> {
     Unforked {
         /// Its number.
         lane: u64,
-        /// Why.
+        /// The reason.
         message: String,
     },
     /// How a lane ended: an exit code, or the number of a signal.
@@ -94,17 +97,17 @@ pub enum Report<Functions = serde_json::Value> {
         /// The signal.
         signal: Option<i32>,
     },
-    /// The terminal's Ctrl-C reached the zygote.
+    /// A Ctrl-C in the terminal reached the zygote.
     Interrupted {
-        /// When, in nanoseconds of `CLOCK_MONOTONIC`.
+        /// The time, in nanoseconds of `CLOCK_MONOTONIC`.
         at: u64,
     },
 }
 
-/// What the engine hears.
+/// A report as the engine parses it.
 pub(crate) type Answer = Report<Vec<FunctionSpec>>;
 
-/// What tells the files of a library from any others, in whatever order they were read: the `text` of
+/// A hash of a library's files, in whatever order they were read. It is the `text` of
 /// [`Report::Loaded`].
 pub fn text<'a>(files: impl IntoIterator<Item = (&'a [u8], &'a [u8])>) -> String {
     let mut hashes: Vec<u64> = files.into_iter().map(hash).collect();
@@ -113,7 +116,7 @@ pub fn text<'a>(files: impl IntoIterator<Item = (&'a [u8], &'a [u8])>) -> String
     format!("{:016x}", hash(hashes))
 }
 
-/// Of the same program's other processes, too: it has no key.
+/// The hash has no key, so other processes of the same program compute the same one.
 fn hash(value: impl Hash) -> u64 {
     let mut hasher = DefaultHasher::new();
     value.hash(&mut hasher);
@@ -125,13 +128,13 @@ fn hash(value: impl Hash) -> u64 {
 pub struct ControlSocket(UnixStream);
 
 impl ControlSocket {
-    /// The socket that a zygote is started with.
+    /// Wraps the socket that a zygote is started with.
     pub fn new(socket: UnixStream) -> Self {
         Self(socket)
     }
 
-    /// Another handle of the same socket. Each message is sent with one write, so that several threads may
-    /// send.
+    /// Another handle of the same socket. Each message is sent with one write, so several threads
+    /// may send.
     ///
     /// # Errors
     /// If there are no more descriptors.
@@ -183,7 +186,7 @@ impl ControlSocket {
     /// If the engine is gone.
     pub fn send(&self, report: &Report) -> io::Result<()> {
         let framed = match report {
-            // A text may be longer than a message.
+            // The texts of a failure may be longer than a message may be.
             Report::Failed { failure } => framed(&Report::<()>::Failed { failure: failure.bounded() }),
             report => framed(report),
         };
@@ -204,7 +207,8 @@ fn framed(message: &impl Serialize) -> io::Result<Vec<u8>> {
     Ok(framed)
 }
 
-/// Sends a request; `go_on` is asked now and then while the zygote does not read.
+/// Sends a request. While the zygote does not read, `go_on` is asked now and then whether to
+/// continue.
 pub(crate) fn send(
     socket: &UnixStream,
     request: &Request,
@@ -236,18 +240,19 @@ pub(crate) fn send(
     Ok(())
 }
 
-/// The answers of a zygote, in the pieces in which they come: nobody waits for the rest of one.
+/// The answers of a zygote, collected from the pieces in which they come. No thread waits for the
+/// rest of an answer.
 #[derive(Debug, Default)]
 pub(crate) struct Answers {
     bytes: Vec<u8>,
 }
 
-/// Why there are no more answers.
+/// The reason why there are no more answers.
 #[derive(Debug)]
 pub(crate) enum Silence {
     /// The zygote closed its end.
     Ended,
-    /// It wrote what is no answer.
+    /// The zygote wrote bytes that are no answer.
     Garbled(String),
 }
 
@@ -279,7 +284,7 @@ impl Answers {
         let Some(text) = rest.get(..length as usize) else { return Ok(None) };
         let answer =
             serde_json::from_slice(text).map_err(|error| Silence::Garbled(shortened(error.to_string())))?;
-        // Not drained: a long answer would keep its memory.
+        // This does not use `drain`, which would keep the memory of a long answer.
         self.bytes = self.bytes.split_off(4 + length as usize);
         Ok(Some(answer))
     }

@@ -1,9 +1,11 @@
-//! Frames that outgrow a ring: each in a memfd of its own, whose descriptor travels over the socket.
+//! Frames that do not fit into a ring. Each is in a memfd of its own, whose descriptor goes over
+//! the socket.
 //!
-//! The sender writes the memfd, seals it, sends its descriptor, and only then publishes the ring frame that
-//! announces it, so that the receiver of the ring frame finds the descriptor waiting. A descriptor that is
-//! anything else is refused before it is read, because a read may wait for someone. The engine reads with
-//! `pread` into memory of its own, so that nobody can change what was checked.
+//! The sender writes the memfd, seals it, and sends its descriptor. Only then it publishes the ring
+//! frame that announces it. So the receiver of the ring frame finds the descriptor on the socket.
+//! If the descriptor is not such a memfd, it is refused before it is read, because a read of it may
+//! block. The engine reads with `pread` into memory of its own, so that no process can change
+//! checked bytes.
 
 use crate::aligned::Aligned;
 use crosslane::lane::LaneError;
@@ -21,13 +23,14 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 /// The tag of a ring frame that holds the message itself.
 pub(crate) const INLINE: u32 = 0;
-/// The tag of a ring frame that holds only the message's length; the message lies in a memfd whose
-/// descriptor is the next on the socket.
+/// The tag of a ring frame that holds only the message's length. The message is in a memfd, whose
+/// descriptor is the next one on the socket.
 pub(crate) const EXTERNAL: u32 = 1;
 
-/// The file keeps its size: a mapping of it cannot fault.
+/// The file keeps its size, so access to a mapping of it cannot fault.
 const SIZED: SealFlags = SealFlags::SHRINK.union(SealFlags::GROW);
-/// Memory is taken from the system in steps of so many bytes: a signal makes it start a step again.
+/// Memory is allocated in steps of this many bytes, because a signal makes the system begin a step
+/// again.
 const STEP: u64 = 4 << 20;
 
 /// A memfd mapped as a whole.
@@ -69,10 +72,11 @@ impl MappedFile {
 /// Makes a sealed memfd of `length` bytes that `fill` writes.
 ///
 /// # Errors
-/// If the system has no memory for it. It is taken at once: to find it missing while it is written would end the process.
+/// If the system has no memory for it. The memory is allocated at once. If it were missing later,
+/// the write would end the process.
 pub(crate) fn create(length: usize, fill: impl FnOnce(&mut [u8])) -> Result<OwnedFd, Errno> {
     let size = length as u64;
-    // The system sends SIGXFSZ, which ends the process, where it does not admit a file of this size.
+    // If files of this size are not allowed, the system sends SIGXFSZ, which ends the process.
     if rustix::process::getrlimit(Resource::Fsize).current.is_some_and(|most| size > most) {
         return Err(Errno::FBIG);
     }
@@ -86,14 +90,15 @@ pub(crate) fn create(length: usize, fill: impl FnOnce(&mut [u8])) -> Result<Owne
     fill(mapped.bytes_mut());
     drop(mapped);
     match rustix::fs::fcntl_add_seals(&fd, SIZED | SealFlags::WRITE | SealFlags::SEAL) {
-        // A fork that was made meanwhile has a copy of the mapping.
+        // A process that was forked meanwhile has a copy of the mapping.
         Err(Errno::BUSY) => rustix::fs::fcntl_add_seals(&fd, SIZED | SealFlags::SEAL)?,
         sealed => sealed?,
     }
     Ok(fd)
 }
 
-/// Sends a descriptor; with [`SendFlags::DONTWAIT`] it is an error if the receiver has left too many there.
+/// Sends a descriptor. With [`SendFlags::DONTWAIT`], it is an error if too many descriptors wait
+/// for the receiver.
 pub(crate) fn send(socket: BorrowedFd<'_>, fd: BorrowedFd<'_>, flags: SendFlags) -> Result<(), Errno> {
     let fds = [fd];
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
@@ -103,7 +108,7 @@ pub(crate) fn send(socket: BorrowedFd<'_>, fd: BorrowedFd<'_>, flags: SendFlags)
     Ok(())
 }
 
-/// Takes the next descriptor from the socket, which must be there already.
+/// Takes the next descriptor from the socket, which must have arrived already.
 pub(crate) fn receive(socket: BorrowedFd<'_>) -> Result<OwnedFd, Errno> {
     let mut byte = [0];
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(4))];
@@ -119,14 +124,14 @@ pub(crate) fn receive(socket: BorrowedFd<'_>) -> Result<OwnedFd, Errno> {
     first.ok_or(Errno::BADMSG)
 }
 
-/// Closes what may be anything. The last user of a connection that lingers, or of a file whose file system is a
-/// program, waits for the other side.
+/// Closes a descriptor of any kind on a thread of its own. The close may block: for example, for a
+/// connection that lingers, or a file whose file system is a program.
 fn discard(file: OwnedFd) {
-    // Where no thread can be made, the failed attempt closes it.
+    // If no thread can be made, the failed attempt closes it.
     let _ = std::thread::Builder::new().name("crosslane-discard".into()).spawn(move || drop(file));
 }
 
-/// Whether a file is as the protocol says, and what is wrong with it if it is not.
+/// Checks that a file is as the protocol demands. The error says what is wrong with it.
 fn check(file: &OwnedFd, length: u64) -> Result<(), String> {
     let seals = rustix::fs::fcntl_get_seals(file).map_err(|_| "what came with it is no memory file")?;
     if !seals.contains(SIZED) {
@@ -136,14 +141,15 @@ fn check(file: &OwnedFd, length: u64) -> Result<(), String> {
     if stat.st_size as u64 != length {
         return Err(format!("its memory file has {} bytes", stat.st_size));
     }
-    // Holes cost their writer nothing, and their reader memory.
+    // A hole costs its writer no memory, but it costs the reader memory.
     if (stat.st_blocks as u64).saturating_mul(512) < length {
         return Err("its memory file has holes".into());
     }
     Ok(())
 }
 
-/// Copies a whole external frame into memory of our own, if it has at most `largest` bytes; or only its `first` bytes.
+/// Copies an external frame into memory of our own, if it has at most `largest` bytes. Copies only
+/// its `first` bytes if that is given.
 pub(crate) fn read(
     file: OwnedFd,
     length: u64,
@@ -173,9 +179,10 @@ pub(crate) fn read(
     Ok(())
 }
 
-/// Maps an external frame of a sender that is trusted.
+/// Maps an external frame of a trusted sender.
 pub(crate) fn map(file: &OwnedFd, length: u64) -> io::Result<MappedFile> {
     check(file, length).map_err(io::Error::other)?;
-    // Of a file that nobody may write, older kernels make private mappings only. It is the same memory.
+    // If a file is sealed against writes, older kernels only allow private mappings of it. They
+    // show the same memory.
     Ok(MappedFile::map(file.as_fd(), length as usize, ProtFlags::READ, MapFlags::PRIVATE)?)
 }

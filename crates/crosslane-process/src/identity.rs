@@ -1,9 +1,10 @@
-//! Who is at the other end of a lane.
+//! Finds the process at the other end of a lane.
 //!
-//! The engine ends a lane by ending its process, and so must not be told by a guest which process that is: a wrong
-//! number would end a stranger. The guest greets the engine on its lane's socket, the kernel says who sent the
-//! greeting (`SCM_CREDENTIALS`, translated into the engine's pid namespace), and the engine takes a descriptor of that
-//! process if it descends from the zygote that it started. Signals go through the descriptor.
+//! The engine ends a lane by ending its process. So it must not trust a guest to name that process:
+//! a wrong number would end an unrelated process. The guest greets the engine on its lane's socket.
+//! The kernel reports the sender of the greeting (`SCM_CREDENTIALS`, translated into the engine's
+//! pid namespace). The engine takes a descriptor of that process if it descends from the zygote
+//! that the engine started. Signals go through the descriptor.
 
 use crate::poll::is_ready;
 use rustix::event::{PollFd, PollFlags};
@@ -13,37 +14,39 @@ use rustix::process::{Pid, PidfdFlags};
 use std::mem::{MaybeUninit, size_of};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
-/// What a guest sends first: the second if it writes its stack when it gets SIGQUIT.
+/// The first message of a guest. It is the second of these if the guest writes its stack on
+/// SIGQUIT.
 const GREETINGS: [&[u8]; 2] = [b"h", b"s"];
-/// A zygote may have been started through so many programs (wrappers, sandboxes) that wait for it.
+/// The most processes between a lane and the zygote's process. A zygote may have been started
+/// through programs that wait for it, such as wrappers and sandboxes.
 const GENERATIONS: usize = 16;
-/// Sends a signal to the group that a process leads; from Linux 6.9 on.
+/// Sends a signal to the group that a process leads. From Linux 6.9 on.
 const PIDFD_SIGNAL_PROCESS_GROUP: libc::c_uint = 1 << 2;
 
-/// A process, held so that its number cannot come to mean another one.
+/// A process. While the descriptor is open, its number means no other process.
 #[derive(Debug)]
 pub(crate) struct Process {
     pub(crate) pid: i32,
     descriptor: OwnedFd,
-    /// Whether it writes its stack when it gets SIGQUIT.
+    /// Whether the process writes its stack when it gets SIGQUIT.
     pub(crate) tells_stack: bool,
 }
 
 impl Process {
-    /// A process by its number, which must come from the kernel.
+    /// Opens a process by its number, which must come from the kernel.
     pub(crate) fn open(pid: i32) -> Result<Self, Errno> {
         let raw = Pid::from_raw(pid).filter(|_| pid > 0).ok_or(Errno::SRCH)?;
         let descriptor = rustix::process::pidfd_open(raw, PidfdFlags::empty())?;
         Ok(Self { pid, descriptor, tells_stack: false })
     }
 
-    /// The process with this number, if it lives and descends from `ancestor`.
+    /// Opens the process with this number, if it lives and descends from `ancestor`.
     pub(crate) fn below(pid: i32, ancestor: i32) -> Result<Self, Errno> {
         if pid <= 1 || pid == std::process::id() as i32 {
             return Err(Errno::PERM);
         }
         let process = Self::open(pid)?;
-        // While the descriptor shows it alive, what /proc says of the number is said of it.
+        // As long as the descriptor shows it alive, /proc describes this process under its number.
         let descends = descends(pid, ancestor);
         if process.has_ended() {
             return Err(Errno::SRCH);
@@ -51,12 +54,13 @@ impl Process {
         if descends { Ok(process) } else { Err(Errno::PERM) }
     }
 
-    /// Whether it has ended (it may not have been reaped yet).
+    /// Whether the process has ended. It may not have been reaped yet.
     pub(crate) fn has_ended(&self) -> bool {
         is_ready(&mut [PollFd::new(&self.descriptor, PollFlags::IN)])
     }
 
-    /// Kills it and the process group that it leads, also what is left of that after its own end.
+    /// Kills the process and the process group that it leads. This also kills the rest of the group
+    /// after the process has ended.
     pub(crate) fn kill(&self) {
         // SAFETY: the call takes numbers and a null pointer.
         let sent = unsafe {
@@ -71,8 +75,7 @@ impl Process {
         let too_old = sent != 0 && std::io::Error::last_os_error().raw_os_error() == Some(libc::EINVAL);
         // SAFETY: getpgid takes a number.
         if too_old && unsafe { libc::getpgid(self.pid) } == self.pid && !self.has_ended() {
-            // It lives, so the number is still its own, and so is the group of that number.
-            // SAFETY: kill takes numbers.
+            // The process lives, so the number is still its own, and the group of that number too.
             unsafe { libc::kill(-self.pid, libc::SIGKILL) };
         }
         let _ = rustix::process::pidfd_send_signal(&self.descriptor, rustix::process::Signal::KILL);
@@ -85,21 +88,23 @@ impl AsFd for Process {
     }
 }
 
-/// The guest's part: its first message.
+/// Sends the guest's first message.
 pub(crate) fn greet(socket: BorrowedFd<'_>, tells_stack: bool) -> Result<(), Errno> {
     rustix::net::send(socket, GREETINGS[usize::from(tells_stack)], SendFlags::NOSIGNAL).map(drop)
 }
 
-/// Makes the kernel say who sends what arrives on the socket. Before the other end is given away.
+/// Makes the kernel report the sender of each message on the socket. Must be called before the
+/// other end is given away.
 pub(crate) fn expect(socket: BorrowedFd<'_>) -> Result<(), Errno> {
     sockopt::set_socket_passcred(socket, true)
 }
 
-/// Takes the greeting: the number of the process that sent it, and whether that tells its stack. [`Errno::AGAIN`] if it has not come.
+/// Takes the greeting. Returns the number of the process that sent it, and whether that process
+/// writes its stack. [`Errno::AGAIN`] if no greeting has come.
 pub(crate) fn sender(socket: BorrowedFd<'_>) -> Result<(i32, bool), Errno> {
     let mut byte = [0u8; 2];
     let mut part = libc::iovec { iov_base: byte.as_mut_ptr().cast(), iov_len: byte.len() };
-    // Aligned as the kernel's headers are, with more room than credentials take.
+    // The alignment is that of the kernel's headers, and the size is more than credentials need.
     let mut space = [MaybeUninit::<u64>::uninit(); 16];
     // SAFETY: the struct is plain data; the pointers in it are valid for the call.
     let (received, message) = unsafe {
@@ -126,7 +131,7 @@ pub(crate) fn sender(socket: BorrowedFd<'_>) -> Result<(i32, bool), Errno> {
                     pid = Some(data.cast::<libc::ucred>().read_unaligned().pid);
                 }
                 (libc::SOL_SOCKET, libc::SCM_RIGHTS) => {
-                    // Nobody asked for descriptors.
+                    // The engine expects no descriptors here.
                     for index in 0..length / size_of::<i32>() {
                         libc::close(data.cast::<i32>().add(index).read_unaligned());
                     }
@@ -136,7 +141,7 @@ pub(crate) fn sender(socket: BorrowedFd<'_>) -> Result<(i32, bool), Errno> {
             part = libc::CMSG_NXTHDR(&message, part);
         }
     }
-    // Descriptors of large frames come without the sender's name.
+    // The descriptors of large frames come without credentials.
     sockopt::set_socket_passcred(socket, false)?;
     match pid {
         _ if received == 0 => Err(Errno::CONNRESET),
@@ -149,7 +154,7 @@ pub(crate) fn sender(socket: BorrowedFd<'_>) -> Result<(i32, bool), Errno> {
     }
 }
 
-/// The lane's process, if the greeting came from one that the zygote made.
+/// The lane's process, if the greeting came from a process that the zygote made.
 pub(crate) fn lane_of(zygote: i32, (sender, tells_stack): (i32, bool)) -> Result<Process, Errno> {
     let process = if sender == zygote { Process::open(zygote) } else { Process::below(sender, zygote) };
     Ok(Process { tells_stack, ..process? })

@@ -1,4 +1,5 @@
-//! Process lanes: a guest in a process of its own behind two rings in shared memory.
+//! Process lanes: a guest runs in a process of its own, and two rings in shared memory connect it
+//! to the engine.
 //!
 //! | who | what |
 //! |---|---|
@@ -6,10 +7,10 @@
 //! | zygote | loads the library once, forks a child per lane, reaps the children and reports how they ended |
 //! | lane | the child: [`guest::GuestLane`] takes calls from the ring and answers them |
 //!
-//! Beside its memory a lane has a socket pair (`SOCK_SEQPACKET`): it carries descriptors of memory
-//! for frames that outgrow the ring, and its end tells the guest that the engine is gone. What a
-//! lane prints goes through a pipe to the [`warden`], which writes it to the log.
-//! `docs/protocol.md` describes the messages precisely enough to write another guest from.
+//! In addition to its memory, a lane has a socket pair (`SOCK_SEQPACKET`). The socket carries
+//! descriptors of memory for frames that do not fit into the ring. Its end tells the guest that the
+//! engine is gone. The output of a lane goes through a pipe to the [`warden`], which writes it to
+//! the log.
 
 mod aligned;
 pub mod control;

@@ -1,9 +1,10 @@
-//! The memory limit of a function, as far as the kernel enforces it: beyond it allocations fail, which guests
-//! turn into their MemoryError. What the kernel does not count is the engine's matter (`memory.rs`).
+//! The part of a function's memory limit that the kernel enforces. Beyond the limit, allocations
+//! fail, and guests turn this into their MemoryError. The engine checks the memory that the kernel
+//! does not count (`memory.rs`).
 
 use std::fs;
 
-/// The soft limit on private writable memory, raised to "none" again when dropped.
+/// The soft limit on private writable memory. Dropping it restores the earlier limit.
 #[derive(Debug)]
 pub struct MemoryLimit(libc::rlimit);
 
@@ -13,7 +14,7 @@ impl MemoryLimit {
         Self::up_to(data_size()?.saturating_add(bytes))
     }
 
-    /// Lets the process have at most so many bytes, of those that [`data_size`] counts.
+    /// Lets the process have at most this many bytes, as [`data_size`] counts them.
     pub fn up_to(bytes: u64) -> Option<Self> {
         let mut old = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
         // SAFETY: `old` is a valid place for the result.
@@ -38,7 +39,8 @@ impl Drop for MemoryLimit {
     }
 }
 
-/// Private writable bytes of this process: the sixth number of statm counts data and stack pages.
+/// The private writable bytes of this process. The sixth number of statm counts data and stack
+/// pages.
 #[must_use]
 pub fn data_size() -> Option<u64> {
     let statm = fs::read_to_string("/proc/self/statm").ok()?;

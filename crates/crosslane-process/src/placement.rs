@@ -1,37 +1,44 @@
-//! Brings the two sides of a lane to one processor while processors are scarce.
+//! Brings both sides of a lane to one processor while processors are scarce.
 //!
-//! As long as there is a processor for each side, they are best apart: they work at the same time, and the kernel sees to it.
-//! With as many engine threads as processors there is one for each pair. A pair that has one to itself hands over by
-//! yielding, and what is handed over is in the caches. But the kernel may put a guest beside the engine thread of another
-//! lane: then a yield runs a stranger, each handover wakes a thread of another processor by an interrupt, and batches move from
-//! cache to cache. The kernel finds this state balanced, and leaves it so for seconds.
+//! As long as there is a processor for each side, the sides should be apart. They work at the same
+//! time, and the kernel places them.
 //!
-//! Each side therefore tells where it runs. One that has met [`STREAK`] batches in a row from another processor, in a short
-//! time, and had to share its own with strangers meanwhile, moves to the other side's. The guest moves first. The engine's
-//! thread moves only to a guest that shares its processor with nobody, after twice as many batches, so that the two do not change
-//! places. A moved thread may run anywhere again at once: the kernel goes on to balance.
+//! If there are as many engine threads as processors, there is one processor for each pair. A pair
+//! that has a processor to itself hands over by yielding, and the data stays in the caches. But the
+//! kernel may put a guest on the same processor as the engine thread of another lane. Then a yield
+//! runs an unrelated thread. Each handover wakes a thread of another processor by an interrupt, and
+//! batches move from cache to cache. The kernel regards this state as balanced, and leaves it so
+//! for seconds.
 //!
-//! What the other side tells is a hint. If it lies, this side moves at most once in [`STREAK`] batches, and only to where the
-//! kernel may put it anyway.
+//! Each side therefore reports on which processor it runs. A side moves to the other side's
+//! processor if two things are true. It has received [`STREAK`] batches in a row from another
+//! processor in a short time. And it has shared its own processor with unrelated threads meanwhile.
+//!
+//! The guest moves first. The engine's thread moves only to a guest that shares its processor with
+//! no other thread, and after twice as many batches. So both sides do not change places. A moved
+//! thread may run on any processor again at once, so the kernel can go on balancing.
+//!
+//! The other side's report is only a hint. If it is false, this side moves at most once in
+//! [`STREAK`] batches. It moves only to a processor on which the kernel may put it anyway.
 
 use crosslane_ring::{Location, Locations};
 use rustix::thread::{CpuSet, sched_getaffinity, sched_getcpu, sched_setaffinity};
 use std::thread::{self, ThreadId};
 use std::time::{Duration, Instant};
 
-/// After so many batches from elsewhere the guest's side moves.
+/// After this many batches from another processor, the guest's side moves.
 const STREAK: u32 = 8;
-/// Batches that take longer each gain nothing: a handover takes microseconds.
+/// If a batch takes longer than this, a move gains nothing: a handover takes microseconds.
 const BATCH: Duration = Duration::from_micros(500);
 
-/// Which side of a lane.
+/// One side of a lane.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Side {
     Engine,
     Guest,
 }
 
-/// How one side of a lane decides where it runs.
+/// Decides for one side of a lane on which processor it runs.
 #[derive(Debug)]
 pub(crate) struct Placement {
     side: Side,
@@ -39,9 +46,9 @@ pub(crate) struct Placement {
     streak: u32,
     /// When the streak began.
     begun: Instant,
-    /// How often this side's thread had been preempted then.
+    /// How often this side's thread had been preempted when the streak began.
     preempted: i64,
-    /// Which thread that was: an engine lends a lane to one thread after the other.
+    /// The thread of this streak. An engine lends a lane to one thread after the other.
     thread: ThreadId,
 }
 
@@ -50,7 +57,7 @@ impl Placement {
         Self { side, streak: 0, begun: Instant::now(), preempted: 0, thread: thread::current().id() }
     }
 
-    /// To be called for each batch that came, by the thread that works with this side.
+    /// The thread of this side calls this for each batch that it receives.
     pub(crate) fn met(&mut self, locations: &Locations) {
         let processor = sched_getcpu() as u32;
         let other = locations.other().filter(|other| other.processor != processor);
@@ -65,7 +72,8 @@ impl Placement {
         }
     }
 
-    /// Counts a batch from another processor. At the end of a streak: whether strangers ran in between.
+    /// Counts a batch from another processor. At the end of a streak, returns whether unrelated
+    /// threads ran meanwhile.
     fn apart(&mut self, now: impl Fn() -> Instant, preemptions: impl Fn() -> i64) -> Option<bool> {
         let thread = thread::current().id();
         if self.streak == 0 || self.thread != thread {
@@ -88,7 +96,7 @@ impl Placement {
     }
 }
 
-/// Moves this thread to a processor on which it may run, and leaves it free to be moved away again.
+/// Moves this thread to a processor on which it may run. The kernel may move it away again.
 fn visit(processor: u32) {
     let Ok(allowed) = sched_getaffinity(None) else { return };
     let processor = processor as usize;
@@ -102,19 +110,20 @@ fn visit(processor: u32) {
     }
 }
 
-/// Lets this thread run where it was allowed to. The kernel remembers a mask that was asked for, and keeps to it when there
-/// are more processors later, so the mask is asked for only if the thread had one.
+/// Lets this thread run on all processors that it was allowed to use. The kernel remembers a mask
+/// that was set, and keeps to it when more processors appear later. So the mask is set only if the
+/// thread had one before.
 fn leave_free(allowed: &CpuSet) {
     let mut all = CpuSet::new();
     (0..CpuSet::MAX_CPU).for_each(|processor| all.set(processor));
     let free = sched_setaffinity(None, &all).and_then(|()| sched_getaffinity(None));
     if free.as_ref() != Ok(allowed) {
-        // If that is refused, none of these processors is there any more, and the thread keeps the others.
+        // If this fails, none of these processors exists any more, and the thread keeps the others.
         let _ = sched_setaffinity(None, allowed);
     }
 }
 
-/// How often this thread was preempted, or yielded to another.
+/// How often this thread was preempted, or yielded to another one.
 fn preemptions() -> i64 {
     // SAFETY: all zeros are a valid rusage.
     let mut usage: libc::rusage = unsafe { std::mem::zeroed() };
@@ -128,7 +137,8 @@ mod tests {
     use super::*;
     use std::cell::Cell;
 
-    /// What a streak says in which each batch took so long and had so many preemptions; `None` if it has not ended.
+    /// The result of a streak in which each batch has this duration and this many preemptions.
+    /// `None` if the streak has not ended.
     fn streak(placement: &mut Placement, batches: u32, took: Duration, preempted: f64) -> Option<bool> {
         let begun = Instant::now();
         let at = Cell::new(0);
@@ -190,7 +200,7 @@ mod tests {
         let guest = unsafe { crosslane_ring::Ends::open(memory) }.unwrap();
         assert_eq!(guest.locations.other(), None, "the engine has not told yet");
         std::thread::spawn(move || {
-            // On one processor, this thread stays there.
+            // This keeps the thread on one processor.
             let here = sched_getcpu();
             let mut only = CpuSet::new();
             only.set(here);
@@ -235,7 +245,7 @@ mod tests {
                 assert!(came, "it never came to processor {processor}");
                 assert_eq!(sched_getaffinity(None).unwrap(), allowed);
             }
-            // What a lying side may tell.
+            // A side may report such false numbers.
             let (last, unknown) = (CpuSet::MAX_CPU as u32 - 1, u32::MAX - 1);
             [last, CpuSet::MAX_CPU as u32, unknown].into_iter().for_each(visit);
             assert_eq!(sched_getaffinity(None).unwrap(), allowed);

@@ -1,9 +1,9 @@
-//! Looks at descriptors without a wait.
+//! Checks descriptors without a wait.
 
 use rustix::event::{PollFd, Timespec};
 use rustix::io::retry_on_intr;
 
-/// Whether one of the descriptors is ready now. A signal that interrupts the look does not count.
+/// Whether one of the descriptors is ready now. If a signal interrupts the check, it is repeated.
 pub(crate) fn is_ready(fds: &mut [PollFd<'_>]) -> bool {
     let now = Timespec { tv_sec: 0, tv_nsec: 0 };
     retry_on_intr(|| rustix::event::poll(fds, Some(&now))) != Ok(0)
@@ -40,7 +40,8 @@ mod tests {
             });
             let now = Timespec { tv_sec: 0, tv_nsec: 0 };
             let (mut interrupted, mut ready) = (0, 0);
-            // Signals come when they come: until they have interrupted enough of the same looks.
+            // Signals come at any time, so this repeats until they have interrupted enough of the
+            // same calls.
             while interrupted < 100 {
                 let mut fds = [PollFd::new(&silent, PollFlags::IN)];
                 interrupted += u32::from(rustix::event::poll(&mut fds, Some(&now)) == Err(Errno::INTR));

@@ -1,4 +1,4 @@
-//! Where the functions of a library come from.
+//! The origin of a library's functions.
 
 use crosslane::{Error, Failure};
 use rustix::fs::MemfdFlags;
@@ -7,7 +7,7 @@ use std::fs::File;
 use std::io::{self, Seek, Write};
 use std::path::PathBuf;
 
-/// Where the functions of a library come from.
+/// The origin of a library's functions.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "lowercase")]
 pub enum Source {
@@ -16,19 +16,20 @@ pub enum Source {
         /// The absolute path.
         path: PathBuf,
     },
-    /// Functions of the engine's own process, called on threads of it.
+    /// Functions of the engine's own process, which run on its threads.
     Thread {
-        /// What to call the library.
+        /// The name of the library.
         name: String,
     },
-    /// Functions that the host program serialised (for Python: by cloudpickle).
+    /// Functions that the host program has serialised (for Python, by cloudpickle).
     Pickle {
-        /// What to call the library.
+        /// The name of the library.
         name: String,
-        /// The serialised functions; sent one behind the other in a memory file.
+        /// The serialised functions. They are sent one after the other in a memory file.
         #[serde(skip)]
         pickles: Vec<Vec<u8>>,
-        /// Whether calls name the functions, as SQL does. Otherwise any of them may have the same name.
+        /// Whether calls name the functions, as SQL does. If not, several functions may have the
+        /// same name.
         #[serde(skip)]
         by_name: bool,
     },
@@ -43,7 +44,8 @@ impl Source {
         }
     }
 
-    /// Refuses a file whose path is no text. Messages, settings and SQL are text, so no guest can be told of such a file.
+    /// Refuses a file whose path is not UTF-8. Messages, settings and SQL are text, so no guest can
+    /// be told the path of such a file.
     pub(crate) fn check(&self) -> Result<(), Error> {
         match self {
             Source::File { path } if path.to_str().is_none() => Err(Error::Load {
@@ -58,7 +60,7 @@ impl Source {
         }
     }
 
-    /// The serialised functions, to be read from their beginning.
+    /// A memory file with the serialised functions, positioned at its beginning.
     pub(crate) fn memory(&self) -> io::Result<Option<File>> {
         let Source::Pickle { pickles, .. } = self else { return Ok(None) };
         let mut file = File::from(rustix::fs::memfd_create("crosslane-functions", MemfdFlags::CLOEXEC)?);

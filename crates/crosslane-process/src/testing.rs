@@ -1,4 +1,5 @@
-//! Lanes without a process: for the tests of both ends, and for a guest that writes what a fuzzer says.
+//! Lanes without a process, for the tests of both ends, and for a guest that writes the bytes of a
+//! fuzzer.
 
 use crate::external::{self, EXTERNAL};
 use crate::guest::{Call, GuestLane, Mishaps, Next};
@@ -19,11 +20,11 @@ use std::thread;
 use std::time::Duration;
 
 const RING: usize = 8192;
-/// Where the reply ring's header begins: behind the control page and the request ring.
+/// The offset of the reply ring's header, after the control page and the request ring.
 const REPLIES: usize = 4096 + 256 + RING;
 const REGION: usize = REPLIES + 256 + RING;
 
-/// The types of the results that the fuzzer garbles.
+/// The types of the results that the fuzzer corrupts.
 pub const TYPES: [&str; 12] = [
     "BIGINT",
     "BOOLEAN",
@@ -39,12 +40,12 @@ pub const TYPES: [&str; 12] = [
     "STRUCT(a INTEGER[2][])[]",
 ];
 
-/// A valid reply of three rows (the second is NULL) to the first call, in a type.
+/// A valid reply of three rows to the first call, in a type. The second row is NULL.
 pub fn valid_reply(data_type: &DataType) -> Vec<u8> {
     long_reply(data_type, 3)
 }
 
-/// The same of so many rows.
+/// The same with this many rows.
 pub fn long_reply(data_type: &DataType, rows: u32) -> Vec<u8> {
     let mut column = ColumnBuilder::new(data_type);
     for row in 0..rows {
@@ -77,7 +78,7 @@ fn put(column: &mut ColumnBuilder, data_type: &DataType) {
     }
 }
 
-/// What both ends of a lane are made of: the memory of the engine and of the guest, and their sockets.
+/// The parts of both ends of a lane: the memory of the engine and of the guest, and their sockets.
 ///
 /// # Panics
 /// If the system has no memory or descriptors.
@@ -87,14 +88,14 @@ fn parts(ring: usize) -> ((Ends, OwnedFd), (OwnedFd, OwnedFd)) {
     (Ends::create(ring).expect("memory"), sockets.expect("sockets"))
 }
 
-/// An engine's end of a lane into this very process, whose batches may have so many bytes.
+/// An engine's end of a lane to this process. `largest` is the most bytes of its batches.
 fn engine_end(ends: Ends, socket: OwnedFd, largest: usize) -> ProcessLane {
     let process = Process::open(std::process::id() as i32).expect("a descriptor of this process");
     let options = LaneOptions { spin: Duration::ZERO, largest, stuck: Stuck::default() };
     ProcessLane::new(ends, socket, Arc::new(process), LaneRecord::new(1, Weak::new()), Home::Here, options)
 }
 
-/// Answers calls until there is no room for another answer, however small: the engine takes none.
+/// Answers calls until the smallest answer does not fit, because the engine takes none.
 ///
 /// # Panics
 /// If the rings are too large for the calls that may be in flight.
@@ -112,7 +113,7 @@ pub fn fill(engine: &mut ProcessLane, guest: &mut GuestLane) {
     }
 }
 
-/// Both ends of a lane with rings of so many bytes.
+/// Both ends of a lane with rings of this many bytes.
 ///
 /// # Panics
 /// If the system has no memory or descriptors.
@@ -126,7 +127,8 @@ pub fn both_ends(ring: usize) -> (ProcessLane, GuestLane) {
     (engine_end(ends, socket, usize::MAX), guest)
 }
 
-/// What a guest does about the first batch of an exchange, on the lane with this number (from 1). `false` if its thread is to end.
+/// The guest's function for the first batch of an exchange, on the lane with this number (from 1).
+/// It returns `false` if the guest's thread has to end.
 pub type Guest = dyn Fn(u64, &mut GuestLane, Call) -> bool + Send + Sync;
 
 /// Makes lanes whose guests are threads of this process.
@@ -139,7 +141,7 @@ pub struct Guests {
 }
 
 impl Guests {
-    /// Lanes with rings of so many bytes.
+    /// Lanes with rings of this many bytes.
     pub fn new(
         ring: usize,
         guest: impl Fn(u64, &mut GuestLane, Call) -> bool + Send + Sync + 'static,
@@ -147,15 +149,15 @@ impl Guests {
         Self { guest: Arc::new(guest), ring, booted: 0, most: u64::MAX }
     }
 
-    /// The same, but so many lanes at most.
+    /// The same, with a limit on the number of lanes.
     pub fn at_most(self, most: u64) -> Self {
         Self { most, ..self }
     }
 
-    /// A pool that keeps so many lanes, for long.
+    /// A pool that keeps this many lanes for a long time.
     ///
     /// # Panics
-    /// If there is no thread for it.
+    /// If its thread cannot be made.
     pub fn pool(self, warm: usize) -> Pool<Self> {
         let options = PoolOptions { warm, idle_timeout: Duration::from_secs(600) };
         Pool::start(options, move |_| Ok((self, ()))).expect("a thread").0
@@ -185,23 +187,25 @@ impl Zygote for Guests {
     }
 }
 
-/// An engine's end of a lane, and the bare rings of a guest that keeps no promise.
+/// An engine's end of a lane, and the bare rings of a guest that breaks the protocol.
 ///
 /// # Panics
 /// If the system has no memory or descriptors.
 pub fn raw_ends(ring: usize) -> (ProcessLane, Ends) {
     let ((ends, memory), (socket, guest_socket)) = parts(ring);
-    // The guest's socket stays open, as that of a living guest.
+    // The guest's socket stays open, as for a living guest.
     std::mem::forget(guest_socket);
     // SAFETY: the memory is new, and this is its only guest.
     let guest = unsafe { Ends::open(memory) }.expect("the same memory");
     (engine_end(ends, socket, usize::MAX), guest)
 }
 
-/// Lets a guest answer with garbage what was opened as the second byte says, and reads the answer as the engine does.
+/// Sends an engine the garbage answer of a guest, and reads the answer as the engine does.
 ///
-/// The first byte picks the type. Bit 5 of the second says whether the reply is taken in one step or two. If the second is even, the rest is one frame in a sound ring; else
-/// it overwrites the ring itself: its positions first, then its data.
+/// The first byte selects the type. The second byte selects the open exchange, as `opened` reads
+/// it. Its bit 5 says whether the reply is taken in one step or two. If the second byte is even,
+/// the remaining bytes are one frame in a valid ring. Otherwise they overwrite the ring itself:
+/// first its positions, then its data.
 ///
 /// # Panics
 /// If the engine's side panics, which is what the fuzzer looks for, or the system has no memory.
@@ -228,15 +232,16 @@ pub fn garbage_reply(input: &[u8]) {
             Ok(Some(_)) => {
                 let _ = batch::failure_text(lane.frame());
             }
-            // It may have been thrown away, with more behind it.
+            // The message may have been thrown away, and more messages may follow.
             Ok(None) if mode & 0x80 != 0 => {}
             Ok(None) | Err(_) => break,
         }
     }
 }
 
-/// Takes the replies of a guest that writes now one and now the other of two frames into its ring, from byte `start` on, also
-/// while they are taken. `next` is told whether all values of a reply fit, and says whether there is to be another.
+/// Takes the replies of a guest that writes one of two frames into its ring in turn, from byte
+/// `start` on. The guest also writes while the replies are taken. `next` gets whether all values of
+/// a reply fit, and returns whether another reply follows.
 ///
 /// # Panics
 /// If the engine's side panics, or the system has no memory.
@@ -255,7 +260,7 @@ pub fn changing_replies(
         scope.spawn(|| {
             while !stop.load(Relaxed) {
                 for frame in frames {
-                    // Behind the header of the ring, and the word of its first frame.
+                    // This is after the header of the ring, and the word of its first frame.
                     overwrite(&fd, 256 + 8 + start, &frame[start..]);
                 }
             }
@@ -276,7 +281,8 @@ pub fn changing_replies(
     });
 }
 
-/// Reads results as the engine does. Whether all their values fit; `None` if they are malformed.
+/// Reads results as the engine does. Returns whether all their values fit. `None` if they are
+/// malformed.
 fn read_results(lane: &mut ProcessLane, data_type: &DataType) -> Option<bool> {
     let check = |column: &Column<'_>| {
         let unfit = crosslane::values::unfit(column);
@@ -301,8 +307,8 @@ fn read_results(lane: &mut ProcessLane, data_type: &DataType) -> Option<bool> {
     check(&batch::column(lane.frame(), data_type).ok()?)
 }
 
-/// Whether the engine takes this frame as the first reply to what it has opened, as [`garbage_reply`] opens it; `None` if it
-/// throws the reply away, because nobody wants it any more.
+/// Whether the engine takes this frame as the first reply to the exchange that [`garbage_reply`]
+/// opens. `None` if it throws the reply away, because nobody wants it any more.
 ///
 /// # Panics
 /// If the system has no memory or descriptors.
@@ -319,7 +325,8 @@ pub fn replied(frame: &[u8], mode: u8) -> Option<bool> {
     }
 }
 
-/// A lane with something in flight: bit 6 says that it is no call, but a scan; bit 7, that it is cancelled.
+/// A lane with an exchange in flight. Bit 6 selects a scan instead of a call. Bit 7 says that the
+/// exchange is cancelled.
 fn opened(mut lane: ProcessLane, mode: u8) -> ProcessLane {
     let entry = if mode & 0x40 == 0 { Entry::Call } else { Entry::Scan };
     let address = Address { function: 0, entry, part: Part::Whole };
@@ -330,8 +337,8 @@ fn opened(mut lane: ProcessLane, mode: u8) -> ProcessLane {
     lane
 }
 
-/// What an engine with this `largest_batch` says to a guest that answers a call with the announcement of a large reply of
-/// `length` bytes, in `file`.
+/// The engine's result for a guest that answers a call with the announcement of a large reply of
+/// `length` bytes, in `file`. The engine has this `largest_batch`.
 ///
 /// # Panics
 /// If the system has no memory or descriptors.
@@ -352,7 +359,7 @@ pub fn announced_reply(
     (lane, reply)
 }
 
-/// Writes over the reply ring, from a place in its header on.
+/// Overwrites the reply ring, from an offset in its header on.
 fn overwrite(fd: &OwnedFd, at: usize, garbage: &[u8]) {
     // SAFETY: a new mapping of the whole region, written within its bounds, as a guest may do it at any time.
     unsafe {
@@ -366,8 +373,8 @@ fn overwrite(fd: &OwnedFd, at: usize, garbage: &[u8]) {
     }
 }
 
-/// Touches every value. `fits` says whether a row should hold a value of its type, as none of a row that was refused
-/// has to, nor what lies below a NULL.
+/// Reads each value. `fits` says whether a row should hold a value of its type. A row that was
+/// refused need not, and neither need values below a NULL.
 fn walk(column: &Column<'_>, fits: &dyn Fn(usize) -> bool) {
     let fits = |row: usize| column.is_valid(row) && fits(row);
     for row in 0..column.rows {
@@ -396,12 +403,13 @@ fn walk(column: &Column<'_>, fits: &dyn Fn(usize) -> bool) {
     column.children.iter().for_each(|child| walk(child, &|row| fits(parent(row))));
 }
 
-/// Numbers that look random, the same for the same seed.
+/// Pseudorandom numbers, which are the same for the same seed.
 #[derive(Debug)]
 pub struct Random(pub u64);
 
 impl Random {
-    /// The next one, by splitmix64 (G. Steele et al., "Fast Splittable Pseudorandom Number Generators", 2014).
+    /// The next number, by splitmix64 (G. Steele et al., "Fast Splittable Pseudorandom Number
+    /// Generators", 2014).
     #[expect(clippy::should_implement_trait)]
     pub fn next(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
@@ -411,7 +419,7 @@ impl Random {
         z ^ (z >> 31)
     }
 
-    /// One below `end`.
+    /// A number below `end`.
     pub fn below(&mut self, end: usize) -> usize {
         (self.next() % end.max(1) as u64) as usize
     }

@@ -1,9 +1,9 @@
-//! What a guest is asked, and what it says of its answers.
+//! The calls that a guest gets, and the results of its answers.
 
 use crosslane::batch::{Header, LAST};
 use crosslane::{Entry, ErrorPolicy, Failure, Verdict};
 
-/// A batch of an exchange, to be answered. Its columns are in [`GuestLane::columns`].
+/// A batch of an exchange that the guest has to answer. Its columns are in [`GuestLane::columns`].
 #[derive(Debug, Clone, Copy)]
 pub struct Call {
     /// The batch's header.
@@ -11,7 +11,7 @@ pub struct Call {
 }
 
 impl Call {
-    /// What of the function is used; `None` if this guest knows no such entry.
+    /// The entry of the function. `None` if this guest knows no such entry.
     pub fn entry(&self) -> Option<Entry> {
         Entry::of(self.header.entry)
     }
@@ -27,7 +27,7 @@ impl Call {
         self
     }
 
-    /// What a guest says that cannot do what it is asked for.
+    /// The failure with which a guest refuses an entry.
     pub fn refusal(&self) -> Failure {
         let entry = self.entry().map_or_else(|| self.header.entry.to_string(), |entry| format!("{entry:?}"));
         let message = format!("this guest has no entry {entry} of function {}", self.header.function);
@@ -38,39 +38,39 @@ impl Call {
 /// How a wait for a batch ended.
 #[derive(Debug, Clone, Copy)]
 pub enum Next {
-    /// With one.
+    /// With a batch.
     Call(Call),
-    /// The engine wants no more of the exchange.
+    /// The engine has cancelled the exchange.
     Cancelled,
     /// The engine has closed the lane.
     Closed,
-    /// It was stopped.
+    /// The wait was stopped.
     Stopped,
 }
 
-/// What became of a batch of results that is not the last.
+/// What happened to a batch of results that is not the last one.
 #[derive(Debug)]
 pub enum Emitted {
     /// It was sent.
     Sent,
-    /// The engine wants no more of the exchange, which is still to be ended.
+    /// The engine has cancelled the exchange. The guest still has to end it.
     Cancelled,
-    /// The wait for room was stopped: nothing was sent.
+    /// The wait for space was stopped. Nothing was sent.
     Stopped,
-    /// There is no memory for it.
+    /// There is no memory for the batch.
     Failed(Failure),
 }
 
-/// What a guest waits for that has results to send.
+/// What a guest with results waits for.
 #[derive(Debug, Clone, Copy)]
 pub enum Room {
-    /// For a message of so many bytes.
+    /// For space for a message of this many bytes.
     Of(usize),
-    /// That the engine has taken all.
+    /// For the engine to take all messages.
     All,
 }
 
-/// What happened to the rows of a call beside their results.
+/// Counts of errors and retries in the rows of a call.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Mishaps {
     /// Rows that became NULL because of `on_error = null`.
@@ -80,7 +80,8 @@ pub struct Mishaps {
 }
 
 impl Mishaps {
-    /// What becomes of `rows` whose call failed, after `tries` more than the first; it counts.
+    /// Decides what happens to `rows` rows whose call failed, after `tries` further tries. It
+    /// counts the result.
     ///
     /// # Errors
     /// With `error`, if there is no further try and the rows do not become NULL.

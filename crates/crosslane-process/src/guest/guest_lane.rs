@@ -1,4 +1,4 @@
-//! The guest's side of a process lane, for guests of any language.
+//! The guest's side of a process lane, for guests in any language.
 
 use super::call::{Call, Emitted, Mishaps, Next, Room};
 use crate::external::{self, EXTERNAL, INLINE};
@@ -17,21 +17,23 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
-/// How often a waiting guest looks whether its engine lives. (The kernel kills it too, if its
-/// zygote ends.)
+/// How often a waiting guest checks whether its engine lives. (The kernel also kills the guest if
+/// its zygote ends.)
 pub(super) const LOOK: Duration = Duration::from_secs(1);
 
-/// A call that takes longer is a long one: others do not wait behind it if they need not.
+/// A call that takes longer than this is a long one. Other calls do not wait behind it if they need
+/// not.
 pub const LONG: Duration = Duration::from_millis(1);
 
-/// The bytes of the frame that says how long a message is that is none of the ring's.
+/// The size of the frame that announces a message outside of the ring.
 pub(super) const ANNOUNCEMENT: usize = size_of::<u64>();
 
 /// Whether this process writes its stack when it gets SIGQUIT.
 static TELLS_STACK: AtomicBool = AtomicBool::new(false);
 
-/// Says that this process, whose next lane is its only one, writes its stack to its stderr when it gets SIGQUIT, and goes on. The engine asks so what a
-/// call does that makes no progress.
+/// Declares that this process writes its stack to its stderr when it gets SIGQUIT, and goes on. Its
+/// next lane must be its only one. The engine sends SIGQUIT to learn about a call that makes no
+/// progress.
 pub fn tells_stack() {
     TELLS_STACK.store(true, Relaxed);
 }
@@ -42,27 +44,31 @@ pub struct GuestLane {
     pub(super) ends: Ends,
     pub(super) socket: OwnedFd,
     pub(super) spin: Spin,
-    /// Short while it waits for an engine whose threads work with many lanes ([`crate::ProcessLane::share`]), and during calls that are not
-    /// known to be long: others with short slices would wait until such a call ends.
+    /// The time slice of the guest's thread. It is short in two cases: during waits for an engine
+    /// whose threads work with many lanes ([`crate::ProcessLane::share`]), and during calls that
+    /// are not known to be long. Otherwise other threads with short slices would wait until such a
+    /// call ends.
     pub(super) slice: Slice,
-    /// The functions of such an engine whose last call was long.
+    /// For such an engine: the functions whose last call was long.
     pub(super) long: HashSet<u32>,
     pub(super) placement: Placement,
-    /// Whether the oldest message of the request ring is the current call's. The one behind it may have been looked at
-    /// while there was no room for results, and is not to be given back with it.
+    /// Whether the oldest message of the request ring belongs to the current call. While results
+    /// wait for space, the guest may read the message behind it. That message must not be released
+    /// together with it.
     pub(super) held: bool,
-    /// The current call's message, if it is none of the ring's.
+    /// The current call's message, if it is outside of the ring.
     pub(super) external: Option<external::MappedFile>,
-    /// How many batches of the current exchange were taken behind the one that opened it, and how many of them the engine was told of.
+    /// How many batches of the current exchange were taken after the first one, and how many of
+    /// these were reported to the engine.
     pub(super) taken: u32,
     pub(super) told: u32,
     /// The number of the last exchange that this guest has ended.
     pub(super) ended: u64,
-    /// That of the last exchange that the engine wants no more of.
+    /// The number of the last exchange that the engine has cancelled.
     pub(super) cancelled: u64,
-    /// When it last began or stopped to wait for its engine.
+    /// When the guest last began or stopped to wait for its engine.
     pub(super) mark: u64,
-    /// For how long it waited before it began with what it works on.
+    /// How long the guest waited before it began its current work.
     pub(super) waited: u64,
 }
 
@@ -76,8 +82,8 @@ pub(super) fn broken(error: impl std::fmt::Display) -> io::Error {
 }
 
 impl GuestLane {
-    /// Opens a lane from the descriptors that the engine sent, and greets the engine: the process that calls this is
-    /// the lane's.
+    /// Opens a lane from the descriptors that the engine sent, and greets the engine. The calling
+    /// process becomes the process of the lane.
     ///
     /// # Safety
     /// They must be those that an engine sent for one lane, and not have been opened before, in this process or
@@ -107,8 +113,8 @@ impl GuestLane {
         })
     }
 
-    /// Waits for the next call; `None` when the engine has closed the lane. Exchanges for other entries of functions
-    /// are refused.
+    /// Waits for the next call. `None` when the engine has closed the lane. Exchanges for other
+    /// entries of functions are refused.
     ///
     /// # Errors
     /// If the engine broke the protocol.
@@ -122,8 +128,9 @@ impl GuestLane {
         }
     }
 
-    /// Waits for the first batch of the next exchange, or until `stop` says so; who makes it say so must then sound
-    /// [`GuestLane::alarm`], or interrupt the thread with a signal.
+    /// Waits for the first batch of the next exchange, or until `stop` returns true. The thread
+    /// that changes the result of `stop` must then sound [`GuestLane::alarm`], or interrupt the
+    /// waiting thread with a signal.
     ///
     /// # Errors
     /// If the engine broke the protocol.
@@ -143,13 +150,16 @@ impl GuestLane {
                 self.ends.progress.set(call.header.exchange as u32, u32::MAX);
                 return Ok(next);
             }
-            // It was cancelled with the one before. The engine takes what comes, and throws it away.
+            // This exchange was cancelled together with the one before. The engine takes the
+            // answer, and throws it away.
             self.succeed(call.with_rows(0), &(), Mishaps::default())?;
         }
     }
 
-    /// Waits for the next batch of an exchange of which that of `call` was not the last. That one is gone then. The engine sends only so
-    /// many batches ahead; so it is told first of those that were taken, unless results have told it.
+    /// Waits for the next batch of an exchange after that of `call`, which was not the last. The
+    /// batch of `call` is gone then. The engine only sends a limited number of batches ahead. So
+    /// the guest first reports the batches that it has taken, unless its results have reported
+    /// them.
     ///
     /// # Errors
     /// If the engine is gone or broke the protocol.
@@ -157,7 +167,7 @@ impl GuestLane {
         if call.is_last() {
             return Err(broken("a guest that wants more than the last batch"));
         }
-        // A cancel that was seen while results were sent is not there any more.
+        // A cancel that was read while results were sent is no longer in the ring.
         if self.is_cancelled(call)? {
             return Ok(Next::Cancelled);
         }
@@ -235,7 +245,8 @@ impl GuestLane {
         }
     }
 
-    /// The header of the next message to the engine, which is done now but for its writing.
+    /// The header of the next message to the engine. The work for that message ends now, except for
+    /// its writing.
     fn reply(&mut self, call: &Call, kind: u16, flags: u16) -> Header {
         let done = now();
         let worked = done.saturating_sub(self.mark);
@@ -266,7 +277,7 @@ impl GuestLane {
         }
     }
 
-    /// A way to end the wait for the next call from another thread.
+    /// A handle with which another thread ends the wait for the next call.
     pub fn alarm(&self) -> Alarm<MappedRing> {
         self.ends.consumer.alarm()
     }
@@ -283,7 +294,7 @@ impl GuestLane {
         }
     }
 
-    /// The arguments of the current call, in place: valid until it is answered.
+    /// The arguments of the current call, in place. They are valid until the call is answered.
     ///
     /// # Errors
     /// If the engine broke the protocol.
@@ -291,12 +302,13 @@ impl GuestLane {
         batch::columns(self.bytes(), types).map_err(broken)
     }
 
-    /// The message of the current call, of which the columns are: for guests that keep it.
+    /// The message of the current call, which contains the columns, for guests that keep it.
     pub fn message(&self) -> &[u8] {
         self.bytes()
     }
 
-    /// The types of the arguments of the current call, if its function takes any: for [`crosslane::Signature::for_types`].
+    /// The types of the arguments of the current call, if its function accepts any types. They are
+    /// for [`crosslane::Signature::for_types`].
     ///
     /// # Errors
     /// If the engine broke the protocol.
@@ -307,12 +319,12 @@ impl GuestLane {
         batch::types(self.bytes()).map_err(broken)
     }
 
-    /// The most bytes of an answer that need no memory but the lane's own.
+    /// The most bytes of an answer that fits into the lane's own memory.
     pub fn most(&self) -> usize {
         self.ends.producer.most()
     }
 
-    /// Where progress is reported.
+    /// The word in which the guest reports progress.
     pub fn progress(&self) -> &ProgressWord {
         &self.ends.progress
     }
@@ -325,11 +337,12 @@ impl GuestLane {
         self.succeed_after(call, results, mishaps, Self::wait_for_room)
     }
 
-    /// As [`GuestLane::succeed`], for guests that give up a lock while they wait: `wait` does what
+    /// As [`GuestLane::succeed`], for guests that give up a lock while they wait. `wait` does what
     /// [`GuestLane::wait_for_room`] does.
     ///
     /// # Errors
-    /// As [`GuestLane::succeed`], or what ended the wait: the call is not answered then, and the lane is of no more use.
+    /// As [`GuestLane::succeed`], or the error of `wait`. In that case the call is not answered,
+    /// and the lane cannot be used any more.
     pub fn succeed_after<E: From<io::Error>>(
         &mut self,
         call: Call,
@@ -343,8 +356,8 @@ impl GuestLane {
         }
     }
 
-    /// As [`GuestLane::succeed`], but where there is no memory the failure is given to the caller, and the call is
-    /// still to be answered.
+    /// As [`GuestLane::succeed`], but if there is no memory, the caller gets the failure. The call
+    /// then still has to be answered.
     ///
     /// # Errors
     /// As [`GuestLane::succeed`].
@@ -380,8 +393,9 @@ impl GuestLane {
         }
     }
 
-    /// Sends a batch of `rows` results that is not the last of its exchange. Waits for room, or until `stop` says so, as
-    /// [`GuestLane::next_call_or`]. The arguments are gone then.
+    /// Sends a batch of `rows` results that is not the last one of its exchange. Waits for space,
+    /// or until `stop` returns true, as [`GuestLane::next_call_or`] does. The arguments are gone
+    /// then.
     ///
     /// # Errors
     /// If the engine is gone or broke the protocol.
@@ -395,7 +409,7 @@ impl GuestLane {
         self.emit_with(call, rows, results, Mishaps::default(), stop)
     }
 
-    /// The same, and tells what happened to these rows.
+    /// As [`GuestLane::emit`], and reports the errors and retries of these rows.
     ///
     /// # Errors
     /// As [`GuestLane::emit`].
@@ -416,9 +430,10 @@ impl GuestLane {
         let size = plan.size();
         let write = |frame: &mut [u8]| results.write(&mut plan.start(frame, reply));
         let inline = size <= self.ends.producer.most();
-        // One large batch at a time: they take no room in the ring that would bound them.
+        // Only one large batch is sent at a time, because the ring's space does not limit large
+        // batches.
         if let Some(ended) = self.room_or_end(call, if inline { Room::Of(size) } else { Room::All }, &stop)? {
-            // The next try counts what was worked until now.
+            // The next try counts the work until now.
             self.mark = begun;
             return Ok(ended);
         }
@@ -434,13 +449,14 @@ impl GuestLane {
         Ok(Emitted::Sent)
     }
 
-    /// Whether the engine wants no more of the exchange, by a look at the ring. The arguments are gone then.
+    /// Whether the engine has cancelled the exchange, by a look at the ring. The arguments are gone
+    /// then.
     ///
     /// # Errors
     /// If the engine broke the protocol.
     pub fn is_cancelled(&mut self, call: &Call) -> io::Result<bool> {
         self.release();
-        // What comes next may have been sent before the cancel.
+        // The next messages may have been sent before the cancel.
         let mut header = Header::default();
         let head = bytemuck::bytes_of_mut(&mut header);
         while let Some(length) = self.ends.consumer.ahead(head).map_err(broken)? {
@@ -453,7 +469,8 @@ impl GuestLane {
         Ok(self.cancelled >= call.header.exchange)
     }
 
-    /// Takes the cancels at the beginning of the ring, which were seen, so that they take no room.
+    /// Removes the cancels at the beginning of the ring, which were read already, so that they take
+    /// no space.
     pub(super) fn drop_cancels(&mut self) -> io::Result<()> {
         while let Some(frame) = self.ends.consumer.peek().map_err(broken)? {
             let mut header = Header::default();
@@ -470,19 +487,22 @@ impl GuestLane {
         Ok(())
     }
 
-    /// Whether there may be something for [`GuestLane::is_cancelled`] to see: so cheap that it can be asked for each row.
+    /// Whether [`GuestLane::is_cancelled`] may find a message. This is so cheap that a guest can
+    /// ask for each row.
     #[inline]
     pub fn has_message(&self) -> bool {
         self.ends.consumer.has_more()
     }
 
-    /// What [`GuestLane::has_message`] compares: a word, and what it is while there is nothing. The arguments are gone then.
+    /// The word that [`GuestLane::has_message`] reads, and its value while there is no message. The
+    /// arguments are gone then.
     pub fn news(&mut self) -> (&AtomicU64, u64) {
         self.release();
         self.ends.consumer.news()
     }
 
-    /// Answers the current call with an exception, for a row if one is to blame. Long texts are cut.
+    /// Answers the current call with an exception, and with its row if one row caused it. Long
+    /// texts are cut.
     ///
     /// # Errors
     /// If the engine is gone or broke the protocol.
@@ -490,7 +510,7 @@ impl GuestLane {
         self.fail_after(call, failure, row, Self::wait_for_room)
     }
 
-    /// As [`GuestLane::fail`], with a `wait` as of [`GuestLane::succeed_after`].
+    /// As [`GuestLane::fail`], with a `wait` as for [`GuestLane::succeed_after`].
     ///
     /// # Errors
     /// As [`GuestLane::succeed_after`].
@@ -514,7 +534,7 @@ impl GuestLane {
         Ok(self.send_file(frame.len(), &file)?)
     }
 
-    /// Sends a message for which there is room.
+    /// Sends a message that fits into the ring now.
     pub(super) fn send(&mut self, size: usize, write: impl FnOnce(&mut [u8])) -> io::Result<()> {
         let Some(mut grant) = self.ends.producer.reserve(size).map_err(broken)? else {
             return Err(broken("a ring that lost its room"));
@@ -525,7 +545,7 @@ impl GuestLane {
         Ok(())
     }
 
-    /// As [`GuestLane::send`], for a message that is none of the ring's.
+    /// As [`GuestLane::send`], for a message outside of the ring.
     fn send_file(&mut self, size: usize, file: &OwnedFd) -> io::Result<()> {
         let announcement: [u8; ANNOUNCEMENT] = (size as u64).to_le_bytes();
         external::send(self.socket.as_fd(), file.as_fd(), SendFlags::empty())?;
@@ -536,7 +556,8 @@ impl GuestLane {
         }
     }
 
-    /// Ends the use of the arguments: they are no longer needed, and the engine may wait for their space.
+    /// Ends the use of the arguments. They are no longer needed, and the engine may wait for their
+    /// space.
     pub(super) fn release(&mut self) {
         self.external = None;
         if std::mem::take(&mut self.held) {

@@ -1,4 +1,5 @@
-//! The guest's side of a lane, for guests of any language: it takes calls from the ring and answers them.
+//! The guest's side of a lane, for guests in any language. It takes calls from the ring and answers
+//! them.
 
 mod call;
 mod guest_lane;

@@ -7,7 +7,7 @@ use crosslane_ring::{Ends, Parked, wait_either};
 use std::io;
 
 impl GuestLane {
-    /// Waits until a message of so many bytes fits into the ring. The arguments are gone then.
+    /// Waits until a message of `size` bytes fits into the ring. The arguments are gone then.
     ///
     /// # Errors
     /// If the engine is gone or broke the protocol.
@@ -15,7 +15,8 @@ impl GuestLane {
         self.wait_for_room_or(size, || false).map(drop)
     }
 
-    /// The same, or until `stop` says so, as [`GuestLane::next_call_or`]. Returns whether they fit.
+    /// The same, or until `stop` returns true, as [`GuestLane::next_call_or`] does. Returns whether
+    /// the message fits.
     ///
     /// # Errors
     /// If the engine is gone or broke the protocol.
@@ -25,8 +26,9 @@ impl GuestLane {
         self.make_room(if inline { size } else { ANNOUNCEMENT }, stop)
     }
 
-    /// Waits until there is room for a batch of results, or the engine has taken all that was sent (for guests that make
-    /// results as they are wanted), or until `stop` says so, as [`GuestLane::next_call_or`]. The arguments are gone then.
+    /// Waits until there is space for a batch of results, or, for guests that make results on
+    /// demand, until the engine has taken all messages. Also ends when `stop` returns true, as
+    /// [`GuestLane::next_call_or`] does. The arguments are gone then.
     ///
     /// # Errors
     /// If the engine is gone or broke the protocol.
@@ -38,21 +40,21 @@ impl GuestLane {
             room => room,
         };
         let ended = self.room_or_end(call, room, &stop)?;
-        // What is worked before this wait and after it is told with the next batch.
+        // The next batch reports the work before and after this wait.
         let waited = now().saturating_sub(begun);
         self.mark += waited;
         self.waited += waited;
         Ok(ended.unwrap_or(Emitted::Sent))
     }
 
-    /// The guest goes on with its exchange, after it waited.
+    /// Notes that the guest goes on with its exchange after a wait.
     pub(super) fn resume(&mut self) {
         let now = now();
         self.waited = now.saturating_sub(self.mark);
         self.mark = now;
     }
 
-    /// Waits for room for results, unless something comes before it.
+    /// Waits for space for results, until the exchange is cancelled, or `stop` returns true.
     pub(super) fn room_or_end(
         &mut self,
         call: &Call,
@@ -81,14 +83,15 @@ impl GuestLane {
         }
     }
 
-    /// Waits until the reply ring has room for a frame of so many bytes, or until `stop` says so; whether it has.
+    /// Waits until the reply ring has space for a frame of `size` bytes, or until `stop` returns
+    /// true. Returns whether it has.
     pub(super) fn make_room(&mut self, size: usize, stop: impl Fn() -> bool) -> io::Result<bool> {
         while self.ends.producer.reserve(size).map_err(broken)?.is_none() {
             if stop() {
                 return Ok(false);
             }
             let Ends { consumer, producer, .. } = &self.ends;
-            // What is to be taken is taken later.
+            // The guest takes new messages later.
             let parked = wait_either(consumer, producer, self.spin, LOOK, |_| stop());
             if parked == Parked::TimedOut && self.engine_is_gone() {
                 return Err(io::ErrorKind::BrokenPipe.into());

@@ -1,4 +1,4 @@
-//! The engine's side of a lane: it sends batches, collects replies, and says how a worker ended.
+//! The engine's side of a lane: it sends batches, collects replies, and reports how a worker ended.
 
 mod process_lane;
 mod stack;

@@ -20,13 +20,13 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// The most exchanges in flight; it bounds the descriptors that are on their way.
+/// The most exchanges in flight. It limits the number of descriptors in the socket.
 const MOST_IN_FLIGHT: usize = 64;
-/// Bytes of the frame that announces a large one.
+/// The size of the frame that announces a large message.
 const ANNOUNCEMENT: usize = 8;
 /// How long a process may take to end after its sockets are closed.
 const EXIT: Duration = Duration::from_secs(5);
-/// How long its end is waited for after it was killed.
+/// How long the engine waits for the end of a process after it was killed.
 const KILLED: Duration = Duration::from_secs(1);
 
 /// Where the guest of a lane runs.
@@ -34,7 +34,7 @@ const KILLED: Duration = Duration::from_secs(1);
 pub(crate) enum Home {
     /// In a process of its own.
     Own,
-    /// In a thread of its zygote's process, with what that printed.
+    /// In a thread of its zygote's process, with the record of that process's output.
     Zygote(Arc<LaneRecord>),
     /// In a thread of the engine's own process.
     Here,
@@ -43,16 +43,16 @@ pub(crate) enum Home {
 /// How the engine uses a lane.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct LaneOptions {
-    /// How long a wait for it spins.
+    /// How long a wait for a reply spins.
     pub(crate) spin: Duration,
-    /// Bytes that a batch may have, either way.
+    /// The most bytes of a batch, in each direction.
     pub(crate) largest: usize,
-    /// What is done about calls that make no progress.
+    /// What the engine does about calls that make no progress.
     pub(crate) stuck: Stuck,
 }
 
-/// A lane into a worker process, or into a thread of one. Dropping it kills the process and all that it
-/// started, or ends the thread.
+/// A lane to a worker process, or to a thread of one. Dropping it kills the process and all
+/// processes that it started, or ends the thread.
 #[derive(Debug)]
 pub struct ProcessLane {
     ends: Ends,
@@ -61,18 +61,19 @@ pub struct ProcessLane {
     record: Arc<LaneRecord>,
     home: Home,
     spin: Duration,
-    /// `None` if its threads work with many lanes at a time.
+    /// `None` if the threads that use it work with many lanes at a time.
     placement: Option<Placement>,
     exchanges: Exchanges,
-    /// That of the last batch sent, whose memory is used again.
+    /// The plan of the last batch sent. Its memory is reused.
     plan: Plan,
     reply: Aligned,
-    /// Whether the end of the reply is still in the ring, in the frame that was looked at.
+    /// Whether the last part of the reply is still in the ring, in the frame that was read.
     left: bool,
-    /// Bytes that a batch may have, either way.
+    /// The most bytes of a batch, in each direction.
     largest: usize,
     stuck: Stuck,
-    /// What it had printed when the call began that came to the idle lane last, and what its zygote's process had if it is a thread of that.
+    /// How many bytes the lane had printed when the last call began on the idle lane. The second
+    /// number is the same for its zygote's process, if the lane is a thread of that.
     printed: (u64, u64),
     engine: u32,
 }
@@ -106,7 +107,7 @@ impl ProcessLane {
         }
     }
 
-    /// Whether there are replies, for who waits for many lanes that others use.
+    /// Watches for replies, for a thread that waits for many lanes that others use.
     pub fn watch(&self) -> Watch<MappedRing> {
         self.ends.consumer.watch()
     }
@@ -115,11 +116,11 @@ impl ProcessLane {
         LaneError::Corrupt(error.to_string())
     }
 
-    /// Takes the oldest reply from the ring, as a whole, or maybe without its last buffer. After [`LaneError::TooLarge`] it
-    /// is gone.
+    /// Takes the oldest reply from the ring. If `whole` is false, it may leave the last buffer in
+    /// the ring. After [`LaneError::TooLarge`] the reply is gone.
     fn take(&mut self, whole: bool) -> Result<bool, LaneError> {
         let into = &mut self.reply;
-        // Of what is thrown away only the header is looked at.
+        // Of a message that is thrown away, only the header is read.
         let unwanted = self.exchanges.is_cancelled();
         let first = unwanted.then_some(size_of::<Header>());
         let whole = whole || unwanted;
@@ -131,7 +132,7 @@ impl ProcessLane {
                     let (head, rest) = bytes.split_at_mut(first);
                     frame.copy(head);
                     if let Some(end) = batch::last_buffer(head, frame.length()).filter(|_| !whole) {
-                        // The head ends before any buffer.
+                        // The head ends before the first buffer.
                         let rest = rest.split_at_mut(end - first).0;
                         frame.copy_from(first, rest);
                         into.cut(end);
@@ -158,7 +159,7 @@ impl ProcessLane {
         taken.map(|()| true)
     }
 
-    /// Takes the oldest message. `None` also if nobody wants it any more.
+    /// Takes the oldest message. Also `None` if nobody wants the message any more.
     fn collect(&mut self, whole: bool) -> Result<Option<Header>, LaneError> {
         let before = self.exchanges.in_flight();
         let collected = self.collect_any(whole);
@@ -192,15 +193,17 @@ impl ProcessLane {
         Ok(Some(header))
     }
 
-    /// Says that threads use it which work with many lanes at a time. They do not move to its guest's processor, nor that to theirs. Where
-    /// others compute meanwhile, the guest is given the processor at once when a batch comes, for a tenth of a millisecond at a time.
+    /// Declares that the threads that use this lane work with many lanes at a time. They do not
+    /// move to its guest's processor, and the guest does not move to theirs. If other threads
+    /// compute meanwhile, the guest gets the processor at once when a batch comes, for a tenth of a
+    /// millisecond at a time.
     pub fn share(&mut self) {
         self.placement = None;
         self.ends.locations.tell_anywhere();
     }
 
-    /// Kills the guest's process, and does not wait for its end. False for a lane that is a thread, which ends when it looks at its
-    /// socket.
+    /// Kills the guest's process, and does not wait for its end. False for a lane that is a thread.
+    /// Such a lane ends when it checks its socket.
     pub fn kill(&self) -> bool {
         let is_ours = matches!(self.home, Home::Own) && self.engine == std::process::id();
         if is_ours {
@@ -209,8 +212,9 @@ impl ProcessLane {
         is_ours
     }
 
-    /// How the zygote ended whose thread this lane is, without reaping it, or how the thread alone did. A process
-    /// with much memory closes its sockets long before its end.
+    /// How the zygote's process ended, if this lane is a thread of it, or how the thread alone
+    /// ended. Does not reap the process. A process with much memory closes its sockets long before
+    /// its end.
     fn end_of_thread(&self, zygote: &LaneRecord) -> Option<Ended> {
         let begun = Instant::now();
         while begun.elapsed() < EXIT {
@@ -220,7 +224,7 @@ impl ProcessLane {
                 let options = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
                 let Ok(Some(status)) = rustix::process::waitid(WaitId::PidFd(self.process.as_fd()), options)
                 else {
-                    // It is reaped: another lane's end, or a boot, was quicker.
+                    // The process is reaped already: another lane's end, or a boot, was faster.
                     return zygote.wait_for_end();
                 };
                 let signal = status.terminating_signal().map(Ended::Signal);
@@ -233,7 +237,7 @@ impl ProcessLane {
         None
     }
 
-    /// What the zygote and the log say about the end of the process.
+    /// The end of the process in words, from the zygote's report and the log.
     fn why_it_ended(&mut self) -> String {
         let ended = match &self.home {
             Home::Own => self.record.wait_for_end(),
@@ -251,7 +255,7 @@ impl ProcessLane {
     }
 }
 
-/// How a worker process ended, in words.
+/// Describes how a worker process ended.
 pub(crate) fn how_it_ended(ended: Option<Ended>) -> String {
     match ended {
         Some(Ended::Code(code)) => format!("its worker process ended with exit code {code}"),
@@ -263,7 +267,7 @@ pub(crate) fn how_it_ended(ended: Option<Ended>) -> String {
     }
 }
 
-/// Adds what a process printed last to the words about its end.
+/// Adds the last output of a process to the description of its end.
 pub(crate) fn append_output(text: &mut String, tail: &str) {
     if !tail.is_empty() {
         text.push_str("\n  the last it printed:\n");
@@ -353,7 +357,7 @@ impl Lane for ProcessLane {
 
     fn cancel(&mut self) -> Result<(), LaneError> {
         if self.engine != std::process::id() {
-            // The memory is shared: a fork would end what its parent waits for.
+            // The memory is shared, so a fork would end an exchange that its parent waits for.
             return Err(LaneError::System("it is the lane of the process that this is a fork of".into()));
         }
         let exchange = self.exchanges.cancel();
@@ -471,8 +475,8 @@ impl Drop for ProcessLane {
         if matches!(self.home, Home::Own) {
             self.process.kill();
         } else {
-            // A lane that is a thread ends when its socket does. A fork of this process may hold a copy of that, so
-            // that closing it would tell nobody.
+            // A lane that is a thread ends when its socket does. A fork of this process may hold a
+            // copy of the socket, so a close would not end it.
             let _ = rustix::net::shutdown(&self.socket, rustix::net::Shutdown::Both);
         }
     }

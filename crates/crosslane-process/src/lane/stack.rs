@@ -1,8 +1,13 @@
-//! What a guest is doing that makes no progress: its stack, as it writes it itself.
+//! The stack of a guest that makes no progress, as the guest writes it.
 //!
-//! A guest that says so in its greeting ([`crate::guest::tells_stack`]) writes its stack to its stderr when it gets SIGQUIT, and goes on: Python
-//! by `faulthandler`, which needs no lock, Ruby by a handler, which runs when the interpreter comes to it. Others get no signal. The lines come by
-//! the log, as all that a guest prints, and end when no more come. What else it prints meanwhile is among them.
+//! A guest says in its greeting whether it can write its stack ([`crate::guest::tells_stack`]).
+//! Such a guest writes its stack to its stderr when it gets SIGQUIT, and goes on. Other guests get
+//! no signal.
+//!
+//! Python writes the stack by `faulthandler`, which needs no lock. Ruby writes it by a handler,
+//! which runs when the interpreter gets to it. The lines come through the log, like all output of a
+//! guest. The stack ends when no more lines come. Other output of the guest at that time is among
+//! the lines.
 
 use crate::identity::Process;
 use crate::warden::{LaneRecord, log};
@@ -10,29 +15,30 @@ use std::path::Path;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-/// How long the first line is waited for, and how long each further one.
+/// How long the engine waits for the first line, and for each further line.
 const PATIENCE: Duration = Duration::from_millis(300);
 const PAUSE: Duration = Duration::from_millis(30);
 const GLANCE: Duration = Duration::from_millis(5);
-/// The most lines that are shown: the innermost.
+/// The most lines that are shown. They are the innermost ones.
 const MOST: usize = 20;
-/// What stands before the frames of a thread.
+/// The text before the frames of a thread.
 const HEAD: &str = "(most recent call first):";
-/// The outermost frame of a guest is in one of these files, which are named from the guest's package on.
+/// The outermost frame of a guest is in one of these files. The paths begin at the guest's package.
 const OUTERMOST: [&str; 2] = ["/_worker/zygote.py", "/zygote.rb"];
 
-/// The lines of a guest's stack, as errors show them, the innermost last. Empty if it tells none.
+/// The lines of a guest's stack in the form of errors, the innermost last. Empty if the guest
+/// writes none.
 pub(crate) fn of(process: &Process, record: &LaneRecord) -> String {
     if !process.tells_stack {
         return String::new();
     }
     log::say(&format!("worker {} makes no progress; its stack:", process.pid));
     record.begin_stack();
-    // A process that has ended since has no stack.
+    // A process that has ended meanwhile has no stack.
     let _ = rustix::process::pidfd_send_signal(process, rustix::process::Signal::QUIT);
     let begun = Instant::now();
     let (mut kept, mut since) = (0, begun);
-    // A guest may print other things all the time.
+    // A guest may print other text all the time.
     while begun.elapsed() < 2 * PATIENCE {
         sleep(GLANCE);
         let bytes = record.stack_bytes();
@@ -46,14 +52,14 @@ pub(crate) fn of(process: &Process, record: &LaneRecord) -> String {
     frames(&record.end_stack())
 }
 
-/// A frame as faulthandler writes it: its file, line and name.
+/// Parses a frame as faulthandler writes it: its file, line and name.
 fn frame(line: &str) -> Option<(&str, u32, &str)> {
     let (file, rest) = line.trim().strip_prefix("File \"")?.split_once("\", line ")?;
     let (number, name) = rest.split_once(" in ")?;
     Some((file, number.parse().ok()?, name))
 }
 
-/// The frames of the first thread in a text, without those that are the guest's own.
+/// The frames of the first thread in a text, without the guest's own frames.
 fn frames(text: &str) -> String {
     let Some(first) = text.split(HEAD).nth(1) else { return String::new() };
     let all: Vec<_> = first.lines().filter_map(frame).collect();
@@ -86,7 +92,7 @@ mod tests {
         assert_eq!(frames("nothing of the kind\n"), "");
     }
 
-    /// What a guest writes first is the innermost.
+    /// A guest writes the innermost frame first.
     #[test]
     fn of_a_deep_stack_the_innermost_frames_are_shown() {
         let deep: String = (0..1000).map(|n| format!("  File \"/f.py\", line {n} in f\n")).collect();

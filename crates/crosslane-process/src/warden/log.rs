@@ -1,17 +1,19 @@
-//! The user's log: where what workers print goes, which is the program's stderr.
+//! The user's log, which gets the output of workers. It is the program's stderr.
 //!
 //! # Protocol
-//! [`print`] puts bytes into a queue and never waits. One thread for the whole process takes them out and writes
-//! them, however slow the reader is; what does not fit into the queue meanwhile is dropped and counted, and the count
-//! is written where the bytes would have been. [`flush`] waits for the queue as long as its thread gets on.
+//! [`print`] puts bytes into a queue and never waits. One thread for the whole process takes the
+//! bytes out and writes them. The reader of the log may be slow. Bytes that do not fit into the
+//! queue meanwhile are dropped and counted, and the count is written in their place. [`flush`]
+//! waits for the queue as long as the thread makes progress.
 //!
-//! The thread has all signals blocked: a log whose reader is gone (SIGPIPE) or whose file is full (SIGXFSZ) loses
-//! what is printed, and ends nobody.
+//! The thread has all signals blocked. If the log's reader is gone (SIGPIPE), or its file is full
+//! (SIGXFSZ), the output is lost, and no process ends.
 //!
 //! # Descriptors
-//! A program may have been started without a stderr. Descriptor 2 then is the next file that somebody opens, a
-//! database perhaps. [`occupy_standard_descriptors`] keeps that from happening after the extension was loaded. What
-//! was opened before is told from a stderr by [`stderr`].
+//! A program may have been started without a stderr. Then descriptor 2 is the next file that the
+//! program opens, possibly a database. [`occupy_standard_descriptors`] prevents this after the
+//! extension was loaded. For files that were opened before, [`stderr`] decides whether descriptor 2
+//! is a stderr.
 
 use rustix::fs::{FileType, Mode, OFlags};
 use rustix::io::{Errno, FdFlags};
@@ -20,35 +22,36 @@ use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::{Condvar, LazyLock, Mutex, MutexGuard, Once, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Bytes that wait for a slow reader, at most.
+/// The most bytes that wait for a slow reader.
 const MOST: usize = 16 << 20;
-/// How long [`flush`] waits for a reader that takes nothing.
+/// How long [`flush`] waits for a reader that reads nothing.
 const PATIENCE: Duration = Duration::from_millis(250);
 
-/// Bytes that are written at once, at most.
+/// The most bytes that are written at once.
 const PIECE: usize = 64 << 10;
 
-/// How a program writes its log, if it has a form of its own.
+/// The form of a program's log, if it has its own.
 #[derive(Debug, Clone, Copy)]
 pub struct LogForm {
-    /// Writes what workers have printed: whole lines, but for one that is long or slow in coming. With [`print`].
+    /// Writes the output of workers, with [`print`]. It gets whole lines, except for a line that is
+    /// long or comes slowly.
     pub printed: fn(&[u8]),
-    /// Writes what this library has to say. With [`print`].
+    /// Writes a message of this library, with [`print`].
     pub said: fn(&str),
-    /// The line about so many bytes that are missing. Must not print.
+    /// Returns the line about this many missing bytes. Must not print.
     pub missing: fn(usize) -> String,
 }
 
 /// By default, bytes are written as they are.
 static FORM: OnceLock<LogForm> = OnceLock::new();
 
-/// Has the log written in a form, once for the process.
+/// Sets the form of the log, once for the process.
 pub fn set_log_form(form: LogForm) {
-    // The first one stays.
+    // The first form stays.
     let _ = FORM.set(form);
 }
 
-/// Writes what a worker has printed.
+/// Writes the output of a worker.
 pub(crate) fn pass_on(bytes: &[u8]) {
     match FORM.get() {
         _ if bytes.is_empty() => {}
@@ -75,11 +78,11 @@ fn missing(bytes: usize) -> String {
 
 #[derive(Debug, Default)]
 struct Queue {
-    /// Bytes, not lines: a line of one byte would take much more than its place.
+    /// Bytes, not lines: a line of one byte would take much more than one byte of memory.
     bytes: VecDeque<u8>,
-    /// Bytes that found no room since the last that did.
+    /// How many bytes did not fit since the last ones that did.
     dropped: usize,
-    /// Counts what has been written, so that a wait sees whether the thread gets on.
+    /// Counts the pieces that were written, so that a wait sees whether the thread makes progress.
     written: u64,
     /// Whether the thread has taken a piece that it has not written yet.
     writing: bool,
@@ -89,7 +92,8 @@ struct Queue {
 
 struct Log {
     queue: Mutex<Queue>,
-    /// Tells the thread that there is something to write, and those who flush that it was written.
+    /// Notifies the thread that there are bytes to write, and callers of [`flush`] that bytes were
+    /// written.
     change: Condvar,
 }
 
@@ -104,7 +108,7 @@ impl Log {
         self.change.wait_timeout(queue, patience).unwrap_or_else(PoisonError::into_inner).0
     }
 
-    /// The thread's life. It ends with its process.
+    /// The thread's loop. It ends with its process.
     fn serve(&self) {
         block_signals();
         let mut queue = self.lock();
@@ -138,11 +142,11 @@ impl Queue {
         self.bytes.extend(bytes);
     }
 
-    /// Takes what is to be written next: nothing if there is nothing.
+    /// Takes the bytes to write next. Empty if there are none.
     fn take(&mut self) -> Vec<u8> {
         let piece = self.bytes.drain(..self.bytes.len().min(PIECE)).collect();
         if self.bytes.is_empty() {
-            // A queue that was long once does not keep its memory.
+            // This frees the memory of a queue that was long.
             self.bytes = VecDeque::new();
         }
         piece
@@ -167,7 +171,7 @@ pub fn print(bytes: &[u8]) {
     LOG.change.notify_all();
 }
 
-/// Waits until all that was printed is written, or the log's reader takes nothing.
+/// Waits until all printed bytes are written, or the log's reader reads nothing.
 pub fn flush() {
     let mut queue = LOG.lock();
     let mut seen = (queue.written, Instant::now());
@@ -180,8 +184,8 @@ pub fn flush() {
     }
 }
 
-/// Opens `/dev/null` as each of the descriptors 0 to 2 that is closed, so that no file or socket that is opened
-/// later is taken for the program's input, output or log.
+/// Opens `/dev/null` for each of the descriptors 0 to 2 that is closed. So no file or socket that
+/// is opened later becomes the program's input, output or log.
 pub fn occupy_standard_descriptors() {
     for number in 0..=2 {
         // SAFETY: a closed descriptor is an error here, and nothing else is done with it.
@@ -189,7 +193,8 @@ pub fn occupy_standard_descriptors() {
         if rustix::io::fcntl_getfd(standard) == Err(Errno::BADF)
             && let Ok(null) = rustix::fs::open("/dev/null", OFlags::RDWR, Mode::empty())
         {
-            // The lowest that is free is this one, unless another thread was quicker, which is as good.
+            // The lowest free number is this one, unless another thread was faster, which has the
+            // same effect.
             if std::os::fd::AsRawFd::as_raw_fd(&null) <= 2 {
                 std::mem::forget(null);
             }
@@ -197,16 +202,18 @@ pub fn occupy_standard_descriptors() {
     }
 }
 
-/// Reports panics of this library to the log. By default they go to descriptor 2, whatever file that is. The rest of
-/// the program has a standard library of its own, whose hook this is not.
+/// Reports panics of this library to the log. By default they go to descriptor 2, whatever file
+/// that is. This hook does not affect the rest of the program, which has a standard library of its
+/// own.
 pub fn report_panics() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| std::panic::set_hook(Box::new(|panic| say(&panic.to_string()))));
 }
 
-/// A descriptor of the program's stderr, if it has one: a file that the program opened itself and that became
-/// descriptor 2 is none. Such a file is closed on exec, as a stderr never is, since it was inherited over one; and
-/// a database is a file with a name, open for reading and writing.
+/// A descriptor of the program's stderr, if it has one. A file that the program opened itself, and
+/// that became descriptor 2, is not a stderr. Such a file is closed on exec. A stderr is never
+/// closed on exec, because it was inherited over one. A database is a file with a name, open for
+/// reading and writing.
 fn stderr() -> Option<OwnedFd> {
     // SAFETY: a closed descriptor is an error here; what is done is done with a copy.
     let standard = unsafe { BorrowedFd::borrow_raw(2) };
@@ -216,25 +223,26 @@ fn stderr() -> Option<OwnedFd> {
     let copy = rustix::io::fcntl_dupfd_cloexec(standard, 3).ok()?;
     let access = rustix::fs::fcntl_getfl(&copy).ok()? & OFlags::RWMODE;
     let file = rustix::fs::fstat(&copy).ok()?;
-    // A temporary file without a name, which programs use that capture output, is no database either.
+    // A temporary file without a name is no database either. Programs that capture output use such
+    // files.
     let named = FileType::from_raw_mode(file.st_mode) == FileType::RegularFile && file.st_nlink > 0;
     let is_log = access == OFlags::WRONLY || (access == OFlags::RDWR && !named);
     is_log.then_some(copy)
 }
 
-/// Writes to stderr, as it is now: a program may have put another file there.
+/// Writes to the current stderr, because the program may have replaced it.
 fn write(mut bytes: &[u8]) {
     let Some(stderr) = stderr() else { return };
     while !bytes.is_empty() {
         match rustix::io::write(&stderr, bytes) {
             Ok(count) => bytes = &bytes[count..],
             Err(Errno::INTR) => {}
-            // A terminal or pipe that was set so by someone: wait until it takes something.
+            // Someone has made the terminal or pipe non-blocking: wait until it takes bytes.
             Err(Errno::AGAIN) => {
                 let mut fds = [rustix::event::PollFd::new(&stderr, rustix::event::PollFlags::OUT)];
                 let _ = rustix::event::poll(&mut fds, None);
             }
-            // The log is lost, and nothing else.
+            // Only the log is lost.
             Err(_) => return,
         }
     }
@@ -266,7 +274,8 @@ mod tests {
         assert!(text.ends_with("\nlater"), "{text}");
     }
 
-    /// With a slow reader, what is printed in many small pieces takes no more memory than in one.
+    /// With a slow reader, output in many small pieces takes no more memory than output in one
+    /// piece.
     #[test]
     fn short_lines_take_no_more_than_their_bytes() {
         let mut queue = Queue::default();

@@ -1,18 +1,22 @@
-//! What ends a worker that takes more memory than its function may, where no allocation fails.
+//! Ends a worker that takes more memory than its function may, in cases where no allocation fails.
 //!
 //! # Who enforces a `memory_limit`
-//! The guest sets the kernel's limit on its private memory for the time of a call ([`crate::limits`]): an allocation beyond
-//! it fails, and the guest raises its MemoryError. That limit counts neither memfds, shared mappings and files on tmpfs,
-//! nor what other processes have. So the engine's [warden](crate::warden) looks at all of it while a call runs, and ends a
-//! worker with all below it. JavaScript's guest counts for itself.
+//! During a call, the guest sets the kernel's limit on its private memory ([`crate::limits`]). An
+//! allocation beyond the limit fails, and the guest raises its MemoryError. That limit does not
+//! count memfds, shared mappings, files on tmpfs, or the memory of other processes. So the engine's
+//! [warden](crate::warden) measures all of these while a call runs. It ends a worker with all
+//! processes below it. JavaScript's guest counts for itself.
 //!
 //! # Protocol
-//! A lane counts in [`Watched::work`] when its worker begins or ends an exchange: an odd number says that it is at work.
-//! All exchanges of an aggregate count as one, from the first to that which forgets states, because the limit is one for
-//! all states. When the warden sees a number for the first time it notes what the worker has, unless that is known from the
-//! worker's start; later it measures how much more that is. It looks every [`LOOK`], or less often if looking takes long, and sleeps when no number has changed.
-//! A lane that begins while the warden sleeps rings its bell. No call waits for a look, and a library without limits has no
-//! looks at all.
+//! A lane increments [`Watched::work`] when its worker begins or ends an exchange. An odd number
+//! says that the worker is at work. All exchanges of an aggregate count as one, from the first
+//! exchange to the one that forgets the states. The reason is that one limit applies to all states.
+//!
+//! When the warden sees a number for the first time, it notes the worker's memory. It skips this if
+//! the memory is known from the worker's start. Later it measures the growth since then. It looks
+//! every [`LOOK`], or less often if a look takes long. It sleeps when no number has changed. A lane
+//! that begins an exchange while the warden sleeps rings the warden's bell. No call waits for a
+//! look. A library without limits causes no looks.
 
 use super::usage::{Base, Tree};
 use crate::identity::Process;
@@ -26,21 +30,21 @@ use std::sync::atomic::{
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// What a lane has counted when its first exchange has begun.
+/// The count of a lane when its first exchange has begun.
 const FIRST: u64 = 1;
-/// How often the warden looks at what workers have.
+/// How often the warden looks at the memory of workers.
 const LOOK: Duration = Duration::from_millis(10);
-/// It looks for at most one of so many parts of the time.
+/// The warden uses at most this fraction of the time for looks.
 const PART: u32 = 20;
-/// So large a part of the limit may be exceeded: what a worker takes for itself is the kernel's matter, and may come
-/// close to the limit.
+/// The fraction by which the limit may be exceeded. The kernel limits the worker's own memory,
+/// which may come close to the limit.
 const SLACK: u64 = 16;
 
-/// What wakes the warden of a zygote.
+/// Wakes the warden of a zygote.
 #[derive(Debug)]
 pub(crate) struct Bell {
     socket: UnixStream,
-    /// Whether the warden looks at workers anyway.
+    /// Whether the warden looks at workers already.
     looks: AtomicBool,
 }
 
@@ -60,7 +64,7 @@ impl Bell {
     }
 }
 
-/// A worker whose memory is watched, as its lane and the warden know it.
+/// A worker whose memory is watched. Its lane and the warden share this.
 #[derive(Debug)]
 pub(crate) struct Watched {
     bell: Arc<Bell>,
@@ -68,27 +72,27 @@ pub(crate) struct Watched {
     limits: Arc<[Option<u64>]>,
     process: Arc<Process>,
     tree: Tree,
-    /// What it had before its first exchange, until the warden takes it.
+    /// The worker's memory before its first exchange, until the warden takes it.
     first: Mutex<Option<Base>>,
-    /// Odd while it is at work.
+    /// Odd while the worker is at work.
     work: AtomicU64,
-    /// The limit of what it works on, in bytes; 0 if there is none.
+    /// The limit of the current exchange, in bytes; 0 if there is none.
     limit: AtomicU64,
-    /// Whether it has states of an aggregate. Its lane alone asks.
+    /// Whether the worker has states of an aggregate. Only its lane reads this.
     holds: AtomicBool,
-    /// The limit for which it was ended; 0 if it was not.
+    /// The limit that the worker exceeded before it was ended; 0 if it was not.
     exceeded: AtomicU64,
 }
 
-/// The limits of functions, by their indices; `None` if there are none.
+/// The limits of functions, by their indices. `None` if no function has one.
 pub(crate) fn limits(functions: &[Arc<Function>]) -> Option<Arc<[Option<u64>]>> {
     let limits: Arc<[_]> = functions.iter().map(|function| function.spec.memory_limit).collect();
     limits.iter().any(Option::is_some).then_some(limits)
 }
 
 impl Watched {
-    /// Watches a worker that has done nothing yet. `reaper` is the process that its zygote's engine has started; the memory
-    /// of its lane has so many bytes.
+    /// Watches a worker that has done nothing yet. `reaper` is the process that the engine has
+    /// started for the zygote. `lane` is the size of the lane's memory in bytes.
     pub(crate) fn new(
         bell: Arc<Bell>,
         limits: Arc<[Option<u64>]>,
@@ -111,7 +115,7 @@ impl Watched {
         }
     }
 
-    /// Says that the worker begins an exchange, with nothing else in flight.
+    /// Notes that the worker begins an exchange, with nothing else in flight.
     pub(crate) fn begins(&self, address: Address) {
         let is_state = |entry| {
             matches!(
@@ -129,21 +133,22 @@ impl Watched {
             _ => self.limits.get(address.function as usize).copied().flatten(),
         };
         self.limit.store(limit.unwrap_or(0), Relaxed);
-        // From one odd number, of states that were never forgotten, to another, or from an even one.
+        // The number goes from an even one to an odd one. Or it goes from an odd one, of states
+        // that were never forgotten, to the next odd one.
         self.work.fetch_add(if is_at_work(self.work.load(Relaxed)) { 2 } else { 1 }, SeqCst);
         if limit.is_some() && !self.bell.looks.load(SeqCst) && !self.bell.looks.swap(true, SeqCst) {
             self.bell.ring();
         }
     }
 
-    /// Says that the worker has ended an exchange; so many are in flight behind it.
+    /// Notes that the worker has ended an exchange. `in_flight` exchanges are in flight behind it.
     pub(crate) fn ends(&self, in_flight: usize) {
         if !self.holds.load(Relaxed) {
             self.work.fetch_add(if in_flight == 0 { 1 } else { 2 }, Relaxed);
         }
     }
 
-    /// Why the worker was ended, if the warden has ended it.
+    /// The reason for the worker's end, if the warden has ended it.
     pub(crate) fn why_it_ended(&self) -> Option<String> {
         let limit = self.exceeded.load(Relaxed);
         (limit > 0).then(|| {
@@ -162,7 +167,8 @@ impl Watched {
     /// Ends the worker and all below it.
     fn end(&self, limit: u64) {
         self.exceeded.store(limit, Relaxed);
-        // Those that are not in its group are found before its end, and end after it: it may wait for them.
+        // Processes outside of the worker's group are found before its end, and end after it,
+        // because the worker may wait for them.
         let below =
             self.tree.below().into_iter().filter_map(|pid| Process::below(pid, self.process.pid).ok());
         let below: Vec<_> = below.collect();
@@ -171,21 +177,22 @@ impl Watched {
     }
 }
 
-/// Whether a worker is at work, by what its lane counts.
+/// Whether a worker is at work, by the count of its lane.
 fn is_at_work(work: u64) -> bool {
     work & 1 == 1
 }
 
-/// What the warden knows of a worker that it watches.
+/// The warden's knowledge about a worker that it watches.
 #[derive(Debug, Default)]
 pub(crate) struct Seen {
     work: u64,
-    /// What it had when the work was seen first.
+    /// The worker's memory when the warden saw this count first.
     base: Option<Base>,
 }
 
 impl Seen {
-    /// Looks at the worker. Whether it is at work with a limit, or was since the last look.
+    /// Looks at the worker. Returns whether it is at work with a limit, or was so since the last
+    /// look.
     fn look(&mut self, watched: &Watched) -> bool {
         let work = watched.work.load(SeqCst);
         let limit = watched.limit.load(Relaxed);
@@ -201,7 +208,7 @@ impl Seen {
             Some(base) => {
                 let exceeds =
                     watched.tree.growth(base, limit).is_some_and(|growth| growth > limit + limit / SLACK);
-                // It may have ended the work meanwhile.
+                // The worker may have ended this exchange meanwhile.
                 if exceeds && watched.work.load(SeqCst) == work {
                     watched.end(limit);
                 }
@@ -216,7 +223,7 @@ impl Seen {
 pub(crate) struct Looks(Option<Instant>);
 
 impl Looks {
-    /// How long the warden may sleep; `None` if nothing is to be looked at.
+    /// How long the warden may sleep. `None` if there is nothing to look at.
     pub(crate) fn sleep(&self) -> Option<Duration> {
         self.0.map(|next| next.saturating_duration_since(Instant::now()))
     }
@@ -231,7 +238,8 @@ impl Looks {
         }
         let mut look = || workers.iter_mut().fold(false, |busy, (watched, seen)| seen.look(watched) || busy);
         if !look() {
-            // A lane that begins from now on rings. One that has begun since it was looked at has not.
+            // A lane that begins an exchange from now on rings. A lane that has begun one since its
+            // look did not ring.
             bell.looks.store(false, SeqCst);
             if !look() {
                 self.0 = None;

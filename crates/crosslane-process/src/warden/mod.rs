@@ -1,5 +1,5 @@
-//! The thread that watches a zygote and its workers: their answers, their ends, what they print, and how much
-//! memory they use.
+//! The thread that watches a zygote and its workers: their answers, their ends, their output, and
+//! their memory.
 
 pub(crate) mod log;
 pub(crate) mod memory;

@@ -1,30 +1,35 @@
-//! How much memory a worker and all below it hold, by what the kernel shows in /proc.
+//! How much memory a worker and all processes below it hold, as the kernel shows it in /proc.
 //!
 //! | counted | how |
 //! |---|---|
-//! | the worker's own memory | what is in use of what it has newly allocated: `RssAnon` and `VmData` of its status; at most the limit |
+//! | the worker's own memory | the memory in use out of its new allocations: `RssAnon` and `VmData` of its status; at most the limit |
 //! | that of a process below it | the pages that it has written and shares with nobody (`Private_Dirty` in smaps) |
 //! | a memfd or a file on tmpfs that one of them has open | the file's blocks, once for all of them |
 //! | shared memory that is mapped and not open | the mapped pages (smaps), once for all of them |
 //!
-//! Below the worker is what descends from it, and what became a child of the reaper in the worker's process group.
-//! What a process shares with the zygote is nobody's. So is a file with a name that was there before the call, as far as it
-//! does not grow: others have written it. If it is seen first after it was written, what is before the position of a descriptor counts
-//! as written through that, unless it appends: whoever truncates a file and fills it again begins at 0. A file that was closed cannot be told from those of other programs. The memory of lanes
-//! ([`LANES`]) is the engine's.
+//! The processes below the worker are its descendants, and the children of the reaper in the
+//! worker's process group. Memory that a process shares with the zygote counts for nobody. The
+//! memory of lanes ([`LANES`]) belongs to the engine.
 //!
-//! Smaps of a large process take the kernel milliseconds. They are read only if all that is quickly known could be too much.
+//! A file with a name that existed before the call counts only as far as it grows, because others
+//! have written it. Such a file may be seen first only after it was written. Then the bytes before
+//! the position of a descriptor count as written through that descriptor, unless it appends. The
+//! reason is that a process that truncates a file and fills it again begins at 0. A file that was
+//! closed cannot be distinguished from the files of other programs.
+//!
+//! To read the smaps of a large process takes milliseconds. They are read only if the numbers that
+//! are read quickly could exceed the limit.
 
 use rustix::fs::{AtFlags, CWD, MemfdFlags, StatxFlags};
 use std::collections::{HashMap, HashSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// What the names of memfds begin with that travel between engines and guests.
+/// The beginning of the names of memfds that go between engines and guests.
 const LANES: &str = "/memfd:crosslane-";
-/// What the name of a file ends with that has none any more.
+/// The end of the name of a file that was deleted.
 const DELETED: &str = " (deleted)";
-/// How deep processes are looked for below a worker.
+/// How many generations of processes below a worker are searched.
 const GENERATIONS: usize = 32;
 
 /// A file by its device, in two numbers, and its inode.
@@ -32,16 +37,16 @@ type File = (u32, u32, u64);
 /// Seconds, and nanoseconds of the next one.
 type Time = (i64, u32);
 
-/// What a worker and all below it had at one time.
+/// The memory of a worker and all processes below it at one time.
 #[derive(Debug, Default)]
 pub(crate) struct Base {
     anonymous: u64,
     data: u64,
-    /// Of each process below it.
+    /// The private memory of each process below the worker.
     below: HashMap<i32, u64>,
-    /// What it had of files in memory.
+    /// The size of each file in memory.
     files: HashMap<File, u64>,
-    /// When that was, by the clock of files.
+    /// The time of the measurement, by the clock of files.
     taken: Time,
 }
 
@@ -49,18 +54,19 @@ pub(crate) struct Base {
 #[derive(Debug)]
 pub(crate) struct Tree {
     worker: i32,
-    /// The parent of processes whose own has ended.
+    /// The process that becomes the parent of processes whose parent has ended.
     reaper: i32,
-    /// The most bytes of shared memory that its lane alone takes.
+    /// The most bytes of shared memory of its lane.
     lane: u64,
     /// The devices of files in memory.
     devices: HashSet<(u32, u32)>,
-    /// The shared memory that it has inherited. Pages of it that others use, too, are not the worker's.
+    /// The shared memory that the worker has inherited. Pages of it that others use too do not
+    /// count.
     inherited: HashSet<File>,
 }
 
 impl Tree {
-    /// Of a worker that has done nothing yet.
+    /// The tree of a worker that has done nothing yet.
     pub(crate) fn new(worker: i32, reaper: i32, lane: u64) -> Self {
         let inherited = mappings(worker, "maps");
         let inherited = inherited.filter(|mapping| mapping.shared).map(|mapping| mapping.file).collect();
@@ -84,7 +90,7 @@ impl Tree {
         found
     }
 
-    /// What they have now; `None` if the worker has ended.
+    /// The memory of all these processes now. `None` if the worker has ended.
     pub(crate) fn base(&self) -> Option<Base> {
         let now = rustix::time::clock_gettime(rustix::time::ClockId::RealtimeCoarse);
         let Status { anonymous, data, shared } = Status::of(self.worker)?;
@@ -100,8 +106,9 @@ impl Tree {
         Some(Base { anonymous, data, below, files, taken: (now.tv_sec, now.tv_nsec as u32) })
     }
 
-    /// How many bytes they have more than before. The worker's own are at most `limit`, which the kernel sees to. If all are
-    /// certainly not more than that, it may be any such number. `None` if the worker has ended.
+    /// How many bytes these processes have more than in `base`. The worker's own growth is at most
+    /// `limit`, which the kernel enforces. If the total certainly does not exceed `limit`, the
+    /// result may be any number up to it. `None` if the worker has ended.
     pub(crate) fn growth(&self, base: &mut Base, limit: u64) -> Option<u64> {
         let Status { anonymous, data, shared } = Status::of(self.worker)?;
         let own = anonymous.saturating_sub(base.anonymous).min(data.saturating_sub(base.data)).min(limit);
@@ -126,7 +133,7 @@ impl Tree {
         self.devices.contains(&(major, minor))
     }
 
-    /// The files in memory that they have open.
+    /// The files in memory that these processes have open.
     fn open(&self, below: &[i32]) -> HashMap<File, Open> {
         let mut found = HashMap::new();
         for pid in below.iter().chain([&self.worker]) {
@@ -140,7 +147,7 @@ impl Tree {
         found
     }
 
-    /// The shared memory that they have mapped.
+    /// The shared memory that these processes have mapped.
     fn mapped(&self, below: &[i32]) -> HashMap<File, Mapped> {
         let mut found: HashMap<File, Mapped> = HashMap::new();
         for pid in below.iter().chain([&self.worker]) {
@@ -161,28 +168,31 @@ impl Tree {
 }
 
 impl Base {
-    /// How much a file has grown, of which others have written so much if it is seen for the first time.
+    /// How much a file has grown. If it is seen for the first time, others have written `by_others`
+    /// bytes of it.
     fn growth(&mut self, file: File, bytes: u64, by_others: u64) -> u64 {
         bytes.saturating_sub(*self.files.entry(file).or_insert(by_others))
     }
 }
 
-/// A file in memory that somebody has open.
+/// A file in memory that a process has open.
 #[derive(Debug)]
 struct Open {
     bytes: u64,
-    /// Since when it has a name, if it has one: the beginning of time if that is not known.
+    /// Since when the file has a name. It is the beginning of time if that is not known, and `None`
+    /// if the file has no name.
     named_since: Option<Time>,
-    /// When it was written last.
+    /// When the file was written last.
     changed: Time,
-    /// How much may have been written through a descriptor.
+    /// How many bytes may have been written through a descriptor.
     written: u64,
 }
 
 impl Open {
-    /// What a link in a folder of descriptors stands for, if it is a file whose memory is that of who has it open.
+    /// The file of a link in a folder of descriptors. `None` if its memory does not count for the
+    /// processes that have it open.
     fn at(link: PathBuf) -> Option<(File, Self)> {
-        // A file system that hangs is not asked.
+        // This does not block on a file system that hangs.
         let flags = AtFlags::STATX_DONT_SYNC;
         let wanted = StatxFlags::BASIC_STATS | StatxFlags::BTIME;
         let file = rustix::fs::statx(CWD, &link, flags, wanted).ok()?;
@@ -192,7 +202,7 @@ impl Open {
         }
         let named = file.stx_nlink > 0;
         let counts = if named {
-            // Others have written what is only read here.
+            // Others have written a file that is only read here.
             fs::symlink_metadata(&link).is_ok_and(|link| {
                 let mode = std::os::unix::fs::MetadataExt::mode(&link);
                 mode & libc::S_IWUSR != 0
@@ -209,7 +219,8 @@ impl Open {
         counts.then_some((id, Self { bytes: file.stx_blocks * 512, named_since, changed, written }))
     }
 
-    /// How much of it was there at a time before it was seen.
+    /// How many bytes of the file count as written by others before time `then`, when it was not
+    /// yet seen.
     fn by_others(&self, then: Time) -> u64 {
         match self.named_since {
             Some(since) if since < then && self.changed >= then => self.bytes.saturating_sub(self.written),
@@ -219,7 +230,8 @@ impl Open {
     }
 }
 
-/// How many bytes of a file are before the position of a descriptor, by its link, that does not append.
+/// How many bytes of a file are before the position of a descriptor, given its link. 0 if the
+/// descriptor appends.
 fn written(link: &Path) -> u64 {
     let said = (|| {
         let process = link.parent()?.parent()?;
@@ -229,23 +241,23 @@ fn written(link: &Path) -> u64 {
         let position = word("pos:")?.parse().ok()?;
         Some(if flags & libc::O_APPEND as u32 == 0 { position } else { 0 })
     })();
-    // It was closed meanwhile.
+    // The descriptor was closed meanwhile.
     said.unwrap_or(0)
 }
 
-/// Shared memory that somebody has mapped.
+/// Shared memory that processes have mapped.
 #[derive(Debug, Default)]
 struct Mapped {
-    /// Of pages that one process has mapped.
+    /// Bytes of pages that one process has mapped.
     private: u64,
-    /// Of pages that several have mapped.
+    /// Bytes of pages that several processes have mapped.
     common: u64,
     /// Whether its file has a name.
     named: bool,
 }
 
 impl Mapped {
-    /// How much of it was there before it was seen: all, if others may know it.
+    /// How many bytes existed before the memory was seen: all, if others may know the file.
     fn by_others(&self) -> u64 {
         if self.named { self.bytes() } else { 0 }
     }
@@ -255,13 +267,13 @@ impl Mapped {
     }
 }
 
-/// What the kernel says at once of a process.
+/// The numbers about a process that the kernel reports quickly.
 struct Status {
-    /// Of pages of no file, in use.
+    /// Bytes of pages in use that belong to no file.
     anonymous: u64,
-    /// Of private memory that can be written, in use or not.
+    /// Bytes of private memory that can be written, in use or not.
     data: u64,
-    /// Of pages of shared memory.
+    /// Bytes of pages of shared memory.
     shared: u64,
 }
 
@@ -282,22 +294,22 @@ impl Status {
     }
 }
 
-/// A mapping of a process, and of smaps what is in use of it.
+/// A mapping of a process. From smaps, it also has the memory in use.
 #[derive(Debug)]
 struct Mapping {
     file: File,
     shared: bool,
-    /// Whether it can be written, and is the process's own matter.
+    /// Whether the mapping can be written, and is not the memory of a lane.
     written: bool,
     /// Whether its file has a name.
     named: bool,
     resident: u64,
-    /// Of pages that were written, and that nobody else has mapped.
+    /// Bytes of pages that were written, and that no other process has mapped.
     private: u64,
 }
 
 impl Mapping {
-    /// The first line of one, if it is that.
+    /// Parses the first line of a mapping. `None` for another line.
     fn begins(line: &str) -> Option<Self> {
         let mut words = line.split_ascii_whitespace();
         let (range, permissions) = (words.next()?, words.next()?);
@@ -308,16 +320,16 @@ impl Mapping {
         let number = |text| u32::from_str_radix(text, 16).ok();
         let file = (number(major)?, number(minor)?, words.next()?.parse().ok()?);
         let shared = permissions.ends_with('s');
-        // The memory of lanes is nobody's.
+        // The memory of lanes does not count.
         let written = permissions.contains('w') && !line.contains(LANES);
         let named = !line.ends_with(DELETED);
         Some(Self { file, shared, written, named, resident: 0, private: 0 })
     }
 }
 
-/// The mappings of a process, by its maps or smaps.
+/// The mappings of a process, from its maps or smaps.
 fn mappings(pid: i32, by: &str) -> impl Iterator<Item = Mapping> {
-    // The names of files may be any bytes.
+    // The names of files may have any bytes.
     let text = fs::read(format!("/proc/{pid}/{by}")).unwrap_or_default();
     let mut found: Vec<Mapping> = Vec::new();
     for line in String::from_utf8_lossy(&text).lines() {
@@ -352,8 +364,8 @@ fn children(pid: i32) -> impl Iterator<Item = i32> {
     })
 }
 
-/// The process group of a process. The kernel gives 0 for a group whose leader is outside of this
-/// process's pid namespace, which is no number that [`rustix::process::getpgid`] can return.
+/// The process group of a process. The kernel returns 0 for a group whose leader is outside of this
+/// process's pid namespace. [`rustix::process::getpgid`] cannot return such a number.
 fn group(pid: i32) -> Option<i32> {
     // SAFETY: getpgid takes a number.
     let group = unsafe { libc::getpgid(pid) };
@@ -384,13 +396,13 @@ mod tests {
     use std::io::{BufRead, BufReader, Read, Write};
     use std::process::{Child, ChildStdout, Command, Stdio};
 
-    /// Set where this program is a worker.
+    /// This variable is set if this program is a worker.
     const WORKER: &str = "CROSSLANE_TEST_USAGE";
-    /// How much each way takes, and how far a measurement may be off.
+    /// How much memory each way takes, and how far a measurement may be off.
     const SIZE: usize = 16 << 20;
     const SLACK: u64 = 2 << 20;
 
-    /// Maps so much memory, and writes into it.
+    /// Maps [`SIZE`] bytes of memory, and writes into them.
     fn fill(flags: MapFlags) -> &'static mut [u8] {
         let all = ProtFlags::READ | ProtFlags::WRITE;
         // SAFETY: a new mapping, which stays until the process ends.
@@ -402,12 +414,13 @@ mod tests {
         memory
     }
 
-    /// Writes so much into a file, of little memory of its own.
+    /// Writes [`SIZE`] bytes into a file, with little memory of its own.
     fn write(mut file: &File) {
         (0..SIZE >> 12).for_each(|_| file.write_all(&[1; 1 << 12]).unwrap());
     }
 
-    /// Forks a process that does something and then waits for its end. Returns its number when it has done that.
+    /// Forks a process that runs `body` and then waits for its end. Returns its number when `body`
+    /// is done.
     fn fork(body: impl FnOnce()) -> i32 {
         let (done, tell) = rustix::pipe::pipe().unwrap();
         // SAFETY: the new process makes only system calls.
@@ -427,7 +440,8 @@ mod tests {
         }
     }
 
-    /// The other side: a worker that does what it is told, a word a line. Nobody starts it for its own sake.
+    /// The other side: a worker that does what each line of its input says. It only works when
+    /// another test has started it.
     #[test]
     fn worker() {
         if std::env::var_os(WORKER).is_none() {
@@ -514,7 +528,7 @@ mod tests {
         }
     }
 
-    /// A name on tmpfs, which is free afterwards.
+    /// A name on tmpfs. Dropping it removes the file.
     struct Name(PathBuf);
 
     impl Name {
@@ -547,14 +561,14 @@ mod tests {
             worker.does(way);
             assert_is(tree.growth(&mut base, limit), count as u64 + 1, way);
         }
-        // A process that shares all with its parent adds nothing.
+        // A process that shares all memory with its parent adds nothing.
         worker.does("idle");
         assert_is(tree.growth(&mut base, limit), 4, "idle");
         worker.does(&new);
         assert_is(tree.growth(&mut base, limit), 5, &new);
         worker.does("more");
         assert_is(tree.growth(&mut base, limit), 6, "more");
-        // One that was there, and is filled again before anybody has seen it.
+        // A file that existed, and is filled again before the tree has seen it.
         let old = Name::new("filled");
         fs::write(&old.0, vec![1; SIZE / 2]).unwrap();
         let mut base = tree.base().unwrap();
@@ -562,10 +576,10 @@ mod tests {
         assert_is(tree.growth(&mut base, limit), 1, "fill");
         worker.does("more");
         assert_is(tree.growth(&mut base, limit), 2, "more");
-        // What is there when work begins is none of it.
+        // Memory that exists when work begins does not count.
         let mut base = tree.base().unwrap();
         assert_is(tree.growth(&mut base, limit), 0, "later");
-        // If it cannot be too much, nobody looks closer.
+        // If the memory cannot exceed the limit, the tree does not look closer.
         let most = tree.growth(&mut base, 1 << 40).unwrap();
         assert!(most > 0, "{most}");
     }
@@ -586,7 +600,7 @@ mod tests {
         assert_is(tree.growth(&mut base, 0), 0, "a file that others have written, too");
         worker.does("lane");
         assert_is(tree.growth(&mut base, 0), 0, "a lane's");
-        // A zygote's shared memory, which one of its workers reads.
+        // The shared memory of a zygote, which one of its workers reads.
         let reader = worker.does("reader");
         let tree = Tree::new(reader, worker.pid(), 0);
         assert!(tree.below().is_empty());

@@ -1,13 +1,15 @@
-//! The thread that listens to a zygote and its lanes: answers, deaths, and what they print.
+//! The thread that listens to a zygote and its lanes: answers, deaths, and output.
 //!
-//! It alone reads the control socket and the lanes' log pipes, so that nothing a guest prints can
-//! fill a pipe and block it, and no thread waits for output that only the holder of a lock would read.
+//! Only this thread reads the control socket and the lanes' log pipes. So the output of a guest
+//! cannot fill a pipe and block the guest. And no thread waits for output that only the holder of a
+//! lock would read.
 //!
 //! # Whose output it is
-//! The error of a call that loses its lane shows what was printed last ([`Output`]). When a call begins on an idle lane, its engine
-//! notes how much was printed until then ([`LaneRecord::printed`]): what the warden has read, and what waits in the pipe. The error
-//! shows only what is behind that. Calls that follow one another on a lane before their replies are there belong to one statement, and
-//! share what they print.
+//! The error of a call that loses its lane shows the last output ([`Output`]). When a call begins
+//! on an idle lane, its engine notes how much was printed until then ([`LaneRecord::printed`]).
+//! This includes the bytes that the warden has read, and those that wait in the pipe. The error
+//! only shows output after that point. Calls that follow one another on a lane before their replies
+//! come belong to one statement. They share their output.
 
 use super::log;
 use super::memory::{self, Bell, Looks, Seen};
@@ -22,19 +24,19 @@ use std::process::ExitStatus;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError, Weak, mpsc};
 use std::time::{Duration, Instant};
 
-/// The most answers that may be unread: those to forks that were given up.
+/// The most unread answers. They are answers to forks that were given up.
 pub(crate) const UNREAD: usize = 64;
-/// The longest line that is kept together.
+/// The longest line that is kept in one piece.
 const LINE: usize = 64 << 10;
 /// How long the warden waits for the end of a line.
 const PAUSE: Duration = Duration::from_millis(50);
-/// How much of a lane's pipe is read in one turn.
+/// How many bytes of a lane's pipe are read in one turn.
 const PIECE: usize = 16 << 10;
-/// How long a zygote may take to say how a lane ended.
+/// How long a zygote may take to report how a lane ended.
 const EXIT_REPORT: Duration = Duration::from_millis(500);
-/// How much of what a lane printed is kept for the error that tells of its end.
+/// How many bytes of a lane's output are kept for the error about its end.
 const TAIL: usize = 4096;
-/// How much of what it prints is kept while its stack is asked for.
+/// How many bytes of a lane's output are kept while its stack is written.
 const STACK: usize = 64 << 10;
 
 /// How a process ended.
@@ -50,32 +52,32 @@ impl From<ExitStatus> for Ended {
     }
 }
 
-/// What a lane has printed.
+/// The output of a lane.
 #[derive(Debug, Default)]
 struct Output {
     /// The pipe, as long as the warden reads it.
     log: Weak<OwnedFd>,
     /// How many bytes were read, without those of stacks.
     read: u64,
-    /// The last of them.
+    /// The last of these bytes.
     tail: VecDeque<u8>,
-    /// What it prints while its stack is asked for, which is none of the function's.
+    /// The output while the stack is written. It does not belong to the function.
     stack: Option<Vec<u8>>,
 }
 
-/// What the warden knows of a lane, shared with the lane.
+/// The warden's knowledge about a lane, shared with the lane.
 #[derive(Debug)]
 pub(crate) struct LaneRecord {
     pub(crate) id: u64,
     ended: Mutex<Option<Ended>>,
     end: Condvar,
     output: Mutex<Output>,
-    /// Its memory, if a function of its library has a limit.
+    /// The lane's memory, if a function of its library has a limit.
     pub(crate) memory: OnceLock<memory::Watched>,
 }
 
 impl LaneRecord {
-    /// That of a lane that prints into this pipe.
+    /// The record of a lane that prints into this pipe.
     pub(crate) fn new(id: u64, log: Weak<OwnedFd>) -> Arc<Self> {
         Arc::new(Self {
             id,
@@ -90,7 +92,7 @@ impl LaneRecord {
         self.output.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// How the process ended, once the zygote says so; `None` if it does not say so soon.
+    /// Waits until the zygote reports how the process ended. `None` if it does not report it soon.
     pub(crate) fn wait_for_end(&self) -> Option<Ended> {
         let ended = self.ended.lock().unwrap_or_else(PoisonError::into_inner);
         let (ended, _) = self
@@ -100,7 +102,7 @@ impl LaneRecord {
         *ended
     }
 
-    /// How the process ended, if the zygote has said so.
+    /// How the process ended, if the zygote has reported it.
     pub(crate) fn ended(&self) -> Option<Ended> {
         *self.ended.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -110,14 +112,14 @@ impl LaneRecord {
         self.end.notify_all();
     }
 
-    /// How many bytes the lane has printed, also those that were not read yet.
+    /// How many bytes the lane has printed, including those that were not read yet.
     pub(crate) fn printed(&self) -> u64 {
         let output = self.output();
         let waiting = output.log.upgrade().and_then(|log| rustix::io::ioctl_fionread(log).ok());
         output.read + waiting.unwrap_or(0)
     }
 
-    /// The end of what the lane printed after so many bytes, as far as it was read.
+    /// The last part of the lane's output after the first `after` bytes, as far as it was read.
     pub(crate) fn tail(&self, after: u64) -> String {
         let mut output = self.output();
         let count = output.read.saturating_sub(after).min(output.tail.len() as u64) as usize;
@@ -125,7 +127,7 @@ impl LaneRecord {
         String::from_utf8_lossy(&tail[tail.len() - count..]).trim_end().to_owned()
     }
 
-    /// Keeps what is printed from now on, up to [`STACK`] bytes, until [`LaneRecord::end_stack`].
+    /// Keeps the output from now on, up to [`STACK`] bytes, until [`LaneRecord::end_stack`].
     pub(crate) fn begin_stack(&self) {
         self.output().stack = Some(Vec::new());
     }
@@ -135,15 +137,15 @@ impl LaneRecord {
         self.output().stack.as_ref().map_or(0, Vec::len)
     }
 
-    /// What was kept.
+    /// Returns the kept output, and stops keeping it.
     pub(crate) fn end_stack(&self) -> String {
         let kept = self.output().stack.take();
         String::from_utf8_lossy(&kept.unwrap_or_default()).into_owned()
     }
 
-    /// Reads a piece of what is printed.
+    /// Reads a piece of the output.
     fn read(&self, log: &OwnedFd, buffer: &mut [u8]) -> Result<usize, Errno> {
-        // Under the lock no byte is both read and in the pipe.
+        // The lock ensures that no byte counts both as read and as waiting in the pipe.
         let mut output = self.output();
         let count = rustix::io::read(log, &mut *buffer)?;
         output.add(&buffer[..count]);
@@ -168,11 +170,12 @@ impl Output {
 struct Watched {
     record: Arc<LaneRecord>,
     log: Option<Arc<OwnedFd>>,
-    /// A line whose end has not been read yet, so that what others print does not fall into it.
+    /// A line whose end has not been read yet. It is kept so that the output of others does not
+    /// split it.
     line: Vec<u8>,
     /// When `line` was last added to.
     added: Instant,
-    /// What is known of its memory.
+    /// The warden's knowledge about the lane's memory.
     seen: Seen,
 }
 
@@ -181,8 +184,8 @@ impl Watched {
         Self { record, log: Some(log), line: Vec::new(), added: Instant::now(), seen: Seen::default() }
     }
 
-    /// Passes on a piece of what is in the pipe. False at its end. Only a piece: one lane that prints without end must
-    /// not keep the warden from the others.
+    /// Passes on a piece of the pipe's content. False at its end. It takes only one piece, so that
+    /// a lane that prints without end does not keep the warden from the others.
     fn relay(&mut self) -> bool {
         let Some(log) = &self.log else { return false };
         let mut buffer = [0; PIECE];
@@ -209,7 +212,8 @@ impl Watched {
         }
     }
 
-    /// Passes on all that is in the pipe now: the lane has ended, but what it left running may print for ever.
+    /// Passes on all bytes that are in the pipe now. The lane has ended, but a process that it has
+    /// left may print for ever.
     fn drain(&mut self) {
         let waiting = self.log.as_ref().and_then(|log| rustix::io::ioctl_fionread(log).ok());
         for _ in 0..waiting.map_or(0, |waiting| (waiting as usize).div_ceil(PIECE)) {
@@ -218,7 +222,7 @@ impl Watched {
         self.pass_on();
     }
 
-    /// Its memory, if that is watched, and what is known of it.
+    /// The lane's memory and the warden's knowledge about it, if it is watched.
     fn memory(&mut self) -> Option<(&memory::Watched, &mut Seen)> {
         self.record.memory.get().map(|watched| (watched, &mut self.seen))
     }
@@ -233,18 +237,19 @@ fn timespec(time: Duration) -> Timespec {
     Timespec { tv_sec: time.as_secs() as i64, tv_nsec: time.subsec_nanos().into() }
 }
 
-/// Lanes that the warden is to watch, with a byte on the bell for each.
+/// A lane that the warden has to watch. A byte on the bell announces each.
 pub(crate) type NewLane = (Arc<LaneRecord>, Arc<OwnedFd>);
 
 pub(crate) struct Warden {
     pub(crate) control: Arc<UnixStream>,
     pub(crate) answers: mpsc::SyncSender<Result<Answer, Silence>>,
     pub(crate) lanes: mpsc::Receiver<NewLane>,
-    /// Readable when a new lane waits, or one begins whose memory is watched; at its end the warden stops.
+    /// Readable when a new lane waits, or when a lane with watched memory begins an exchange. At
+    /// its end the warden stops.
     pub(crate) bell: UnixStream,
-    /// Its other end.
+    /// The other end of the bell.
     pub(crate) rung: Arc<Bell>,
-    /// What the zygote itself prints.
+    /// The output of the zygote itself.
     pub(crate) log: Option<Arc<OwnedFd>>,
     pub(crate) zygote: Arc<LaneRecord>,
     pub(crate) on_interrupt: Arc<dyn Fn(u64) + Send + Sync>,
@@ -284,11 +289,11 @@ impl Warden {
             {
                 lane.pass_on();
             }
-            // New lanes before news of their end.
+            // New lanes come before reports of their end.
             if bell {
                 let mut byte = [0; 64];
                 if matches!(rustix::io::read(&self.bell, &mut byte), Ok(0) | Err(_)) {
-                    // What was printed last is still in the pipes.
+                    // The last output is still in the pipes.
                     lanes.iter_mut().for_each(Watched::drain);
                     log::flush();
                     return;
@@ -309,21 +314,21 @@ impl Warden {
                 if let Err(silence) = read {
                     control_open = false;
                     lanes.iter_mut().for_each(Watched::drain);
-                    // Threads that wait for an answer learn that there will be none.
+                    // Threads that wait for an answer learn that none will come.
                     let _ = self.answers.try_send(Err(silence));
                 }
             }
-            // Lanes whose log is closed are forgotten, unless somebody may still ask how they ended.
+            // Lanes whose log is closed are removed, unless a thread may still ask how they ended.
             lanes.retain(|lane| lane.log.is_some() || Arc::strong_count(&lane.record) > 1);
         }
     }
 
-    /// Acts on an answer.
+    /// Handles an answer.
     fn heed(&self, answer: Answer, lanes: &mut [Watched]) -> Result<(), Silence> {
         match answer {
             Answer::Exited { lane, code, signal } => {
                 if let Some(lane) = lanes.iter_mut().find(|watched| watched.record.id == lane) {
-                    // What it printed last is read before any thread learns of its end.
+                    // The last output is read before any thread learns of the lane's end.
                     lane.drain();
                     lane.record.set_ended(match (code, signal) {
                         (_, Some(signal)) => Ended::Signal(signal),
@@ -372,7 +377,7 @@ mod tests {
         let warden = std::thread::spawn(move || warden.run());
         let record = LaneRecord::new(1, Weak::new());
         let kept = Arc::downgrade(&record);
-        // Nobody holds the other end of its log.
+        // No process holds the other end of the log.
         lanes.send((record, Arc::new(rustix::pipe::pipe().unwrap().0))).unwrap();
         rung.ring();
         while kept.strong_count() > 0 {
@@ -408,7 +413,7 @@ mod tests {
         assert_eq!(lane.record.tail(begun), "of the call");
         assert_eq!(lane.record.tail(0), "read before\nwaits in the pipe\nof the call");
         assert_eq!(lane.record.tail(lane.record.printed()), "");
-        // A stack is no output of the function.
+        // A stack is not output of the function.
         lane.record.begin_stack();
         print("a frame\n");
         lane.relay();

@@ -1,4 +1,4 @@
-//! Which program runs the functions of a file.
+//! Finds the program that runs the functions of a file.
 
 use super::process::Origin;
 use super::ruby;
@@ -11,26 +11,27 @@ use std::path::{Path, PathBuf};
 use std::sync::LazyLock;
 use std::{env, fs};
 
-/// The JavaScript host's file name; it lies beside the engine's library.
+/// The file name of the JavaScript host, which is beside the engine's library.
 const JAVASCRIPT: &str = "crosslane-js";
 
 /// The gem's Ruby files, in a folder beside the engine's library.
 const RUBY: &str = "ruby";
 
-/// The folder beside the engine's library that has a folder for each further language, with the guest and its manifest.
+/// The folder beside the engine's library that has a folder for each other language. That folder
+/// has the guest and its manifest.
 const GUESTS: &str = "guests";
 /// A manifest's file name.
 const MANIFEST: &str = "guest.json";
 
-/// What a manifest says of a language (`docs/protocol.md`).
+/// The manifest of a language (`docs/protocol.md`).
 #[derive(Debug, Deserialize)]
 struct Manifest {
     language: String,
-    /// Of the files that are loaded in the language.
+    /// The suffixes of the files that are loaded in this language.
     suffixes: Vec<String>,
-    /// The guest, beside the manifest.
+    /// The file name of the guest, which is beside the manifest.
     program: String,
-    /// Why it may not be there, and what to do.
+    /// The error text if the guest is missing: the reason, and what to do.
     missing: String,
     #[serde(skip)]
     folder: PathBuf,
@@ -42,16 +43,16 @@ impl Manifest {
         Some(Self { folder: file.parent()?.to_owned(), ..manifest })
     }
 
-    /// The name of the setting that says where the guest is.
+    /// The name of the setting for the path of the guest.
     fn setting(&self) -> String {
         self.language.to_lowercase()
     }
 }
 
-/// The further languages that came with this library, or were put beside it.
+/// The other languages that came with this library, or were put beside it.
 static FURTHER: LazyLock<Vec<Manifest>> = LazyLock::new(|| {
     let mut found: Vec<Manifest> = Vec::new();
-    // It may be a link to where the guests are.
+    // This library may be a link to the file beside the guests.
     for file in [this_file(), this_file().canonicalize().unwrap_or_default()] {
         let folders = fs::read_dir(file.with_file_name(GUESTS)).into_iter().flatten().flatten();
         for manifest in folders.filter_map(|folder| Manifest::read(&folder.path().join(MANIFEST))) {
@@ -63,8 +64,8 @@ static FURTHER: LazyLock<Vec<Manifest>> = LazyLock::new(|| {
     found
 });
 
-/// The settings of an engine, those for the programs of all languages among them. `how` says how a user sets one
-/// ([`Settings::with_programs`]).
+/// The settings of an engine, with those for the programs of all languages. `how` says how a user
+/// sets one ([`Settings::with_programs`]).
 pub fn settings(how: &'static str) -> Settings {
     let known = [
         (
@@ -81,7 +82,7 @@ pub fn settings(how: &'static str) -> Settings {
     Settings::with_programs(how, known.into_iter().chain(further))
 }
 
-/// What functions are written in.
+/// The language of functions.
 #[derive(Debug, Clone, Copy)]
 enum Language {
     JavaScript,
@@ -98,7 +99,7 @@ pub fn language_of(file: &Path) -> String {
     }
 }
 
-/// The language of a file: Python, unless its name says another.
+/// The language of a file: Python, unless its suffix belongs to another language.
 fn language(file: &Path) -> Language {
     let suffix = file.extension().and_then(OsStr::to_str);
     match suffix {
@@ -138,8 +139,8 @@ fn command(language: Language, settings: &Settings) -> Result<(Vec<String>, &'st
         }
         Language::Ruby => {
             let mut command = vec![ruby(settings)?.display().to_string()];
-            // The Python package has the gem's files in a folder; the gem has this library among its files. Without
-            // either the gem is looked for where gems are.
+            // The Python package has the gem's files in a folder, and the gem has this library
+            // among its files. If neither is there, Ruby searches its installed gems.
             let near = [this_file().with_file_name(RUBY), this_file().with_file_name("..")];
             if let Some(gem) = near.iter().find(|folder| is_file(&folder.join("crosslane/worker/zygote.rb")))
             {
@@ -149,7 +150,7 @@ fn command(language: Language, settings: &Settings) -> Result<(Vec<String>, &'st
             Ok((command, "is the gem crosslane installed for this Ruby (`crosslane doctor` tells)?"))
         }
         Language::Python => {
-            // -P: what lies in the working directory must not take the place of a module.
+            // -P: a file in the working directory must not replace a module.
             let command = [&python(settings)?.display().to_string(), "-P", "-m", "crosslane._worker.zygote"];
             let advice =
                 "is the package crosslane installed for this interpreter (`crosslane doctor` tells)?";
@@ -158,14 +159,14 @@ fn command(language: Language, settings: &Settings) -> Result<(Vec<String>, &'st
     }
 }
 
-/// The JavaScript host: the setting's, or the one that came with this library.
+/// The JavaScript host: from the setting, or the one that came with this library.
 fn javascript(settings: &Settings) -> Result<PathBuf, Error> {
     if let Some(path) = settings.program("javascript") {
         let path = PathBuf::from(path);
         return if is_file(&path) { Ok(path) } else { Err(missing("javascript", &path)) };
     }
     let path = this_file().with_file_name(JAVASCRIPT);
-    // It may be a link to where the host is.
+    // This library may be a link to the file beside the host.
     let real = this_file().canonicalize().unwrap_or_default().with_file_name(JAVASCRIPT);
     if let Some(path) = [&path, &real].into_iter().find(|path| is_file(path)) {
         return Ok(path.clone());
@@ -178,7 +179,7 @@ fn javascript(settings: &Settings) -> Result<PathBuf, Error> {
     )))
 }
 
-/// A further language's guest: the setting's, or the one beside its manifest.
+/// The guest of another language: from the setting, or the one beside its manifest.
 fn further(manifest: &Manifest, settings: &Settings) -> Result<PathBuf, Error> {
     let setting = manifest.setting();
     let (given, path) = match settings.program(&setting) {
@@ -195,7 +196,8 @@ fn further(manifest: &Manifest, settings: &Settings) -> Result<PathBuf, Error> {
     }
 }
 
-/// The Ruby interpreter: the setting's, that which this gem is installed in, or the first on PATH.
+/// The Ruby interpreter: from the setting, the one in which this gem is installed, or the first on
+/// PATH.
 fn ruby(settings: &Settings) -> Result<PathBuf, Error> {
     if let Some(given) = settings.program("ruby") {
         let path = PathBuf::from(given);
@@ -210,7 +212,7 @@ fn ruby(settings: &Settings) -> Result<PathBuf, Error> {
     })
 }
 
-/// Where the engine found the library that this is part of.
+/// The path at which the engine found the library that contains this code.
 fn this_file() -> PathBuf {
     // SAFETY: dladdr fills the struct if it succeeds, with a path that lives as long as this library.
     unsafe {
@@ -222,11 +224,12 @@ fn this_file() -> PathBuf {
     }
 }
 
-/// The interpreter that this library is installed in: `bin/python3.11` beside `lib/python3.11`, `bin/ruby` beside
-/// `lib/ruby`. A user's own packages lie elsewhere, but the folder has the name of their interpreter.
+/// The interpreter in which this library is installed: `bin/python3.11` beside `lib/python3.11`,
+/// `bin/ruby` beside `lib/ruby`. A user's own packages are in another folder, but that folder has
+/// the name of their interpreter.
 fn installed(language: &str) -> Option<PathBuf> {
     let file = this_file();
-    // Of a link, too.
+    // This library may be a link.
     let real = file.canonicalize().unwrap_or_default();
     file.ancestors().chain(real.ancestors()).find_map(|folder| {
         let name = folder.file_name()?.to_str().filter(|name| name.starts_with(language))?;
@@ -237,8 +240,8 @@ fn installed(language: &str) -> Option<PathBuf> {
     })
 }
 
-/// The interpreter: the setting's, the active virtual environment's, that which this package is installed in, or the
-/// first on PATH.
+/// The Python interpreter: from the setting, from the active virtual environment, the one in which
+/// this package is installed, or the first on PATH.
 fn python(settings: &Settings) -> Result<PathBuf, Error> {
     if let Some(given) = settings.program("python") {
         let path = PathBuf::from(given);

@@ -1,4 +1,4 @@
-//! The process that loads a library and forks its workers: which program it is, what it is told, and how it ends.
+//! The process that loads a library and forks its workers: its program, its requests, and its end.
 
 pub mod guests;
 mod process;

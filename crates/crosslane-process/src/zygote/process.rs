@@ -1,4 +1,4 @@
-//! The engine's side of a zygote: start it, load a library, ask for lanes, end it.
+//! The engine's side of a zygote: starts it, loads a library, asks for lanes, and ends it.
 
 use super::reaper;
 use crate::control::{self, Answer, GLANCE, Request, Silence};
@@ -27,43 +27,44 @@ use std::time::{Duration, Instant};
 
 /// How long a fork may take.
 const BOOT: Duration = Duration::from_secs(30);
-/// How much longer than it may take a load is waited for: a guest that can says where it was.
+/// How much longer than its limit the engine waits for a load. A guest that can says where it was.
 const EXPLANATION: Duration = Duration::from_millis(500);
-/// No patience at all.
+/// No wait.
 const NOW: Duration = Duration::ZERO;
 /// How long a zygote may take to end after its socket was closed.
 const FAREWELL: Duration = Duration::from_secs(2);
-/// A guest spins so much longer than the engine, which has work of its own between two batches.
+/// How many times longer a guest spins than the engine, which has its own work between two batches.
 const GUEST_SPIN: u32 = 3;
-/// Why there are no more host lanes.
+/// The error if there are no more host lanes.
 const ENDED_THREAD: &str = "the thread that makes its lanes has ended; was it killed?";
-/// How often a wait for an answer looks whether it should go on.
+/// How often a wait for an answer checks whether it should go on.
 const TICK: Duration = Duration::from_millis(10);
-/// What a wait ends with that nobody needs any more.
+/// The error of a wait that nobody needs any more.
 const UNNEEDED: &str = "its library was unloaded, or loaded again";
-/// Why a library loads no library.
+/// The error if a library would load a library.
 const LOADING: &str = "this file is being loaded as a library of functions, and would load itself without end; put what \
                        loads functions where only the main program comes to";
 /// The descriptor on which a zygote finds its control socket.
 const CONTROL_FD: i32 = 3;
-/// The variable that tells numerical libraries (OpenBLAS, MKL, OpenMP, Arrow) how many threads to use, and its value unless the engine
-/// has one. Without it each library takes all processors, although there is a lane for each processor. PySpark's workers have the
-/// same default.
+/// The variable that tells numerical libraries (OpenBLAS, MKL, OpenMP, Arrow) how many threads to
+/// use, and its value unless the engine's environment has one. Without it, each library uses all
+/// processors, although there is a lane for each processor. PySpark's workers have the same
+/// default.
 const LIBRARY_THREADS: (&str, &str) = ("OMP_NUM_THREADS", "1");
 
 /// Where a zygote runs.
 #[derive(Debug, Clone)]
 pub enum Origin {
-    /// In a process, which the engine starts with these words.
+    /// In a process that the engine starts with this command.
     Process {
         /// The interpreter and its arguments.
         command: Vec<String>,
-        /// What it has in its environment beside the engine's.
+        /// The variables that are added to the engine's environment.
         environment: &'static [(&'static str, &'static str)],
-        /// What to look at if it does not start, for the error.
+        /// Advice for the error if it does not start.
         advice: &'static str,
     },
-    /// In a thread of this very process, at the other end of a control socket: its lanes are host lanes.
+    /// In a thread of this process, at the other end of a control socket. Its lanes are host lanes.
     Thread(Arc<Mutex<Option<UnixStream>>>),
 }
 
@@ -79,7 +80,7 @@ impl Origin {
 pub struct ZygoteOptions {
     /// Where it runs.
     pub origin: Origin,
-    /// What to load.
+    /// The functions to load.
     pub source: Source,
     /// The database's own types, which signatures may name.
     pub types: TypeNames,
@@ -87,13 +88,13 @@ pub struct ZygoteOptions {
     pub load_timeout: Duration,
     /// Bytes of each ring of new lanes.
     pub ring_size: usize,
-    /// Bytes that a batch of new lanes may have, either way.
+    /// The most bytes of a batch of new lanes, in each direction.
     pub largest_batch: usize,
     /// How long a waiting engine thread spins.
     pub spin: Duration,
-    /// What is done about calls that make no progress.
+    /// What the engine does about calls that make no progress.
     pub stuck: Stuck,
-    /// Called when the terminal's Ctrl-C reached the zygote.
+    /// Called when a Ctrl-C in the terminal reached the zygote.
     pub on_interrupt: Arc<dyn Fn(u64) + Send + Sync>,
 }
 
@@ -106,21 +107,21 @@ impl std::fmt::Debug for ZygoteOptions {
     }
 }
 
-/// What a loaded library says of itself.
+/// What a loaded library reports about itself.
 #[derive(Debug)]
 pub struct Loaded {
     /// Its functions.
     pub functions: Vec<Arc<Function>>,
     /// The guest, such as `Python 3.11.7`.
     pub runtime: String,
-    /// What tells the text of its files from any other, if the guest says so.
+    /// A hash of the text of its files, if the guest reports one.
     pub text: Option<String>,
-    /// Whether each lane loads it itself.
+    /// Whether each lane loads the library itself.
     reloads: bool,
 }
 
 impl Loaded {
-    /// Whether another zygote has loaded the same.
+    /// Whether another zygote has loaded the same functions from the same text.
     fn is_what_was_loaded(&self, functions: &[Arc<Function>], text: &Option<String>) -> bool {
         let same = |(ours, theirs): (&Arc<Function>, &Arc<Function>)| ours.spec == theirs.spec;
         self.text == *text
@@ -136,14 +137,14 @@ pub struct Zygote {
     stop: Stop,
     running: Running,
     next_lane: u64,
-    /// What the first of its processes had loaded: a file may change until another is needed.
+    /// What its first process loaded. A file may change until another process is needed.
     functions: Vec<Arc<Function>>,
     text: Option<String>,
 }
 
 impl Zygote {
-    /// Starts a zygote and waits until it has loaded its library. To be called on a thread that lives
-    /// as long as the zygote should: when that thread ends, the kernel kills the zygote.
+    /// Starts a zygote and waits until it has loaded its library. The calling thread must live as
+    /// long as the zygote: when that thread ends, the kernel kills the zygote.
     ///
     /// # Errors
     /// [`Error::Boot`] if the interpreter does not start, [`Error::Load`] if the library does not load, or its path is
@@ -155,7 +156,7 @@ impl Zygote {
         Ok((Self { options, stop, running, next_lane: 1, functions, text }, loaded))
     }
 
-    /// Starts it again, if it still loads the same.
+    /// Starts the zygote again. It must load the same functions.
     fn restart(&mut self) -> Result<(), Error> {
         let (running, loaded) = Running::start(&self.options, &self.stop)?;
         if !loaded.is_what_was_loaded(&self.functions, &self.text) {
@@ -189,7 +190,7 @@ impl pool::Zygote for Zygote {
             self.restart()?;
         }
         let booted = self.fork();
-        // A zygote that is just dying takes the request and does not answer.
+        // A dying zygote may take the request and not answer.
         if booted.is_err() && self.running.lost {
             self.restart()?;
             return self.fork();
@@ -206,7 +207,7 @@ impl pool::Zygote for Zygote {
     }
 }
 
-/// Why an answer did not come.
+/// The reason why no answer came.
 enum NoAnswer {
     Silence(Silence),
     Late,
@@ -216,19 +217,19 @@ enum NoAnswer {
 
 #[derive(Debug)]
 struct Running {
-    /// Its process, unless it is a thread of this one.
+    /// The zygote's process; `None` if the zygote is a thread of this process.
     child: Option<Child>,
     control: Arc<UnixStream>,
     answers: mpsc::Receiver<Result<Answer, Silence>>,
     lanes: mpsc::Sender<NewLane>,
-    /// Keeps what the zygote printed last.
+    /// The record of what the zygote printed last.
     record: Arc<LaneRecord>,
     bell: Arc<Bell>,
-    /// The functions' limits of memory, if any has one.
+    /// The memory limits of the functions, if any function has one.
     limits: Option<Arc<[Option<u64>]>>,
     warden: Option<JoinHandle<()>>,
     engine: u32,
-    /// Whether it did not answer as it should, and was killed.
+    /// Whether the zygote did not answer correctly, and was killed.
     lost: bool,
     /// How long a lane may take to greet its engine.
     boot: Duration,
@@ -238,7 +239,7 @@ fn boot_error(what: &str) -> impl FnOnce(std::io::Error) -> Error {
     move |error| Error::Boot(format!("{what}: {error}"))
 }
 
-/// Starts the zygote's process; what it prints goes to `log`.
+/// Starts the zygote's process. Its output goes to `log`.
 fn spawn(
     command: &[String],
     environment: &[(&str, &str)],
@@ -261,15 +262,17 @@ fn spawn(
             if libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) != 0 {
                 return Err(std::io::Error::last_os_error());
             }
-            // A program that ignores it would let its zygote's children vanish unseen.
+            // If the engine's program ignores SIGCHLD, the zygote would inherit that, and would not
+            // see how its children end.
             libc::signal(libc::SIGCHLD, libc::SIG_DFL);
-            // Lanes may tell their stacks by it. A JVM, whose users send it the same to see its own, blocks it in its threads.
+            // Lanes may write their stacks on SIGQUIT. A JVM blocks this signal in its threads,
+            // because its users send it to see the JVM's own stacks.
             libc::signal(libc::SIGQUIT, libc::SIG_IGN);
             let mut quit = std::mem::zeroed();
             libc::sigemptyset(&raw mut quit);
             libc::sigaddset(&raw mut quit, libc::SIGQUIT);
             libc::sigprocmask(libc::SIG_UNBLOCK, &raw const quit, std::ptr::null_mut());
-            // dup2 onto itself would leave the close-on-exec flag.
+            // A dup2 of a descriptor onto itself would leave the close-on-exec flag set.
             if descriptor == CONTROL_FD {
                 if libc::fcntl(CONTROL_FD, libc::F_SETFD, 0) < 0 {
                     return Err(std::io::Error::last_os_error());
@@ -344,7 +347,7 @@ impl Running {
         Ok((running, loaded))
     }
 
-    /// The next answer, if it comes in time and is needed for so long.
+    /// Waits for the next answer until the deadline, or until nobody needs it.
     fn answer(&self, deadline: Instant, stop: &Stop) -> Result<Answer, NoAnswer> {
         loop {
             match self.answers.recv_timeout(TICK) {
@@ -367,7 +370,7 @@ impl Running {
         let pickles = options.source.memory().map_err(boot_error("memory for the functions"))?;
         let pickles: Vec<_> = pickles.iter().map(AsFd::as_fd).collect();
         let goes_on = || !stop.is_set() && Instant::now() < deadline;
-        // A zygote that ended at once, or reads nothing, is explained below.
+        // The code below handles a zygote that ended at once, or reads nothing.
         let _ = control::send(&self.control, &request, &pickles, goes_on);
         let answer = self.answer(deadline, stop);
         if let Ok(Answer::Loaded { functions, runtime, text, reloads }) = answer {
@@ -377,7 +380,7 @@ impl Running {
             })?;
             return Ok(Loaded { functions, runtime, text, reloads });
         }
-        // It is of no use any more, and may go on for ever.
+        // The zygote cannot be used any more, and might run for ever.
         let status =
             self.end(if let Err(NoAnswer::Silence(Silence::Ended)) = answer { FAREWELL } else { NOW });
         let printed = self.record.tail(0);
@@ -409,7 +412,7 @@ impl Running {
         })
     }
 
-    /// Ends the process, after so long if it does not end by itself: how it ended.
+    /// Ends the process if it does not end by itself within `patience`. Returns how it ended.
     fn end(&mut self, patience: Duration) -> Option<String> {
         let begun = Instant::now();
         while !self.ended() && begun.elapsed() < patience {
@@ -427,7 +430,8 @@ impl Running {
         Some(how)
     }
 
-    /// Whether it has ended. The kernel tells how only once, and the lanes that are its threads ask later.
+    /// Whether the zygote has ended. The kernel reports its status only once, so it is recorded for
+    /// the lanes that are its threads, which need it later.
     fn ended(&mut self) -> bool {
         match &mut self.child {
             Some(child) => match child.try_wait() {
@@ -465,7 +469,7 @@ impl Running {
         nonblocking(&log)?;
         let log = Arc::new(log);
         let record = LaneRecord::new(id, Arc::downgrade(&log));
-        // The warden hears of the lane before the lane can die.
+        // The warden must know the lane before the lane can die.
         let _ = self.lanes.send((Arc::clone(&record), log));
         self.bell.ring();
         let spin_microseconds = (options.spin * GUEST_SPIN).as_micros() as u64;
@@ -475,8 +479,8 @@ impl Running {
         control::send(&self.control, &request, &fds, || !stop.is_set() && Instant::now() < deadline)
             .map_err(|error| self.give_up(format!("the zygote ended, or does not listen ({error})")))?;
         drop((memory, socket_theirs, log_theirs));
-        // A lane that is not taken may hang before it says who it is. A zygote that does not listen is found out by the
-        // next request.
+        // A lane that the engine gives up may hang before it greets. If the zygote does not read
+        // this request, the next request finds that out.
         let end_lane = || drop(control::send(&self.control, &Request::Unfork { lane: id }, &[], || false));
         loop {
             let why = match self.answer(deadline, stop) {
@@ -484,9 +488,9 @@ impl Running {
                 Ok(Answer::Unforked { lane, message }) if lane == id => {
                     return Err(Error::Boot(shortened(message)));
                 }
-                // An answer to a fork that was given up.
+                // This answers a fork that was given up.
                 Ok(Answer::Forked { .. } | Answer::Unforked { .. }) => continue,
-                // The zygote ends with its socket, and then the others of its lanes with theirs.
+                // The zygote ends with its socket. Then its other lanes end with their sockets.
                 Err(NoAnswer::Unneeded) => {
                     end_lane();
                     return Err(Error::Boot(UNNEEDED.into()));
@@ -519,7 +523,7 @@ impl Running {
         Ok(ProcessLane::new(ends, socket, process, record, home, LaneOptions { spin, largest, stuck }))
     }
 
-    /// Waits for the greeting of a lane, and takes from the kernel whose it is.
+    /// Waits for the greeting of a lane. The kernel says which process sent it.
     fn meet(&self, socket: &OwnedFd, record: &LaneRecord, stop: &Stop) -> Result<Process, Error> {
         let begun = Instant::now();
         let ended = || {
@@ -556,7 +560,7 @@ fn nonblocking(fd: &OwnedFd) -> Result<(), Error> {
 
 impl Drop for Running {
     fn drop(&mut self) {
-        // A fork of the engine has copies of the descriptors, but no warden and no children.
+        // A fork of the engine has copies of the descriptors, but no warden and no child processes.
         if self.engine != std::process::id() {
             return;
         }

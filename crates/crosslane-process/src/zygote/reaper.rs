@@ -1,16 +1,18 @@
-//! The reaper: the parent of a zygote that forks. Whatever a library's file or functions start ends with it.
+//! The reaper: the parent process of a zygote that forks. All processes that a library's file or
+//! functions start end with the reaper.
 //!
 //! ```text
 //! engine ── reaper (its own session, subreaper) ── zygote ── lanes ── what functions start
 //! ```
 //!
-//! A process whose parent ends becomes a child of the reaper, whatever session or group it has put itself into. The
-//! reaper waits for the end of the zygote, the end of the engine, or SIGTERM; then it kills its children, and those
-//! that become its children by that, until there are none. It ends as the zygote did. It has a session of its own, so
-//! that nothing that kills the engine's group, or closes its terminal, kills it. It holds no descriptor of the zygote.
+//! A process whose parent ends becomes a child of the reaper, whatever session or group it has put
+//! itself into. The reaper waits for the end of the zygote, the end of the engine, or SIGTERM. Then
+//! it kills its children, and the processes that become its children by that, until none remain. It
+//! ends as the zygote ended. It has a session of its own. So it survives a signal to the engine's
+//! group, and the closing of the engine's terminal. It holds no descriptor of the zygote.
 //!
-//! If the reaper itself is killed with SIGKILL, the kernel kills the zygote and its lanes, but not what these have
-//! started.
+//! If the reaper itself is killed with SIGKILL, the kernel kills the zygote and its lanes. It does
+//! not kill the processes that these have started.
 
 use rustix::event::{PollFd, PollFlags};
 use rustix::process::{Pid, PidfdFlags, Signal, WaitOptions, WaitStatus};
@@ -20,23 +22,24 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::process::Child;
 use std::time::{Duration, Instant};
 
-/// How long the reaper tries to kill what is left; a process of another user cannot be killed.
+/// How long the reaper tries to kill the remaining processes. A process of another user cannot be
+/// killed.
 const PATIENCE: Duration = Duration::from_secs(2);
-/// What process lists show.
+/// The name in process lists.
 const NAME: &std::ffi::CStr = c"crosslane-reap";
 
-/// The environment variable that names the zygote which this process is, or descends from; or, while a lane loads the
-/// file itself, that lane.
+/// The environment variable with the process id of the zygote that this process is, or descends
+/// from. While a lane loads the file itself, the variable has the id of that lane.
 pub const ZYGOTE: &str = "CROSSLANE_ZYGOTE";
 
-/// Whether this process is one in which a library must load no library: it could be itself.
+/// Whether this process is a zygote, in which a library must load no library: it could load itself.
 pub(crate) fn is_zygote() -> bool {
     std::env::var(ZYGOTE).is_ok_and(|pid| pid == std::process::id().to_string())
 }
 
-/// Makes this process the reaper of a child that `fork` makes (with the language's own means), and returns in that
-/// child only. To be called by a zygote as early as possible, and before it has threads: the reaper keeps the memory
-/// that the process has now.
+/// Makes this process the reaper of a child that `fork` makes (with the language's own means).
+/// Returns only in that child. A zygote must call this as early as possible, and before it has
+/// threads: the reaper keeps the memory that the process has now.
 ///
 /// # Errors
 /// If the engine has ended, or `fork` failed.
@@ -57,7 +60,8 @@ pub fn supervise<E: From<io::Error>>(fork: impl FnOnce() -> Result<i32, E>) -> R
     // SAFETY: the zygote has no other threads yet.
     unsafe { std::env::set_var(ZYGOTE, std::process::id().to_string()) };
     rustix::process::set_parent_process_death_signal(Some(Signal::KILL)).map_err(system)?;
-    // What this process starts before its reaper is ready could be killed with its reaper, by its group.
+    // Until the reaper is ready, it has no session of its own. A kill of its group would then kill
+    // the reaper, together with the processes that this process has started.
     let told = rustix::io::read(&ready, &mut [0; 1]).map_err(system)?;
     if told == 0 || rustix::process::getppid() != Some(this) {
         return Err(io::Error::other("the reaper has ended").into());
@@ -65,7 +69,7 @@ pub fn supervise<E: From<io::Error>>(fork: impl FnOnce() -> Result<i32, E>) -> R
     Ok(())
 }
 
-/// A child that has ended, which is not reaped: its process id, exit code and signal.
+/// A child that has ended and is not reaped: its process id, exit code and signal.
 pub fn ended_child() -> Option<(i32, Option<i32>, Option<i32>)> {
     // SAFETY: the structure is plain data, filled by the call.
     let info = unsafe {
@@ -85,10 +89,11 @@ pub fn ended_child() -> Option<(i32, Option<i32>, Option<i32>)> {
     }
 }
 
-/// Ends a zygote's process and all that it has started: its reaper, if it has one, needs a moment for that.
+/// Ends a zygote's process and all processes that it has started. Its reaper, if it has one, needs
+/// a moment for that.
 pub(crate) fn end(child: &mut Child) {
     if !matches!(child.try_wait(), Ok(None)) {
-        // It is reaped, and its id may be another's.
+        // The child is reaped, so its id may belong to another process.
         return;
     }
     // SAFETY: kill has no memory requirements; the child is not reaped yet, so its id is its own.
@@ -104,7 +109,7 @@ pub(crate) fn end(child: &mut Child) {
     }
 }
 
-/// The life of the reaper. Errors are ignored where nothing better can be done than to go on.
+/// The loop of the reaper. It ignores errors where it can only go on.
 fn reap(zygote: i32, engine: &OwnedFd, tell: OwnedFd) -> ! {
     let signals = signals();
     let _ = rustix::process::setsid();
@@ -136,7 +141,8 @@ fn reap(zygote: i32, engine: &OwnedFd, tell: OwnedFd) -> ! {
     leave_as(status)
 }
 
-/// The signals that the reaper takes, as a descriptor; all others are ignored until it ends.
+/// The signals that the reaper handles, as a descriptor. All other signals are ignored until it
+/// ends.
 fn signals() -> io::Result<OwnedFd> {
     // SAFETY: signal sets are plain memory that the calls initialise; they touch nothing else.
     unsafe {
@@ -161,7 +167,7 @@ fn next_signal(signals: &OwnedFd) -> Option<i32> {
     Some(i32::from_ne_bytes(*number))
 }
 
-/// The zygote's control socket and log must end when the zygote does.
+/// Closes all other descriptors: the zygote's control socket and log must end when the zygote does.
 fn close_all_but(keep: &[Option<RawFd>]) {
     let names = fs::read_dir("/proc/self/fd").into_iter().flatten().flatten();
     let open: Vec<RawFd> = names.filter_map(|name| name.file_name().to_str()?.parse().ok()).collect();
@@ -171,7 +177,7 @@ fn close_all_but(keep: &[Option<RawFd>]) {
     }
 }
 
-/// Kills all children, and theirs, which become this process's own when their parents die.
+/// Kills all children, and their children, which become this process's own when their parents die.
 fn end_children(zygote: i32, status: &mut Option<WaitStatus>) {
     let begin = Instant::now();
     let list = format!("/proc/self/task/{}/children", std::process::id());
@@ -193,7 +199,7 @@ fn end_children(zygote: i32, status: &mut Option<WaitStatus>) {
     }
 }
 
-/// Ends this process as the zygote ended, for the engine to see.
+/// Ends this process in the way that the zygote ended, so that the engine sees it.
 fn leave_as(status: Option<WaitStatus>) -> ! {
     let code = status.and_then(|status| status.exit_status());
     let signal = status.map_or(Some(libc::SIGKILL), |status| status.terminating_signal());
@@ -201,7 +207,7 @@ fn leave_as(status: Option<WaitStatus>) -> ! {
     // interpreter, of which this is a copy, is to be run.
     unsafe {
         if let Some(signal) = signal {
-            // One core is enough.
+            // The zygote may have dumped a core already. One core is enough.
             libc::prctl(libc::PR_SET_DUMPABLE, 0);
             libc::signal(signal, libc::SIG_DFL);
             libc::kill(libc::getpid(), signal);

@@ -1,4 +1,4 @@
-//! What a Ruby that runs functions is started with, whatever starts it.
+//! How a Ruby that runs functions is started, by whatever program.
 
 use std::collections::HashMap;
 use std::env;
@@ -9,13 +9,14 @@ use std::process::{Child, Command, Stdio};
 use std::sync::{LazyLock, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// An area for compiled code of 32 MiB. Ruby 3.1 writes to all of it when it starts, and would take 256 MiB.
+/// An area for compiled code of 32 MiB. Ruby 3.1 writes to the whole area when it starts, and would
+/// take 256 MiB by default.
 const CODE_AREA: &str = "--yjit-exec-mem-size=32";
-/// How long a Ruby may take to say which one it is.
+/// How long a Ruby may take to report its version.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// The command of a Ruby that runs functions, and what it has in its environment beside that of who starts it: YJIT, unless the
-/// user has chosen.
+/// The command of a Ruby that runs functions, and the variables to add to its environment. It
+/// enables YJIT, unless the user has chosen a compiler.
 pub fn compiled(mut command: Vec<String>) -> (Vec<String>, &'static [(&'static str, &'static str)]) {
     if chooses_compiler(|name| env::var_os(name)) {
         return (command, &[]);
@@ -26,15 +27,15 @@ pub fn compiled(mut command: Vec<String>) -> (Vec<String>, &'static [(&'static s
     (command, &[("RUBY_YJIT_ENABLE", "1")])
 }
 
-/// Whether a user has chosen which of Ruby's compilers is to run, or that none is. A Ruby without YJIT ignores that one is
-/// chosen for it, but ends if it is told of two.
+/// Whether a user has chosen one of Ruby's compilers, or none. A Ruby without YJIT ignores a
+/// variable that enables YJIT, but it exits if two compilers are chosen.
 fn chooses_compiler(variable: impl Fn(&str) -> Option<OsString>) -> bool {
     let options = variable("RUBYOPT").unwrap_or_default();
     variable("RUBY_YJIT_ENABLE").is_some() || options.to_string_lossy().contains("jit")
 }
 
-/// Whether a program is Ruby 3.1 with YJIT. It is asked once: which program a name stands for depends on the path and, with a
-/// version manager, on the folder.
+/// Whether a program is Ruby 3.1 with YJIT. The program is run only once. Which program a name
+/// means depends on the path and, with a version manager, on the folder.
 fn takes_code_area(program: &str) -> bool {
     type Asked = (String, Option<OsString>, Option<PathBuf>);
     static KNOWN: LazyLock<Mutex<HashMap<Asked, bool>>> = LazyLock::new(Mutex::default);
@@ -49,7 +50,8 @@ fn takes_code_area(program: &str) -> bool {
     takes
 }
 
-/// What a Ruby that has the option says of itself; `None` if it does not have it, or says nothing in time.
+/// The version text of a Ruby that has the option. `None` if it does not have the option, or does
+/// not answer in time.
 fn version(mut command: Command, patience: Duration) -> Option<String> {
     command.args([CODE_AREA, "--version"]).env("RUBY_YJIT_ENABLE", "1");
     let mut child = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null()).spawn().ok()?;
@@ -59,14 +61,15 @@ fn version(mut command: Command, patience: Duration) -> Option<String> {
         return None;
     }
     let mut said = child.stdout.take()?;
-    // The pipe holds the line. What a program has started beside Ruby may keep it open.
+    // The pipe already holds the line. Another program that Ruby's wrapper has started may keep the
+    // pipe open, so a read must not block.
     rustix::io::ioctl_fionbio(&said, true).ok()?;
     let mut line = [0; 100];
     let length = said.read(&mut line).ok()?;
     Some(String::from_utf8_lossy(&line[..length]).into_owned())
 }
 
-/// Waits until a process has ended: whether it did so in time, and well.
+/// Waits until a process has ended. Returns whether it ended in time and with success.
 fn succeeds(child: &mut Child, patience: Duration) -> bool {
     let begun = Instant::now();
     while begun.elapsed() < patience {
@@ -103,7 +106,7 @@ mod tests {
     #[test]
     fn a_ruby_that_says_nothing_holds_nothing_up() {
         assert_eq!(said_by("exec sleep 100", Duration::from_millis(20)), None);
-        // Another program has the pipe.
+        // Another program holds the pipe open.
         assert_eq!(said_by("sleep 2 & exit 0", LONG), None);
     }
 }

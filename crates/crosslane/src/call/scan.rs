@@ -110,7 +110,8 @@ impl<Z: Zygote, I: Input> Scan<Z, I> {
     /// `largest` bytes.
     ///
     /// # Errors
-    /// As [`Scan::open`] and [`Scan::next`]; [`Error::Engine`] if a partition is NULL, or there are too many.
+    /// As [`Scan::open`] and [`Scan::next`]; [`Error::Engine`] if a partition is NULL, or there are
+    /// too many.
     pub fn partitions(
         library: &Arc<Library<Z>>,
         function: &Arc<Function>,
