@@ -58,8 +58,9 @@ impl MappedFile {
     }
 
     pub(crate) fn bytes(&self) -> &[u8] {
-        // SAFETY: the mapping has this length and lives as long as self. Only a receiver that trusts
-        // the sender not to write or shrink any more uses it (see the module's documentation).
+        // SAFETY: the mapping has this length and lives as long as self. Only a receiver that
+        // trusts the sender not to write or shrink any more uses it (see the module's
+        // documentation).
         unsafe { std::slice::from_raw_parts(self.base, self.length) }
     }
 

@@ -120,7 +120,8 @@ pub(crate) fn sender(socket: BorrowedFd<'_>) -> Result<(i32, bool), Errno> {
         return Err(Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::IO));
     }
     let mut pid = None;
-    // SAFETY: the kernel has filled the space as the header says; each part is read within its length.
+    // SAFETY: the kernel has filled the space as the header says. Each part is read within its
+    // length.
     unsafe {
         let mut part = libc::CMSG_FIRSTHDR(&message);
         while !part.is_null() {

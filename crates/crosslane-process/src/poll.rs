@@ -21,7 +21,8 @@ mod tests {
     #[test]
     fn a_signal_makes_nothing_ready() {
         let handler: extern "C" fn(libc::c_int) = nothing;
-        // SAFETY: the handler does nothing, and no other test uses the signal. Without SA_RESTART it interrupts.
+        // SAFETY: the handler does nothing, and no other test uses the signal. Without SA_RESTART,
+        // the signal interrupts system calls.
         unsafe {
             let mut action: libc::sigaction = std::mem::zeroed();
             action.sa_sigaction = handler as usize;

@@ -293,7 +293,7 @@ fn read_results(lane: &mut ProcessLane, data_type: &DataType) -> Option<bool> {
         match batch::column_before(lane.frame(), left.length(), data_type) {
             Ok(Some((column, length))) => {
                 let mut values = vec![0u64; length.div_ceil(8)];
-                // SAFETY: there is room for so many bytes.
+                // SAFETY: the buffer has at least `length` bytes.
                 unsafe { left.first(length).copy_to(values.as_mut_ptr().cast()) };
                 let fits = check(&Column { data: &bytemuck::cast_slice(&values)[..length], ..column });
                 lane.release();
@@ -361,7 +361,8 @@ pub fn announced_reply(
 
 /// Overwrites the reply ring, from an offset in its header on.
 fn overwrite(fd: &OwnedFd, at: usize, garbage: &[u8]) {
-    // SAFETY: a new mapping of the whole region, written within its bounds, as a guest may do it at any time.
+    // SAFETY: this is a new mapping of the whole region. It is written within its bounds, as a
+    // guest may do at any time.
     unsafe {
         let protection = ProtFlags::READ | ProtFlags::WRITE;
         let base = rustix::mm::mmap(std::ptr::null_mut(), REGION, protection, MapFlags::SHARED, fd, 0)

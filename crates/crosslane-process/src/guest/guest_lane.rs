@@ -86,8 +86,8 @@ impl GuestLane {
     /// process becomes the process of the lane.
     ///
     /// # Safety
-    /// They must be those that an engine sent for one lane, and not have been opened before, in this process or
-    /// another.
+    /// They must be the descriptors that an engine sent for one lane. They must not have been
+    /// opened before, in this process or another.
     ///
     /// # Errors
     /// If the memory is not a lane's, or the engine is gone.

@@ -379,8 +379,8 @@ impl Lane for ProcessLane {
     fn borrowed(&self) -> Option<Borrowed<'_>> {
         let frame = self.ends.consumer.shared().filter(|_| self.left)?;
         let read = self.reply.bytes().len();
-        // SAFETY: the frame is mapped as long as the lane lives, and is not released before it is; what was read of
-        // it is no more than all.
+        // SAFETY: the frame is mapped as long as the lane lives, and is released only after this
+        // borrow. The bytes that were read are no more than the whole frame.
         Some(unsafe { Borrowed::new(frame.cast::<u8>().as_ptr().add(read), frame.len() - read) })
     }
 

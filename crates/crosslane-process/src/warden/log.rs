@@ -215,7 +215,7 @@ pub fn report_panics() {
 /// closed on exec, because it was inherited over one. A database is a file with a name, open for
 /// reading and writing.
 fn stderr() -> Option<OwnedFd> {
-    // SAFETY: a closed descriptor is an error here; what is done is done with a copy.
+    // SAFETY: a closed descriptor is an error here. All later calls use a copy.
     let standard = unsafe { BorrowedFd::borrow_raw(2) };
     if rustix::io::fcntl_getfd(standard).ok()?.contains(FdFlags::CLOEXEC) {
         return None;

@@ -34,10 +34,10 @@ use std::time::{Duration, Instant};
 const FIRST: u64 = 1;
 /// How often the warden looks at the memory of workers.
 const LOOK: Duration = Duration::from_millis(10);
-/// The warden uses at most this fraction of the time for looks.
+/// The warden uses at most `1 / PART` of the time for looks.
 const PART: u32 = 20;
-/// The fraction by which the limit may be exceeded. The kernel limits the worker's own memory,
-/// which may come close to the limit.
+/// The limit may be exceeded by `1 / SLACK` of it. The kernel limits the worker's own memory, which
+/// may come close to the limit.
 const SLACK: u64 = 16;
 
 /// Wakes the warden of a zygote.

@@ -2,8 +2,8 @@
 //!
 //! | counted | how |
 //! |---|---|
-//! | the worker's own memory | the memory in use out of its new allocations: `RssAnon` and `VmData` of its status; at most the limit |
-//! | that of a process below it | the pages that it has written and shares with nobody (`Private_Dirty` in smaps) |
+//! | the worker's own memory | the memory in use of its new allocations: `RssAnon` and `VmData` of its status; at most the limit |
+//! | the memory of a process below it | the pages that it has written and shares with nobody (`Private_Dirty` in smaps) |
 //! | a memfd or a file on tmpfs that one of them has open | the file's blocks, once for all of them |
 //! | shared memory that is mapped and not open | the mapped pages (smaps), once for all of them |
 //!
@@ -32,7 +32,7 @@ const DELETED: &str = " (deleted)";
 /// How many generations of processes below a worker are searched.
 const GENERATIONS: usize = 32;
 
-/// A file by its device, in two numbers, and its inode.
+/// A file, named by its device (two numbers) and its inode.
 type File = (u32, u32, u64);
 /// Seconds, and nanoseconds of the next one.
 type Time = (i64, u32);
@@ -490,7 +490,7 @@ mod tests {
             println!("did {said}");
         }
         for pid in forks {
-            // SAFETY: they are this process's children, which nobody has waited for.
+            // SAFETY: they are this process's children, and nobody has waited for them.
             unsafe { libc::kill(pid, libc::SIGKILL) };
         }
     }

@@ -20,7 +20,7 @@ const RUBY: &str = "ruby";
 /// The folder beside the engine's library that has a folder for each other language. That folder
 /// has the guest and its manifest.
 const GUESTS: &str = "guests";
-/// A manifest's file name.
+/// The file name of a manifest.
 const MANIFEST: &str = "guest.json";
 
 /// The manifest of a language (`docs/protocol.md`).
@@ -214,7 +214,7 @@ fn ruby(settings: &Settings) -> Result<PathBuf, Error> {
 
 /// The path at which the engine found the library that contains this code.
 fn this_file() -> PathBuf {
-    // SAFETY: dladdr fills the struct if it succeeds, with a path that lives as long as this library.
+    // SAFETY: dladdr fills the struct if it succeeds. The path in it lives as long as this library.
     unsafe {
         let mut info: libc::Dl_info = std::mem::zeroed();
         if libc::dladdr(this_file as *const () as *const _, &mut info) == 0 || info.dli_fname.is_null() {

@@ -27,7 +27,8 @@ use std::time::{Duration, Instant};
 
 /// How long a fork may take.
 const BOOT: Duration = Duration::from_secs(30);
-/// How much longer than its limit the engine waits for a load. A guest that can says where it was.
+/// How much longer than its limit the engine waits for a load. A guest may use this time to report
+/// where it was.
 const EXPLANATION: Duration = Duration::from_millis(500);
 /// No wait.
 const NOW: Duration = Duration::ZERO;
@@ -147,8 +148,8 @@ impl Zygote {
     /// long as the zygote: when that thread ends, the kernel kills the zygote.
     ///
     /// # Errors
-    /// [`Error::Boot`] if the interpreter does not start, [`Error::Load`] if the library does not load, or its path is
-    /// not UTF-8.
+    /// [`Error::Boot`] if the interpreter does not start. [`Error::Load`] if the library does not
+    /// load, or its path is not UTF-8.
     pub fn start(options: ZygoteOptions, stop: Stop) -> Result<(Self, Loaded), Error> {
         options.source.check()?;
         let (running, loaded) = Running::start(&options, &stop)?;

@@ -203,8 +203,8 @@ fn end_children(zygote: i32, status: &mut Option<WaitStatus>) {
 fn leave_as(status: Option<WaitStatus>) -> ! {
     let code = status.and_then(|status| status.exit_status());
     let signal = status.map_or(Some(libc::SIGKILL), |status| status.terminating_signal());
-    // SAFETY: these calls have no memory requirements but for the set, which is initialised. Nothing of the
-    // interpreter, of which this is a copy, is to be run.
+    // SAFETY: these calls have no memory requirements except for the set, which is initialised.
+    // This process is a copy of the interpreter, and must not run any code of it.
     unsafe {
         if let Some(signal) = signal {
             // The zygote may have dumped a core already. One core is enough.

@@ -42,7 +42,7 @@ pub(super) enum Trouble {
     Late(Late),
 }
 
-/// How long a guest made no progress, and what it was doing.
+/// How long a guest made no progress, and its stack.
 #[derive(Debug)]
 pub(super) struct Late {
     seconds: f64,

@@ -261,7 +261,7 @@ impl<Z: Zygote, I: Input> Scan<Z, I> {
     /// scan cannot be used.
     ///
     /// # Errors
-    /// What the function raised, or what became of its lane; see [`Error`].
+    /// The error that the function raised, or how its lane was lost; see [`Error`].
     pub fn next(&mut self, caller: Caller<'_>) -> Result<Option<Column<'_>>, Error> {
         let mut seen = Seen::now();
         let changed = loop {

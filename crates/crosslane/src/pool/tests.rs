@@ -96,7 +96,7 @@ fn lanes_on_shelves_leave_after_the_idle_timeout_and_with_their_pool() {
     assert!(shared.upgrade().is_none(), "a lane is left");
 }
 
-/// Waits until the pool holds this.
+/// Waits until the pool's state is as `wanted` demands.
 fn settles(pool: &Pool<Boots>, wanted: impl Fn(PoolStats) -> bool) {
     while !wanted(pool.stats()) {
         std::thread::sleep(Duration::from_millis(1));

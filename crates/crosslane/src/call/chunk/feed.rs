@@ -19,7 +19,7 @@ const NARROW: usize = 8;
 /// The most pieces into which a slice that is too large is cut at once.
 const MOST_PIECES: usize = 32;
 
-/// Arguments that are refused as too large unless they have from `least` to `most` bytes.
+/// Arguments that are refused as too large, unless they have between `least` and `most` bytes.
 struct Bounded<'a> {
     content: &'a dyn Encode,
     least: usize,

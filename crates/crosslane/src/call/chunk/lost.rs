@@ -81,7 +81,7 @@ impl<Z: Zygote> ChunkCall<'_, Z> {
         begun
     }
 
-    /// Sends a slice again of which no row was begun, whatever the function's options say.
+    /// Sends a slice again if no row of it was begun, whatever the function's options say.
     pub(super) fn not_begun(
         &mut self,
         worker: Worker<'_, Z::Lane>,

@@ -11,7 +11,7 @@ use std::time::Instant;
 /// Slices in flight per lane.
 pub(super) const DEPTH: usize = 2;
 
-/// Rows to be computed, and what happened to them before.
+/// Rows to compute, and how often they were lost before.
 #[derive(Debug, Clone)]
 pub(super) struct Slice {
     pub(super) rows: Range<usize>,

@@ -59,7 +59,7 @@ impl<Z: Zygote> Map<Z> {
         Ok(())
     }
 
-    /// Sends a batch again that no guest has begun, whatever the function's options say.
+    /// Sends a batch again if no guest has begun it, whatever the function's options say.
     pub(super) fn not_begun(&mut self, mut job: Job, error: Error) -> Result<(), Error> {
         if job.unbegun == MOST_UNBEGUN {
             return Err(error);

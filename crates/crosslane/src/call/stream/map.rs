@@ -83,7 +83,7 @@ pub(super) struct Job {
     /// How often it failed, or was lost with a lane that had begun it.
     pub(super) lost: u32,
     pub(super) unbegun: u32,
-    /// When it may be sent again.
+    /// When the batch may be sent again; `None` if at once.
     pub(super) due: Option<Instant>,
 }
 
