@@ -124,6 +124,7 @@ def _is_caught(number: int) -> bool:
 
 def _warm_up(functions: list[Any]) -> None:
     """Imports modules for the first calls of lanes, and compiles what lanes need."""
+    from crosslane._declare.classes import Aggregate, Stateful
     from crosslane._worker import loops
 
     modules = {
@@ -132,14 +133,21 @@ def _warm_up(functions: list[Any]) -> None:
         "vectorized": ["_guest", "_worker.vectors"],
         "stream": ["_arrow.encode"],
     }
-    if any(function.table for function in functions):
-        importlib.import_module("crosslane._worker.tables")
-    kinds = {function.kind for function in functions}
-    for kind in kinds:
-        for module in modules[kind]:
-            importlib.import_module(f"crosslane.{module}")
+    needed: set[str] = set()
+    for function in functions:
+        needed.update(modules[function.kind])
+        if function.table:
+            needed.add("_worker.tables")
+        if isinstance(function.callable, Stateful):
+            needed.add("_worker.states")
+        if isinstance(function.callable, Aggregate):
+            needed.add("_worker.aggregates")
+            if function.kind == "vectorized":
+                needed.add("_worker.groups")
+    for module in needed:
+        importlib.import_module(f"crosslane.{module}")
     loops.prepare(functions)
-    if kinds & {"vectorized", "stream"}:
+    if any(function.kind in ("vectorized", "stream") for function in functions):
         for library in {column for function in functions for column in function.columns}:
             importlib.import_module(library)
 

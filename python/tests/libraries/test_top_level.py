@@ -398,3 +398,67 @@ def test_numerical_libraries_have_one_thread_in_a_worker_unless_told_otherwise(
     ruby("udf('threads_of_ruby() -> VARCHAR') { ENV['OMP_NUM_THREADS'] }")
     lua("udf('threads_of_lua() -> VARCHAR', function() return os.getenv('OMP_NUM_THREADS') end)")
     assert con.execute("SELECT threads_of_ruby(), threads_of_lua()").fetchone() == ((chosen or "1"),) * 2
+
+
+def test_lanes_import_nothing_of_the_package(load: Load) -> None:
+    """The zygote has imported everything: a lane may have no files left, or a newer package beside it."""
+    con = load(
+        """
+        import os, sys
+        import numpy as np
+        from crosslane import udaf, udf, udtf
+
+        class Refusal:
+            def find_spec(self, name, path=None, target=None):
+                if name.partition(".")[0] == "crosslane":
+                    raise AssertionError(f"a lane imports {name}")
+
+        os.register_at_fork(after_in_child=lambda: sys.meta_path.insert(0, Refusal()))
+
+        @udf
+        def plain(x: int) -> int:
+            return x + 1
+
+        @udf
+        async def waits(x: int) -> int:
+            return x + 1
+
+        @udf("whole(x BIGINT) -> BIGINT", vectorized=True)
+        def whole(x):
+            return x
+
+        @udf
+        class Stateful:
+            def __call__(self, x: int) -> int:
+                return x + 1
+
+        @udtf("table_of(n BIGINT) -> TABLE(i BIGINT)")
+        def table_of(n):
+            yield from range(n)
+
+        @udaf
+        class Summed:
+            def __init__(self) -> None:
+                self.sum = 0
+            def update(self, x: int) -> None:
+                self.sum += x
+            def merge(self, other: "Summed") -> None:
+                self.sum += other.sum
+            def finish(self) -> int:
+                return self.sum
+
+        @udaf(vectorized=True)
+        class Counted:
+            def __init__(self) -> None:
+                self.rows = 0
+            def update(self, x: np.ndarray[tuple[int], np.dtype[np.int64]]) -> None:
+                self.rows += len(x)
+            def merge(self, other: "Counted") -> None:
+                self.rows += other.rows
+            def finish(self) -> int:
+                return self.rows
+        """
+    )
+    scalars = "SELECT plain(1), waits(1), whole(1), stateful(1), (SELECT count(*) FROM table_of(3))"
+    assert con.execute(scalars).fetchall() == [(2, 2, 1, 2, 3)]
+    assert con.execute("SELECT summed(i), counted(i) FROM range(5000) r(i)").fetchall() == [(12497500, 5000)]
