@@ -174,4 +174,5 @@ def has_begun(folder: Path, count: int = 1) -> bool:
 def connections(server: Server) -> int:
     """How many connections this process has to a server."""
     port = int(server.address.rpartition(":")[2])
-    return sum(it.raddr and it.raddr.port == port for it in psutil.Process().net_connections("tcp"))
+    # A socket that listens has no address of another side.
+    return sum(1 for it in psutil.Process().net_connections("tcp") if it.raddr and it.raddr.port == port)

@@ -175,7 +175,7 @@ def loaded(path: Path) -> Iterator[Control]:
     """The engine's end of the control socket of a zygote that has loaded a file."""
     command = {
         ".py": f"{sys.executable} -P -m crosslane._worker.zygote",
-        ".rb": f"ruby -I{crosslane.ruby_path()} -rcrosslane/zygote -e Crosslane::Zygote.run",
+        ".rb": f"ruby -I{crosslane.ruby_path()} -rcrosslane/worker/zygote -e Crosslane::Zygote.run",
     }[path.suffix]
     ours, theirs = socket.socketpair()
     number = theirs.fileno()
