@@ -7,6 +7,7 @@
 //! that the engine started. Signals go through the descriptor.
 
 use crate::poll::is_ready;
+use crate::warden::proc::process_group;
 use rustix::event::{PollFd, PollFlags};
 use rustix::io::Errno;
 use rustix::net::{SendFlags, sockopt};
@@ -73,9 +74,9 @@ impl Process {
             )
         };
         let too_old = sent != 0 && std::io::Error::last_os_error().raw_os_error() == Some(libc::EINVAL);
-        // SAFETY: getpgid takes a number.
-        if too_old && unsafe { libc::getpgid(self.pid) } == self.pid && !self.has_ended() {
-            // The process lives, so the number is still its own, and the group of that number too.
+        if too_old && process_group(self.pid) == Some(self.pid) && !self.has_ended() {
+            // SAFETY: kill takes numbers. The process lives, so the number is still its own, and the
+            // group of that number too.
             unsafe { libc::kill(-self.pid, libc::SIGKILL) };
         }
         let _ = rustix::process::pidfd_send_signal(&self.descriptor, rustix::process::Signal::KILL);

@@ -3,6 +3,7 @@
 
 pub(crate) mod log;
 pub(crate) mod memory;
+pub(crate) mod proc;
 mod usage;
 mod watch;
 

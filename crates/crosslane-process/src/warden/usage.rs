@@ -20,20 +20,15 @@
 //! To read the smaps of a large process takes milliseconds. They are read only if the numbers that
 //! are read quickly could exceed the limit.
 
+use super::proc::{File, LANES, Status, children, mappings, private, process_group};
 use rustix::fs::{AtFlags, CWD, MemfdFlags, StatxFlags};
 use std::collections::{HashMap, HashSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// The beginning of the names of memfds that go between engines and guests.
-const LANES: &str = "/memfd:crosslane-";
-/// The end of the name of a file that was deleted.
-const DELETED: &str = " (deleted)";
 /// How many generations of processes below a worker are searched.
 const GENERATIONS: usize = 32;
 
-/// A file, named by its device (two numbers) and its inode.
-type File = (u32, u32, u64);
 /// Seconds, and nanoseconds of the next one.
 type Time = (i64, u32);
 
@@ -75,7 +70,7 @@ impl Tree {
 
     /// The processes below the worker.
     pub(crate) fn below(&self) -> Vec<i32> {
-        let is_orphan = |pid: &i32| group(*pid) == Some(self.worker);
+        let is_orphan = |pid: &i32| process_group(*pid) == Some(self.worker);
         let mut last: Vec<i32> = children(self.reaper).filter(is_orphan).collect();
         last.push(self.worker);
         let mut found = last.clone();
@@ -265,111 +260,6 @@ impl Mapped {
     fn bytes(&self) -> u64 {
         self.private + self.common
     }
-}
-
-/// The numbers about a process that the kernel reports quickly.
-struct Status {
-    /// Bytes of pages in use that belong to no file.
-    anonymous: u64,
-    /// Bytes of private memory that can be written, in use or not.
-    data: u64,
-    /// Bytes of pages of shared memory.
-    shared: u64,
-}
-
-impl Status {
-    fn of(pid: i32) -> Option<Self> {
-        let text = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
-        let mut status = Self { anonymous: 0, data: 0, shared: 0 };
-        for line in text.lines() {
-            let Some((name, value)) = line.split_once(':') else { continue };
-            match name {
-                "RssAnon" | "VmSwap" => status.anonymous += kilobytes(value),
-                "VmData" => status.data = kilobytes(value),
-                "RssShmem" => status.shared = kilobytes(value),
-                _ => {}
-            }
-        }
-        Some(status)
-    }
-}
-
-/// A mapping of a process. From smaps, it also has the memory in use.
-#[derive(Debug)]
-struct Mapping {
-    file: File,
-    shared: bool,
-    /// Whether the mapping can be written, and is not the memory of a lane.
-    written: bool,
-    /// Whether its file has a name.
-    named: bool,
-    resident: u64,
-    /// Bytes of pages that were written, and that no other process has mapped.
-    private: u64,
-}
-
-impl Mapping {
-    /// Parses the first line of a mapping. `None` for another line.
-    fn begins(line: &str) -> Option<Self> {
-        let mut words = line.split_ascii_whitespace();
-        let (range, permissions) = (words.next()?, words.next()?);
-        if range.ends_with(':') {
-            return None;
-        }
-        let (major, minor) = words.nth(1)?.split_once(':')?;
-        let number = |text| u32::from_str_radix(text, 16).ok();
-        let file = (number(major)?, number(minor)?, words.next()?.parse().ok()?);
-        let shared = permissions.ends_with('s');
-        // The memory of lanes does not count.
-        let written = permissions.contains('w') && !line.contains(LANES);
-        let named = !line.ends_with(DELETED);
-        Some(Self { file, shared, written, named, resident: 0, private: 0 })
-    }
-}
-
-/// The mappings of a process, from its maps or smaps.
-fn mappings(pid: i32, by: &str) -> impl Iterator<Item = Mapping> {
-    // The names of files may have any bytes.
-    let text = fs::read(format!("/proc/{pid}/{by}")).unwrap_or_default();
-    let mut found: Vec<Mapping> = Vec::new();
-    for line in String::from_utf8_lossy(&text).lines() {
-        if let Some(mapping) = Mapping::begins(line) {
-            found.push(mapping);
-        } else if let (Some(last), Some((name, value))) = (found.last_mut(), line.split_once(':')) {
-            match name {
-                "Rss" => last.resident = kilobytes(value),
-                "Private_Dirty" => last.private = kilobytes(value),
-                _ => {}
-            }
-        }
-    }
-    found.into_iter()
-}
-
-/// The memory that a process has written and shares with nobody.
-fn private(pid: i32) -> u64 {
-    mappings(pid, "smaps").filter(|mapping| !mapping.shared).map(|mapping| mapping.private).sum()
-}
-
-fn kilobytes(text: &str) -> u64 {
-    text.trim().trim_end_matches(" kB").parse::<u64>().unwrap_or(0) << 10
-}
-
-/// The children of all threads of a process.
-fn children(pid: i32) -> impl Iterator<Item = i32> {
-    let tasks = fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
-    tasks.flat_map(|task| {
-        let text = fs::read_to_string(task.path().join("children")).unwrap_or_default();
-        text.split_ascii_whitespace().filter_map(|pid| pid.parse().ok()).collect::<Vec<i32>>()
-    })
-}
-
-/// The process group of a process. The kernel returns 0 for a group whose leader is outside of this
-/// process's pid namespace. [`rustix::process::getpgid`] cannot return such a number.
-fn group(pid: i32) -> Option<i32> {
-    // SAFETY: getpgid takes a number.
-    let group = unsafe { libc::getpgid(pid) };
-    (group > 0).then_some(group)
 }
 
 /// The devices of memfds and of all tmpfs.

@@ -2,7 +2,7 @@
 
 use super::keeper::{GLANCE, MOMENT, keep};
 use super::options::{PoolOptions, PoolStats, Stop, Zygote};
-use super::per_thread::Shelves;
+use super::per_thread::Cells;
 use super::state::{PooledLane, Shared, State};
 use super::warmth::Warmth;
 use crate::error::Error;
@@ -59,7 +59,7 @@ impl<Z: Zygote> Pool<Z> {
             preparing: 0,
             out: 0,
             lanes: Vec::new(),
-            line: VecDeque::new(),
+            queue: VecDeque::new(),
             held: HashMap::new(),
             last_used: Instant::now(),
             options,
@@ -74,7 +74,7 @@ impl<Z: Zygote> Pool<Z> {
         };
         let shared = Arc::new(Shared {
             state: Mutex::new(state),
-            shelves: Shelves::default(),
+            cells: Cells::default(),
             work: Condvar::new(),
             arrival: Condvar::new(),
             stop: Stop::default(),
@@ -129,20 +129,20 @@ impl<Z: Zygote> Pool<Z> {
     /// [`Error::Forked`].
     pub fn check_out(&self, should_end: impl Fn() -> bool) -> Result<Option<PooledLane<Z::Lane>>, Error> {
         self.check_process()?;
-        if let Some(lane) = self.shelved() {
+        if let Some(lane) = self.in_cells() {
             return Ok(Some(lane));
         }
         let mut state = self.shared.lock();
-        let mut free = state.take_free(&self.shared.shelves);
+        let mut free = state.take_free(&self.shared.cells);
         if free.is_none() {
             state = self.shared.settle(state, MOMENT);
-            free = state.take_free(&self.shared.shelves);
+            free = state.take_free(&self.shared.cells);
         }
         if let Some(kept) = free {
             self.refill(&state);
             return Ok(Some(PooledLane::new(kept)));
         }
-        let ticket = state.stand();
+        let ticket = state.enqueue();
         self.shared.attend(&mut state);
         self.shared.work.notify_one();
         let mut left = false;
@@ -162,11 +162,11 @@ impl<Z: Zygote> Pool<Z> {
     /// An idle lane, if there is one and no waiter.
     pub fn try_check_out(&self) -> Option<PooledLane<Z::Lane>> {
         self.check_process().ok()?;
-        if let Some(lane) = self.shelved() {
+        if let Some(lane) = self.in_cells() {
             return Some(lane);
         }
         let mut state = self.shared.lock();
-        let kept = state.take_free(&self.shared.shelves);
+        let kept = state.take_free(&self.shared.cells);
         self.refill(&state);
         kept.map(PooledLane::new)
     }
@@ -179,7 +179,7 @@ impl<Z: Zygote> Pool<Z> {
         }
         match lane.clean() {
             Some(kept) => {
-                if let Err(kept) = self.shared.shelves.put(kept) {
+                if let Err(kept) = self.shared.cells.put(kept) {
                     self.shared.receive(kept);
                 }
             }
@@ -189,8 +189,8 @@ impl<Z: Zygote> Pool<Z> {
 
     /// The lane that this thread has given back, if no other thread has taken it and its guest
     /// lives.
-    fn shelved(&self) -> Option<PooledLane<Z::Lane>> {
-        let kept = self.shared.shelves.take()?;
+    fn in_cells(&self) -> Option<PooledLane<Z::Lane>> {
+        let kept = self.shared.cells.take()?;
         kept.stats.busy.store(true, Relaxed);
         let lane = PooledLane::new(kept);
         // If the guest has ended, dropping the lane tells the pool.
@@ -258,8 +258,8 @@ impl<Z: Zygote> Pool<Z> {
     /// The pool's state now.
     pub fn stats(&self) -> PoolStats {
         let state = self.shared.lock();
-        let shelved = self.shared.shelves.count().min(state.out);
-        PoolStats { idle: state.idle.len() + shelved, busy: state.out - shelved, ..state.stats }
+        let in_cells = self.shared.cells.count().min(state.out);
+        PoolStats { idle: state.idle.len() + in_cells, busy: state.out - in_cells, ..state.stats }
     }
 
     /// The statistics of each living lane.

@@ -75,7 +75,7 @@ pub(super) fn keep<Z: Zygote>(shared: &Arc<Shared<Z::Lane>>, mut zygote: Z) {
             shared.arrival.notify_all();
             continue;
         }
-        // A lane that is in use is back on its shelf a moment later.
+        // A lane that is in use is back in its cell a moment later.
         shared.collect(&mut state);
         if state.keep_warm && state.out == 0 && state.last_used.elapsed() >= state.options.idle_timeout {
             state.keep_warm = false;

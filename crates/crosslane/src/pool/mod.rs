@@ -13,17 +13,17 @@
 //! a lane for which no waiter is due. After boots, when no lane is in use, it checks whether all
 //! pools together have too many.
 //!
-//! # Shelves
+//! # Cells
 //! A worker that gives its lane back takes one for its next batch a moment later. So the lane stays
-//! on the shelf of that thread ([`crate::pool::per_thread`]). The thread takes it from there
-//! without the lock, and without a cache line that other workers write. A lane on a shelf is idle:
+//! in the cell of that thread ([`crate::pool::per_thread`]). The thread takes it from there
+//! without the lock, and without a cache line that other workers write. A lane in a cell is idle:
 //!
-//! - A thread that finds no other lane takes one from any shelf.
-//! - The keeper collects the lanes on shelves when it looks for lanes that nobody has used.
-//! - The shelves are closed as long as there are waiters.
+//! - A thread that finds no other lane takes one from any cell.
+//! - The keeper collects the lanes in cells when it looks for lanes that nobody has used.
+//! - The cells are closed as long as there are waiters.
 //!
 //! # The queue
-//! Each waiter has a place in the queue (`line` in the code). Its `Turn` says what it waits for:
+//! Each waiter has a place in the queue. Its `Turn` says what it waits for:
 //!
 //! | turn | ended by | becomes |
 //! |---|---|---|
@@ -38,10 +38,10 @@
 //!    that was made for another thread.
 //! 2. While a waiter is due, one of these is true. The keeper boots a lane. Or the keeper has been
 //!    notified and will look at the queue. Or as many lanes prepare themselves as waiters are due.
-//! 3. While the queue is not empty, the shelves are closed and empty. A thread may put a lane on a
-//!    shelf at the moment of closing. Then it gets the lane back, and gives it to the queue.
-//! 4. `out` counts the lanes that are checked out. It includes the lanes of `Served` and those on
-//!    shelves. While `out` is not 0 and the queue is not empty, one of these lanes will come back
+//! 3. While the queue is not empty, the cells are closed and empty. A thread may put a lane in a
+//!    cell at the moment of closing. Then it gets the lane back, and gives it to the queue.
+//! 4. `out` counts the lanes that are checked out. It includes the lanes of `Served` and those in
+//!    cells. While `out` is not 0 and the queue is not empty, one of these lanes will come back
 //!    or end. The thread that gives it back or ends it notifies the queue.
 //! 5. There is one exception to 4. A scan keeps its lane while its thread needs another lane to
 //!    process the rows. If refused waiters in the queue hold all lanes, no lane would ever come

@@ -145,84 +145,84 @@ impl Drop for Taken<'_> {
     }
 }
 
-/// A shelf for each thread. A thread puts a value on its shelf to find it again. Other threads take
+/// A cell for each thread. A thread puts a value in its cell to find it again. Other threads take
 /// it from there if they need it.
 ///
-/// The shelves can be closed: then a thread puts nothing on them. A thread that closes the shelves
-/// and takes all values misses none. The reason is that a thread that puts a value on a shelf then
-/// checks whether the shelves were closed. Both steps are sequentially consistent, so one of them
+/// The cells can be closed: then a thread puts nothing in them. A thread that closes the cells
+/// and takes all values misses none. The reason is that a thread that puts a value in a cell then
+/// checks whether the cells were closed. Both steps are sequentially consistent, so one of them
 /// comes first.
-pub(crate) struct Shelves<T: Send> {
-    shelves: Box<[Line<AtomicPtr<T>>]>,
+pub(crate) struct Cells<T: Send> {
+    cells: Box<[Line<AtomicPtr<T>>]>,
     closed: AtomicBool,
 }
 
-impl<T: Send> Default for Shelves<T> {
+impl<T: Send> Default for Cells<T> {
     fn default() -> Self {
-        Self { shelves: (0..PARTS).map(|_| Line::default()).collect(), closed: AtomicBool::new(false) }
+        Self { cells: (0..PARTS).map(|_| Line::default()).collect(), closed: AtomicBool::new(false) }
     }
 }
 
-impl<T: Send> Shelves<T> {
-    fn from(shelf: &AtomicPtr<T>) -> Option<Box<T>> {
-        // A load costs less than a swap, and most shelves are empty when all are searched.
-        if shelf.load(SeqCst).is_null() {
+impl<T: Send> Cells<T> {
+    fn from(cell: &AtomicPtr<T>) -> Option<Box<T>> {
+        // A load costs less than a swap, and most cells are empty when all are searched.
+        if cell.load(SeqCst).is_null() {
             return None;
         }
-        let thing = shelf.swap(std::ptr::null_mut(), SeqCst);
+        let thing = cell.swap(std::ptr::null_mut(), SeqCst);
         // SAFETY: `put` made it from a box, and the exchange gave it to this thread alone.
         (!thing.is_null()).then(|| unsafe { Box::from_raw(thing) })
     }
 
-    /// Takes the value on this thread's shelf, if the shelves are open.
+    /// Takes the value in this thread's cell, if the cells are open.
     pub(crate) fn take(&self) -> Option<Box<T>> {
         if self.closed.load(SeqCst) {
             return None;
         }
-        Self::from(&self.shelves[part()].0)
+        Self::from(&self.cells[part()].0)
     }
 
-    /// Puts a value on this thread's shelf.
+    /// Puts a value in this thread's cell.
     ///
     /// # Errors
-    /// With a value that does not fit on the shelf: this one, or another one.
+    /// With a value that does not fit in the cell: this one, or another one.
     pub(crate) fn put(&self, thing: Box<T>) -> Result<(), Box<T>> {
-        let shelf = &self.shelves[part()].0;
+        let cell = &self.cells[part()].0;
         if self.closed.load(SeqCst) {
             return Err(thing);
         }
         let thing = Box::into_raw(thing);
-        if shelf.compare_exchange(std::ptr::null_mut(), thing, SeqCst, SeqCst).is_err() {
-            // SAFETY: it was made from a box, and is not on the shelf.
+        if cell.compare_exchange(std::ptr::null_mut(), thing, SeqCst, SeqCst).is_err() {
+            // SAFETY: it was made from a box, and is not in the cell.
             return Err(unsafe { Box::from_raw(thing) });
         }
         if self.closed.load(SeqCst)
-            && let Some(thing) = Self::from(shelf)
+            && let Some(thing) = Self::from(cell)
         {
             return Err(thing);
         }
         Ok(())
     }
 
-    /// Closes or opens the shelves. Only one thread does this at a time.
+    /// Closes or opens the cells. Only one thread does this at a time.
     pub(crate) fn close(&self, closed: bool) {
         if self.closed.load(SeqCst) != closed {
             self.closed.store(closed, SeqCst);
         }
     }
 
-    /// Takes a value from any shelf.
+    /// Takes a value from any cell.
     pub(crate) fn take_any(&self) -> Option<Box<T>> {
-        self.shelves.iter().find_map(|line| Self::from(&line.0))
+        self.cells.iter().find_map(|line| Self::from(&line.0))
     }
 
-    /// How many shelves have a value.
+    /// How many cells have a value.
     pub(crate) fn count(&self) -> usize {
-        self.shelves.iter().filter(|line| !line.0.load(Relaxed).is_null()).count()
+        self.cells.iter().filter(|line| !line.0.load(Relaxed).is_null()).count()
     }
 }
 
-impl<T: Send> Drop for Shelves<T> {
+impl<T: Send> Drop for Cells<T> {
     fn drop(&mut self) {
         while self.take_any().is_some() {}
     }
@@ -284,35 +284,35 @@ mod tests {
         assert_eq!(gauge.sum(), 0);
     }
 
-    /// One thread closes the shelves and takes all values, while another thread gives a value back.
+    /// One thread closes the cells and takes all values, while another thread gives a value back.
     /// The first thread finds that value, or the second thread gets it back.
     #[test]
-    fn nothing_stays_on_shelves_that_were_closed() {
+    fn nothing_stays_in_cells_that_were_closed() {
         for round in 0..if cfg!(miri) { 20 } else { 20_000 } {
-            let shelves = Shelves::default();
+            let cells = Cells::default();
             thread::scope(|scope| {
-                let giver = scope.spawn(|| shelves.put(Box::new(round)).err());
-                shelves.close(true);
-                let taken = shelves.take_any();
+                let giver = scope.spawn(|| cells.put(Box::new(round)).err());
+                cells.close(true);
+                let taken = cells.take_any();
                 let refused = giver.join().unwrap();
                 assert_eq!(taken.or(refused), Some(Box::new(round)));
-                assert_eq!(shelves.count(), 0);
+                assert_eq!(cells.count(), 0);
             });
         }
     }
 
     #[test]
-    fn what_lies_on_a_shelf_is_found_by_its_thread_first() {
-        let shelves = Shelves::default();
-        assert!(shelves.put(Box::new(1)).is_ok());
-        assert_eq!(shelves.put(Box::new(2)), Err(Box::new(2)), "one thing each");
+    fn what_lies_in_a_cell_is_found_by_its_thread_first() {
+        let cells = Cells::default();
+        assert!(cells.put(Box::new(1)).is_ok());
+        assert_eq!(cells.put(Box::new(2)), Err(Box::new(2)), "one thing each");
         thread::scope(|scope| {
             scope.spawn(|| {
-                assert_eq!(shelves.take(), None);
-                assert!(shelves.put(Box::new(3)).is_ok());
+                assert_eq!(cells.take(), None);
+                assert!(cells.put(Box::new(3)).is_ok());
             });
         });
-        assert_eq!((shelves.count(), shelves.take()), (2, Some(Box::new(1))));
-        assert_eq!((shelves.take_any(), shelves.take_any()), (Some(Box::new(3)), None));
+        assert_eq!((cells.count(), cells.take()), (2, Some(Box::new(1))));
+        assert_eq!((cells.take_any(), cells.take_any()), (Some(Box::new(3)), None));
     }
 }

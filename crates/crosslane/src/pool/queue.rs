@@ -1,7 +1,7 @@
 //! The queue of a pool's waiters: which thread waits, which waiter gets a lane, and which lanes are
 //! surplus.
 
-use super::per_thread::Shelves;
+use super::per_thread::Cells;
 use super::state::{Kept, Place, State, Turn};
 use crate::error::Error;
 use crate::lane::Lane;
@@ -13,16 +13,16 @@ use std::time::Instant;
 
 impl<L: Lane> State<L> {
     /// Takes a lane for a thread that is not in the queue, unless others wait.
-    pub(super) fn take_free(&mut self, shelves: &Shelves<Kept<L>>) -> Option<Box<Kept<L>>> {
-        if self.is_awaited() { None } else { self.take(shelves) }
+    pub(super) fn take_free(&mut self, cells: &Cells<Kept<L>>) -> Option<Box<Kept<L>>> {
+        if self.is_awaited() { None } else { self.take(cells) }
     }
 
-    /// Takes the warmest idle lane whose guest lives, or a lane from a shelf.
-    pub(super) fn take(&mut self, shelves: &Shelves<Kept<L>>) -> Option<Box<Kept<L>>> {
+    /// Takes the warmest idle lane whose guest lives, or a lane from a cell.
+    pub(super) fn take(&mut self, cells: &Cells<Kept<L>>) -> Option<Box<Kept<L>>> {
         loop {
             let mut kept = self.idle.pop();
             if kept.is_none() {
-                kept = shelves.take_any();
+                kept = cells.take_any();
                 self.out -= usize::from(kept.is_some());
             }
             let kept = kept?;
@@ -79,40 +79,40 @@ impl<L: Lane> State<L> {
 
     /// Whether a waiter has no lane yet.
     pub(super) fn is_awaited(&self) -> bool {
-        self.line.iter().any(|place| !matches!(place.turn, Turn::Served(_)))
+        self.queue.iter().any(|place| !matches!(place.turn, Turn::Served(_)))
     }
 
     /// Whether more waiters are due than lanes prepare themselves.
     pub(super) fn is_due(&self) -> bool {
-        self.line.iter().filter(|place| matches!(place.turn, Turn::Due)).count() > self.preparing
+        self.queue.iter().filter(|place| matches!(place.turn, Turn::Due)).count() > self.preparing
     }
 
     /// Gives a free lane to the first waiter. Returns the lane if there is no waiter.
     pub(super) fn serve(&mut self, kept: Box<Kept<L>>) -> Option<Box<Kept<L>>> {
-        let Some(at) = self.line.iter().position(|place| !matches!(place.turn, Turn::Served(_))) else {
+        let Some(at) = self.queue.iter().position(|place| !matches!(place.turn, Turn::Served(_))) else {
             return Some(kept);
         };
         self.lend(&kept);
-        self.line[at].turn = Turn::Served(kept);
+        self.queue[at].turn = Turn::Served(kept);
         None
     }
 
     /// Passes the error of a boot to the first waiter that is due.
     pub(super) fn refuse(&mut self, error: Error) {
-        if let Some(place) = self.line.iter_mut().find(|place| matches!(place.turn, Turn::Due)) {
+        if let Some(place) = self.queue.iter_mut().find(|place| matches!(place.turn, Turn::Due)) {
             place.turn = Turn::Refused(error);
         }
     }
 
     /// Adds this thread to the end of the queue. Returns its ticket.
-    pub(super) fn stand(&mut self) -> u64 {
+    pub(super) fn enqueue(&mut self) -> u64 {
         self.stats.waited += 1;
         self.keep_warm = true;
         self.used = true;
         self.cap = None;
         self.last_used = Instant::now();
         let thread = std::thread::current().id();
-        self.line.push_back(Place { ticket: self.stats.waited, thread, turn: Turn::Due });
+        self.queue.push_back(Place { ticket: self.stats.waited, thread, turn: Turn::Due });
         self.stats.waited
     }
 
@@ -120,8 +120,8 @@ impl<L: Lane> State<L> {
     /// these waiters gets an error.
     pub(super) fn is_stuck(&self) -> bool {
         let refused = |thread: &ThreadId| {
-            let mut line = self.line.iter();
-            line.any(|place| place.thread == *thread && matches!(place.turn, Turn::Refused(_)))
+            let mut places = self.queue.iter();
+            places.any(|place| place.thread == *thread && matches!(place.turn, Turn::Refused(_)))
         };
         self.held.values().filter(|thread| refused(thread)).count() == self.out
     }
@@ -129,13 +129,13 @@ impl<L: Lane> State<L> {
     /// How a wait ended: with a lane, with no lane because the waiter left, or with an error.
     /// `None` if the wait goes on.
     pub(super) fn leave(&mut self, ticket: u64, left: bool) -> Option<Result<Option<Box<Kept<L>>>, Error>> {
-        let at = self.line.iter().position(|place| place.ticket == ticket)?;
-        let over = match &self.line[at].turn {
+        let at = self.queue.iter().position(|place| place.ticket == ticket)?;
+        let over = match &self.queue[at].turn {
             Turn::Served(_) => true,
             Turn::Refused(_) if self.is_stuck() => true,
             Turn::Refused(_) | Turn::Due => left,
         };
-        let place = if over { self.line.remove(at)? } else { return None };
+        let place = if over { self.queue.remove(at)? } else { return None };
         Some(match place.turn {
             Turn::Served(kept) => Ok(Some(kept)),
             Turn::Refused(error) if !left => Err(error),

@@ -1,7 +1,7 @@
 //! The state of a pool, and the lanes that it lends.
 
 use super::options::{PoolOptions, PoolStats, Stop};
-use super::per_thread::Shelves;
+use super::per_thread::Cells;
 use super::warmth::{Census, Member, Warmth};
 use crate::error::Error;
 use crate::lane::Lane;
@@ -63,7 +63,7 @@ pub(super) struct State<L: Lane> {
     /// The statistics of all living lanes, idle and busy.
     pub(super) lanes: Vec<Arc<LaneStats>>,
     /// The queue of waiters, in the order in which they came.
-    pub(super) line: VecDeque<Place<L>>,
+    pub(super) queue: VecDeque<Place<L>>,
     /// The lanes that threads hold beyond a call, with the thread of each.
     pub(super) held: HashMap<u64, ThreadId>,
     pub(super) last_used: Instant,
@@ -88,7 +88,7 @@ pub(super) struct State<L: Lane> {
 pub(super) struct Shared<L: Lane> {
     pub(super) state: Mutex<State<L>>,
     /// Lanes that workers have given back a moment ago.
-    pub(super) shelves: Shelves<Kept<L>>,
+    pub(super) cells: Cells<Kept<L>>,
     /// Notifies the keeper that there is work.
     pub(super) work: Condvar,
     /// Notifies the waiters that a lane is free, a boot failed, or a lane ended.
@@ -131,27 +131,27 @@ impl<L: Lane> Shared<L> {
         self.process != std::process::id()
     }
 
-    /// Closes the shelves as long as the pool has to see each lane that comes back, and empties
+    /// Closes the cells as long as the pool has to see each lane that comes back, and empties
     /// them.
     pub(super) fn attend(&self, state: &mut State<L>) {
-        let closed = !state.line.is_empty() || state.closed || state.options.idle_timeout.is_zero();
-        self.shelves.close(closed);
+        let closed = !state.queue.is_empty() || state.closed || state.options.idle_timeout.is_zero();
+        self.cells.close(closed);
         if closed {
             self.collect(state);
         }
     }
 
-    /// Takes all lanes from the shelves.
+    /// Takes all lanes from the cells.
     pub(super) fn collect(&self, state: &mut State<L>) {
-        while let Some(kept) = self.shelves.take_any() {
+        while let Some(kept) = self.cells.take_any() {
             state.receive(kept);
-            if !state.line.is_empty() {
+            if !state.queue.is_empty() {
                 self.arrival.notify_all();
             }
         }
     }
 
-    /// Takes a lane back that does not go on a shelf, or finds its shelf full.
+    /// Takes a lane back that does not go into a cell, or finds its cell full.
     pub(super) fn receive(&self, kept: Box<Kept<L>>) {
         let mut state = self.lock();
         if state.closed {
@@ -171,7 +171,7 @@ impl<L: Lane> Shared<L> {
     /// Tells the waiters that a lane came back. Also tells the keeper if the lane has to end at
     /// once.
     pub(super) fn tell(&self, state: &State<L>) {
-        if !state.line.is_empty() {
+        if !state.queue.is_empty() {
             self.arrival.notify_all();
         }
         if state.options.idle_timeout.is_zero() {

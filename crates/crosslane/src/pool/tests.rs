@@ -43,7 +43,7 @@ fn a_worker_finds_its_lane_without_the_lock() {
 }
 
 #[test]
-fn who_needs_a_lane_takes_it_from_anothers_shelf() {
+fn who_needs_a_lane_takes_it_from_anothers_cell() {
     let pool = pool(LONG);
     pool.give_back(check_out(&pool));
     std::thread::scope(|scope| {
@@ -60,25 +60,25 @@ fn who_needs_a_lane_takes_it_from_anothers_shelf() {
 }
 
 #[test]
-fn while_somebody_waits_nothing_stays_on_a_shelf() {
+fn while_somebody_waits_nothing_stays_in_a_cell() {
     let pool = pool(LONG);
     let lane = check_out(&pool);
     let mut state = pool.shared.lock();
-    let ticket = state.stand();
+    let ticket = state.enqueue();
     pool.shared.attend(&mut state);
     drop(state);
     pool.give_back(lane);
     let mut state = pool.shared.lock();
-    assert_eq!(pool.shared.shelves.count(), 0);
+    assert_eq!(pool.shared.cells.count(), 0);
     let served = state.leave(ticket, false).unwrap().unwrap().unwrap();
     pool.shared.attend(&mut state);
     drop(state);
     pool.give_back(PooledLane::new(served));
-    assert_eq!(pool.shared.shelves.count(), 1);
+    assert_eq!(pool.shared.cells.count(), 1);
 }
 
 #[test]
-fn lanes_on_shelves_leave_after_the_idle_timeout_and_with_their_pool() {
+fn lanes_in_cells_leave_after_the_idle_timeout_and_with_their_pool() {
     for idle_timeout in [Duration::from_millis(1), Duration::ZERO] {
         let pool = pool(idle_timeout);
         pool.give_back(check_out(&pool));
@@ -112,7 +112,7 @@ fn a_lane_that_is_ending_goes_to_who_waits_in_line() {
     pool.give_back(lane);
     assert_eq!((pool.stats().idle, pool.stats().busy), (0, 1));
     let mut state = pool.shared.lock();
-    let ticket = state.stand();
+    let ticket = state.enqueue();
     // The keeper would boot a lane for a waiter that is due.
     state.refuse(Error::Boot("no more".into()));
     pool.shared.attend(&mut state);
