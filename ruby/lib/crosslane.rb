@@ -4,10 +4,10 @@ require "bigdecimal"
 require "date"
 require "json"
 
-# Functions in Ruby, called from SQL on every core.
+# Functions in Ruby that SQL calls on every core.
 #
-# A file of functions (a library) declares them with {Crosslane::DSL#udf}; a program embeds a database with
-# {Crosslane.open} and gives it blocks of its own.
+# A file of functions (a library) declares them with {Crosslane::DSL#udf}. A program opens an
+# embedded database with {Crosslane.open} and declares its own blocks as functions.
 module Crosslane
 end
 

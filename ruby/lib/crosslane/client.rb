@@ -3,52 +3,53 @@
 require "etc"
 
 module Crosslane
-  # What a server says about one of its functions.
+  # The description that a server gives of one of its functions.
   #
   # @!attribute [r] name
-  #   @return [String] as SQL calls it
+  #   @return [String] its name in SQL
   # @!attribute [r] signature
   #   @return [String] such as `initials(name VARCHAR) -> VARCHAR`
   # @!attribute [r] kind
   #   @return [Symbol] `:scalar`, `:table`, `:aggregate` or `:stream`
   # @!attribute [r] description
-  #   @return [String] its docstring, or the comment above it
+  #   @return [String] the docstring of the function, or the comment above it
   # @!attribute [r] file
-  #   @return [String] where it is defined, on the server's machine
+  #   @return [String] the path of its file on the server's machine
   # @!attribute [r] line
-  #   @return [Integer] the line there, from 1
+  #   @return [Integer] its line in the file, from 1
   ServedFunction = Struct.new(:name, :signature, :kind, :description, :file, :line)
 
-  # A server's functions, for any number of threads, without a database.
+  # Calls the functions of a server, without a database. Any number of threads may use one client.
   #
   #   Crosslane::Client.open("crosslane://host") do |client|
   #     client.call(:initials, "Ada Byron")
   #   end
   #
-  # Calls go side by side; those beyond `lanes` wait in line, in their order. A function's time limit, retries and
-  # errors are those of a local one. A lost connection is made anew by the next call.
+  # Calls run in parallel. Up to `lanes` calls run at once; further calls wait in a queue, in their
+  # order. Timeouts, retries and errors are the same as for a local function. If a connection is
+  # lost, the next call connects again.
   class Client
     MOST_LANES = 1024
     MOST_DEPTH = 64
-    # What an argument of any type is in SQL.
+    # The SQL type of a value, for parameters of type ANY.
     TYPES = {
       Float => "DOUBLE", TrueClass => "BOOLEAN", FalseClass => "BOOLEAN", Date => "DATE",
       Time => "TIMESTAMP WITH TIME ZONE", Symbol => "VARCHAR", NilClass => "INTEGER"
     }.freeze
-    # How functions of each kind are used.
+    # The method that calls functions of each kind.
     USES = {
       scalar: "use call or call_batch", table: "use scan", aggregate: "use aggregate",
       stream: "use map"
     }.freeze
-    # A function, and what of it is needed to call it.
+    # A function, and the data that a call of it needs.
     Known = Struct.new(:function, :index, :parameters, :variadic, :optional)
     private_constant :MOST_LANES, :MOST_DEPTH, :TYPES, :USES, :Known
 
-    # Connects, and closes the client behind a block.
+    # Connects. With a block, it closes the client after the block.
     #
     # @param (see #initialize)
     # @yieldparam client [Client]
-    # @return [Client, Object] what the block returns, if there is one
+    # @return [Client, Object] the client; with a block, the block's result
     # @raise (see #initialize)
     def self.open(address, **options)
       client = new(address, **options)
@@ -61,13 +62,15 @@ module Crosslane
       end
     end
 
-    # @param address [String] such as `crosslane://host:7411`, `crosslane+tls://host` or `crosslane+unix:///path`;
-    #   several, with commas between them, are servers with the same functions
-    # @param token [String, nil] what the server asks for; by default that of the variable `CROSSLANE_TOKEN`
-    # @param lanes [Integer, nil] how many calls are at work at a time, by default one per processor; each has
-    #   a connection
-    # @raise [Error] if no server can be reached, or it refuses
-    # @raise [ArgumentError] if the address is none
+    # @param address [String] such as `crosslane://host:7411`, `crosslane+tls://host` or
+    #   `crosslane+unix:///path`; several addresses, with commas between them, are servers with the
+    #   same functions
+    # @param token [String, nil] the token that the server requires; by default the value of the
+    #   variable `CROSSLANE_TOKEN`
+    # @param lanes [Integer, nil] the number of calls that run at once; by default one per
+    #   processor; each lane has a connection
+    # @raise [Error] if no server can be reached, or the server refuses the client
+    # @raise [ArgumentError] if the address is invalid
     def initialize(address, token: nil, lanes: nil)
       lanes ||= [Etc.nprocessors, MOST_LANES].min
       @lanes = checked("lanes", lanes, MOST_LANES)
@@ -81,40 +84,44 @@ module Crosslane
       @known = known.to_h { |one| [one.function.name.downcase, one] }
     end
 
-    # @return [Hash{String => ServedFunction}] the functions by their names, as the server had them when the client
-    #   connected
+    # @return [Hash{String => ServedFunction}] the server's functions by name, at the time when the
+    #   client connected
     attr_reader :functions
 
     # The result of a scalar function for one row of arguments.
     #
     # @param function [String, Symbol] its name
     # @param arguments [Array] its arguments, in their order
-    # @param named [Hash{Symbol => Object}] or by their names
-    # @raise [Error] with the exception of the function, or what became of its worker or the server
-    # @raise [TypeError, RangeError, ArgumentError] if the arguments are not what it takes
+    # @param named [Hash{Symbol => Object}] its arguments by their names, instead
+    # @raise [Error] with the exception of the function, or the failure of its worker or of the
+    #   server
+    # @raise [TypeError, RangeError, ArgumentError] if the arguments do not fit the function's
+    #   parameters
     def call(function, *arguments, **named)
       call_all(function, arguments, named) { |value| [value] }.first
     end
 
-    # The results of a scalar function for columns of arguments, over all lanes if that pays.
+    # The results of a scalar function for columns of arguments. It uses several lanes if that is
+    # faster.
     #
     # @param function [String, Symbol] its name
     # @param columns [Array<Array>] the values of each argument
-    # @param named [Hash{Symbol => Array}] or by their names
+    # @param named [Hash{Symbol => Array}] the columns by the names of the arguments, instead
     # @return [Array]
     # @raise (see #call)
     def call_batch(function, *columns, **named)
       call_all(function, columns, named) { |column| array(column) }
     end
 
-    # The result of an aggregate for all rows of columns, or with `by`, for the rows of each key. All rows go to one
-    # worker.
+    # The result of an aggregate for all rows of the columns. With `by`, one result for the rows of
+    # each key. One worker gets all rows.
     #
     # @param function [String, Symbol] its name
     # @param columns [Array<Array>] the values of each argument
     # @param by [Array, nil] the key of each row
-    # @param named [Hash{Symbol => Array}] or the columns by their names
-    # @return [Object, Hash] the result; or each key's, in the order in which they come first
+    # @param named [Hash{Symbol => Array}] the columns by their names, instead
+    # @return [Object, Hash] the result; with `by`, the result of each key, in the order of the
+    #   keys' first rows
     # @raise (see #call)
     def aggregate(function, *columns, by: nil, **named)
       known, columns, = prepare(function, :aggregate, columns, named) { |column| array(column) }
@@ -127,7 +134,8 @@ module Crosslane
       groups ? places.keys.zip(results).to_h : results.first
     end
 
-    # The rows of a table function, to be read once. They have a worker until they are read, or closed.
+    # The rows of a table function. They can be read once. They keep a worker until all are read, or
+    # until they are closed.
     #
     # @param function [String, Symbol] its name
     # @param (see #call)
@@ -139,22 +147,23 @@ module Crosslane
       ServedRows.new(@native.scan(known.index, values))
     end
 
-    # Rows through a stream function, over all lanes. The results are rows, to be read once, and have workers while they
-    # are read.
+    # Sends rows through a stream function, on all lanes. The results are rows that can be read
+    # once. They keep workers while they are read.
     #
     #   client.map(CSV.foreach("flights.csv"), :late).each { |row| p row }
     #
-    # The reader is read while results are taken, by the thread that takes them. Memory is constant, however many rows
-    # there are: who takes results slowly slows down the workers, and they the reader.
+    # The thread that takes results also reads the reader. The memory in use does not grow with the
+    # number of rows: if results are taken slowly, the workers wait, and the reader is read slowly.
     #
-    # @param reader [#each] of rows: each an Array of the columns' values in their order, or a Hash or a Struct with
-    #   the columns' names
+    # @param reader [#each] yields rows: each is an Array of the columns' values in their order, or
+    #   a Hash or a Struct with the columns' names
     # @param function [String, Symbol] its name
-    # @param ordered [Boolean] whether results come in the order of the input; else they come as they are ready
-    # @param depth [Integer] how many batches a worker has at most
-    # @param lanes [Integer, nil] how many workers there are; by default those of the client
+    # @param ordered [Boolean] whether the results have the order of the input; otherwise each
+    #   result comes as soon as it is ready
+    # @param depth [Integer] the most batches that one worker has at once
+    # @param lanes [Integer, nil] the number of workers; by default the client's lanes
     # @return [ServedStream]
-    # @raise [ArgumentError] if there is no such stream function, or an option cannot have its value
+    # @raise [ArgumentError] if there is no such stream function, or an option has an invalid value
     # @raise [TypeError] if the reader has no `each`
     def map(reader, function, ordered: true, depth: 2, lanes: nil)
       known = find(function, :stream)
@@ -165,7 +174,7 @@ module Crosslane
       ServedStream.new(@native.map(known.index, lanes, depth, ordered ? true : false), reader)
     end
 
-    # Ends the connections. Calls that wait raise an {Error}. It may be called twice.
+    # Closes the connections. Calls that wait raise an {Error}. A second call does nothing.
     #
     # @return [void]
     def close = @native.close
@@ -199,7 +208,7 @@ module Crosslane
       raise ArgumentError, "#{name} is of the kind #{own}: #{USES.fetch(own)}"
     end
 
-    # The arguments, each with its name and its type.
+    # The arguments in the order of the parameters, each with its name and its type.
     def bind(known, values, named)
       named = named.transform_keys(&:to_s)
       *fixed, rest = known.variadic ? known.parameters : [*known.parameters, nil]
@@ -226,7 +235,8 @@ module Crosslane
       @native.call(known.index, types, columns, rows_of(columns) || 1)
     end
 
-    # A function, its columns, and all their types as text if it depends on the columns which they are.
+    # A function and its columns. If a parameter has the type ANY, also the types of all arguments,
+    # as a text.
     def prepare(function, kind, given, named)
       known = find(function, kind)
       bound = bind(known, given, named).map { |name, type, value| [name, type, yield(value)] }
@@ -249,7 +259,7 @@ module Crosslane
       rows.first
     end
 
-    # The type of an argument that may have any.
+    # The type of an argument for a parameter of type ANY.
     def type_of(name, column)
       value = column.find { |one| !one.nil? }
       case value
@@ -262,7 +272,7 @@ module Crosslane
     end
   end
 
-  # The rows of a server's table function, to be read once.
+  # The rows of a server's table function. They can be read once.
   class ServedRows
     include Enumerable
 
@@ -271,9 +281,10 @@ module Crosslane
       @native = native
     end
 
-    # @yieldparam row [Array] its values
+    # @yieldparam row [Array] the values of a row
     # @return [self, Enumerator]
-    # @raise [Error] with the exception of the function, or what became of its worker or the server
+    # @raise [Error] with the exception of the function, or the failure of its worker or of the
+    #   server
     def each(&block)
       return enum_for(:each) unless block
 
@@ -283,13 +294,13 @@ module Crosslane
       self
     end
 
-    # Gives the worker back, if not all rows were read.
+    # Gives the worker back if some rows were not read.
     #
     # @return [void]
     def close = @native.close
   end
 
-  # The results of a server's stream function: rows, to be read once.
+  # The results of a server's stream function. They are rows that can be read once.
   class ServedStream
     include Enumerable
 
@@ -299,13 +310,15 @@ module Crosslane
       @reader = reader
     end
 
-    # Reads the reader, and gives the results. However it is left, the workers are given back.
+    # Reads the reader and yields the results. When it ends, also by an exception, it gives the
+    # workers back.
     #
-    # @yieldparam row [Array] its values
+    # @yieldparam row [Array] the values of a row
     # @return [self, Enumerator]
-    # @raise [Error] with the exception of the function, or what became of its worker or the server; or if the stream
-    #   was read or closed before
-    # @raise [TypeError, RangeError, ArgumentError] if a row of the reader is not what the function takes
+    # @raise [Error] with the exception of the function, or the failure of its worker or of the
+    #   server; also if the stream was read or closed before
+    # @raise [TypeError, RangeError, ArgumentError] if a row of the reader does not fit the
+    #   function's parameters
     def each(&block)
       return enum_for(:each) unless block
 
@@ -322,7 +335,7 @@ module Crosslane
       self
     end
 
-    # Gives the workers back, if not all results were read.
+    # Gives the workers back if some results were not read.
     #
     # @return [void]
     def close
@@ -332,7 +345,7 @@ module Crosslane
 
     private
 
-    # Gives the results that come before it wants more rows.
+    # Yields the results that are ready before the stream needs more rows.
     def give(&block)
       while (rows = @native.fetch)
         rows.each(&block)

@@ -1,24 +1,25 @@
 # frozen_string_literal: true
 
 module Crosslane
-  # What exceptions of blocks know beside themselves.
+  # Adds the database's message to exceptions of blocks.
   module FromQuery
-    # @return [String] what the database says: the function, the row and its arguments
+    # @return [String] the database's message: it names the function, the row and its arguments
     attr_accessor :query_error
   end
 
-  # A scan needs no more rows, and its block is left.
+  # Leaves the block of a scan when the query needs no more rows.
   # @api private
-  class ScanEnded < Exception; end # rubocop:disable Lint/InheritException -- nobody should rescue it by accident
+  class ScanEnded < Exception; end # rubocop:disable Lint/InheritException -- a plain rescue must not catch it
 
-  # Exceptions as the user of SQL should read them.
+  # Formats exceptions for users of SQL.
   module Errors
     OURS = "#{__dir__}/".freeze
     MOST_FRAMES = 20
 
     class << self
-      # The class, the message and the backtrace of an exception, from the user's file on. Frames of this library
-      # are left out; those of others below the user's code are kept, because they tell what went wrong.
+      # The class, the message and the backtrace of an exception. The backtrace begins at the user's
+      # file. It omits frames of this library. It keeps frames of other libraries that the user's
+      # code calls, because they show the cause.
       #
       # @return [Array(String, String, String)]
       def describe(error)
@@ -35,24 +36,25 @@ module Crosslane
         [name(error), message(error), lines.join("\n")]
       end
 
-      # The same as a text.
+      # The result of {describe} as one text.
       def text(error)
         name, message, traceback = describe(error)
         ["#{name}: #{message}", traceback].reject(&:empty?).join("\n")
       end
 
-      # Has {describe} say where an exception came from.
+      # Adds a text to the exception that {describe} shows: it says where the exception happened.
       def note(error, text)
         return if error.frozen?
 
         error.instance_variable_set(:@crosslane_notes, notes(error) | ["  #{text}"])
       end
 
-      # Raises what a block was left with, as if the query had raised it: the exception itself, with its cause and
-      # backtrace. A `throw` that no `catch` of its thread took goes on here.
+      # Raises the exception that ended a block, as if the query had raised it: the same object,
+      # with its cause and backtrace. If the block ended with a `throw` that no `catch` of its
+      # thread took, it throws again.
       #
       # @param error [Exception, nil]
-      # @param text [String] what the database says
+      # @param text [String] the database's message
       def raise_again(error, text)
         raise Error, text unless error
 
@@ -67,7 +69,8 @@ module Crosslane
 
       def message(error) = shown { error.message.to_s }
 
-      # What the user's object shows of itself: it may do anything when it is asked.
+      # A text that the user's object returns about itself. The object's method may raise any
+      # exception.
       def shown
         text = yield
         text = text.encode(Encoding::UTF_8, invalid: :replace, undef: :replace) unless text.encoding == Encoding::UTF_8

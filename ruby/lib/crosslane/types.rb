@@ -1,10 +1,10 @@
 # frozen_string_literal: true
 
 module Crosslane
-  # What goes wrong in Crosslane or the database itself. Exceptions of functions arrive as themselves.
+  # An error of Crosslane or of the database. Exceptions of functions keep their own classes.
   class Error < StandardError; end
 
-  # A function was declared in a way that cannot work; the message says where.
+  # The declaration of a function is invalid. The message names the file and the line.
   class DeclarationError < Error; end
 
   # Stands for a column's default value in the rows of {Database#append}.
@@ -12,9 +12,10 @@ module Crosslane
   def DEFAULT.inspect = "Crosslane::DEFAULT"
   DEFAULT.freeze
 
-  # The SQL type INTERVAL: months, days and microseconds, which cannot be converted into each other.
+  # The SQL type INTERVAL: months, days and microseconds. None of them can be converted into
+  # another.
   Interval = Struct.new(:months, :days, :microseconds) do
-    # @return [String] as SQL writes it
+    # @return [String] the interval in SQL's syntax
     def to_s
       "#{months} months #{days} days #{microseconds} microseconds"
     end
@@ -23,17 +24,19 @@ module Crosslane
   # A value of a SQL UNION: the name of the member, and its value.
   Tagged = Struct.new(:tag, :value)
 
-  # The SQL types TIME, TIME_NS and TIMETZ: a time of day of 0:00 to 24:00, without a date; TIMETZ's has a zone.
+  # The SQL types TIME, TIME_NS and TIMETZ: a time of day from 0:00 to 24:00, without a date. A
+  # TIMETZ has a UTC offset.
   class TimeOfDay
     include Comparable
 
     # @return [Integer] microseconds since midnight
     attr_reader :to_i
 
-    # @return [Integer] 0 to 999, on top of the microseconds
+    # @return [Integer] nanoseconds in addition to the microseconds, 0 to 999
     attr_reader :nanosecond
 
-    # @return [Integer, nil] the zone's seconds east of UTC; nil without a zone
+    # @return [Integer, nil] the UTC offset in seconds, positive to the east; nil for TIME and
+    #   TIME_NS
     attr_reader :utc_offset
 
     # @param hour [Integer] 0 to 24
@@ -67,7 +70,8 @@ module Crosslane
     # @return [Integer] 0 to 999999
     def microsecond = to_i % 1_000_000
 
-    # With zones, in the order of the moments of a day; what has a zone cannot be compared with what has none.
+    # Times with offsets compare as moments of one day. A time with an offset and a time without one
+    # cannot be compared.
     def <=>(other)
       return unless other.is_a?(TimeOfDay) && utc_offset.nil? == other.utc_offset.nil?
 
@@ -103,21 +107,22 @@ module Crosslane
     end
   end
 
-  # The classes of STRUCTs by the names of their fields, as long as something uses them.
+  # The classes of STRUCT values, by the names of their fields. A class stays as long as it is used.
   STRUCTS = ObjectSpace::WeakMap.new
   private_constant :STRUCTS
 
   class << self
-    # The Struct class for STRUCTs with these fields. Values of the same names are of the same class.
+    # The Struct class for STRUCTs with these fields. STRUCTs with the same field names have the
+    # same class.
     #
     # @param names [Array<String>]
     # @return [Class]
-    # @raise [Error] if two fields have one name
+    # @raise [Error] if two fields have the same name
     def struct_class(names)
       twice = names.find { |name| names.count(name) > 1 }
       raise Error, "a STRUCT with two fields named #{twice.inspect} is no Struct; name its fields, or cast it" if twice
 
-      # There is one such String as long as something holds it.
+      # The same String object is returned as long as something references it.
       key = -names.inspect
       STRUCTS[key] || Struct.new(*names.map(&:to_sym)).tap do |type|
         type.instance_variable_set(:@names, key)

@@ -3,7 +3,8 @@
 require "monitor"
 
 module Crosslane
-  # V8 contexts in this process. Ruby's lock is given up while V8 boots, runs or waits, so that other threads go on.
+  # V8 contexts in this process. The thread releases Ruby's lock while V8 boots, runs or waits, so
+  # other threads can run.
   #
   #   require "crosslane/v8"
   #   snapshot = Crosslane::V8::Snapshot.new(File.read("libraries.js"))
@@ -11,10 +12,11 @@ module Crosslane
   #   context.eval("[1, 2, 3].map((x) => x * 2)") # => [2, 4, 6]
   #   context.call("format", 1.5, { currency: "EUR" })
   module V8
-    # What goes wrong in V8.
+    # An error of V8.
     class Error < StandardError; end
 
-    # A script that cannot be read, a value that was thrown: with JavaScript's stack before Ruby's.
+    # JavaScript threw a value, or a script is invalid. The backtrace has JavaScript's frames before
+    # Ruby's.
     class RuntimeError < Error
       # @return [String] the JavaScript class, such as "TypeError"
       attr_reader :name
@@ -44,13 +46,14 @@ module Crosslane
       end
     end
 
-    # A script that cannot be read.
+    # A script has invalid syntax.
     class ParseError < RuntimeError; end
 
     # A script ran for too long.
     class TimeoutError < Error; end
 
-    # A context used too much memory, or the process has none for a value that passes into JavaScript or out of it.
+    # A context used too much memory, or the process has no memory for a value that is converted
+    # between Ruby and JavaScript.
     class MemoryError < Error; end
 
     # {Context#stop} has ended a script.
@@ -65,10 +68,10 @@ module Crosslane
     # @return [String] such as "10.2.154.26-node.26"
     def self.version = Native.version
 
-    # What the native half calls.
+    # The methods that the native part calls.
     # @api private
     class Bridge
-      # An exception on its way through V8.
+      # The exception of a block while it passes through V8.
       attr_writer :left
 
       def initialize(blocks, output)
@@ -80,25 +83,26 @@ module Crosslane
         @left.tap { @left = nil }
       end
 
-      # What JavaScript sees of an exception: the name and the message, a line each. Its own errors come back as they
-      # were.
+      # The text that JavaScript gets of an exception: the name and the message, one line each. An
+      # error that came from JavaScript keeps its own name and message.
       def told(exception)
         return "#{exception.name}\n#{exception.javascript_message}" if exception.is_a?(RuntimeError)
 
         "ProgramError\n#{exception.message}"
       end
 
-      # Puts JavaScript's frames where the exception that is on its way has passed them: behind those of the block.
+      # Adds JavaScript's frames to the backtrace of the exception that passes, after the frames of
+      # the block.
       def passed(frames)
         backtrace = @left.backtrace
         return if backtrace.nil? || @left.frozen?
 
         frames = frames.lines.map(&:strip).reject(&:empty?)
-        # Further calls may be between that block and this one.
+        # Frames of further calls may be between that block and this call.
         at = (0...backtrace.size).find do |index|
           backtrace[index].match?(CALLED) && !backtrace[index + 1]&.start_with?("at ")
         end
-        # A call inside of this one has had its frames too.
+        # A nested call has added its own frames before.
         @left.set_backtrace((backtrace[..at] - frames) + frames + backtrace[at + 1..]) if at
       end
 
@@ -111,8 +115,9 @@ module Crosslane
     end
     private_constant :Bridge
 
-    # A String whose bytes JavaScript gets, as a Uint8Array, whatever its encoding. Without this, only binary Strings
-    # that are not plain ASCII are bytes, and others are texts.
+    # A String that JavaScript gets as a Uint8Array, whatever its encoding. Without this class,
+    # JavaScript gets bytes only for binary Strings that are not plain ASCII. It gets a text for
+    # each other String.
     #
     #   context.call("checksum", Crosslane::V8::Bytes.new("plain"))
     class Bytes
@@ -129,54 +134,57 @@ module Crosslane
       def inspect = "#<Crosslane::V8::Bytes #{string.bytesize} bytes>"
     end
 
-    # A heap in which a script has run: contexts boot from it in a moment, without running it again.
+    # A heap in which a script has run. Contexts boot from it quickly, without running the script
+    # again.
     #
-    # V8 can have contexts of one snapshot at a time in a process; another is refused as long as they live.
+    # All contexts that live in a process at the same time have the same snapshot: V8 cannot mix
+    # them. Booting from another snapshot raises an error while they live.
     class Snapshot
       # @api private
       attr_reader :native
 
-      # @param source [String] a script; what it defines is there in every context
+      # @param source [String] a script; each context has its definitions
       # @param name [String] its file, for messages
       # @param warm_up [String, nil] see {#warm_up}
-      # @raise [RuntimeError] what it throws
+      # @raise [RuntimeError] the exception of the script
       # @raise [Error] if contexts of another snapshot live
       def initialize(source = "", name: "(snapshot)", warm_up: nil)
         @native = source.is_a?(Native::Snapshot) ? source : Native::Snapshot.build(source, name, Bridge.new([], nil))
         @native = @native.warm_up(warm_up, "(warm-up)", Bridge.new([], nil)) if warm_up
       end
 
-      # A snapshot from what {#dump} returned.
+      # Makes a snapshot from the bytes that {#dump} returned.
       #
-      # @param dumped [String] from a file of your own: V8 trusts it
-      # @raise [Error] if it is damaged, or of another version
+      # @param dumped [String] bytes from a file that you trust: V8 trusts them
+      # @raise [Error] if the bytes are damaged, or are of another version
       def self.load(dumped) = new(Native::Snapshot.load(dumped))
 
-      # Runs a script whose functions are compiled then, and forgets what else it did: contexts that boot from the
-      # result need not compile them.
+      # Runs a script to compile the functions that it calls. Its other effects are discarded.
+      # Contexts that boot from the result need not compile these functions.
       #
-      # @return [Snapshot] another
+      # @return [Snapshot] a new snapshot
       def warm_up(source, name: "(warm-up)") = Snapshot.new(native.warm_up(source, name, Bridge.new([], nil)))
 
-      # @return [String] the bytes, for {.load}
+      # @return [String] the snapshot as bytes, for {.load}
       def dump = native.dump
 
-      # @return [Integer] bytes
+      # @return [Integer] the size in bytes
       def size = native.size
 
       def inspect = "#<Crosslane::V8::Snapshot #{size} bytes>"
     end
 
-    # A heap, and a global object, of its own. Threads may share it: they take turns.
+    # A V8 context with its own heap and its own global object. Several threads may use one context:
+    # one call runs at a time.
     class Context
-      # What a context may use unless it is told.
+      # The default limit of a context's memory, in bytes.
       MAX_MEMORY = 512 << 20
 
       # @param snapshot [Snapshot, nil]
-      # @param timeout [Numeric, nil] seconds that each call may take
-      # @param max_memory [Integer] bytes of the heap and of array buffers
-      # @param output [#puts] where `console` writes
-      # @param locked [Boolean] whether to hold Ruby's lock while it boots, to measure what that costs
+      # @param timeout [Numeric, nil] the most seconds that one call may take
+      # @param max_memory [Integer] the most bytes of the heap and of array buffers
+      # @param output [#puts] receives the output of `console`
+      # @param locked [Boolean] whether the boot keeps Ruby's lock; this serves to measure its cost
       # @raise [Error] if contexts of another snapshot live
       def initialize(snapshot: nil, timeout: nil, max_memory: MAX_MEMORY, output: $stderr, locked: false)
         raise ArgumentError, "timeout is a positive number of seconds" unless timeout.nil? || timeout.positive?
@@ -185,7 +193,7 @@ module Crosslane
         @lock = Monitor.new
         @blocks = []
         @output = output
-        # The snapshot lives as long as what booted from it.
+        # The snapshot must live as long as the contexts that booted from it.
         @snapshot = snapshot
         @bridge = Bridge.new(@blocks, output)
         @native = Native::Context.boot(snapshot&.native, timeout&.to_f, max_memory, @bridge, locked)
@@ -195,87 +203,90 @@ module Crosslane
       #
       # @param source [String]
       # @param name [String] its file, for messages
-      # @return [Object] the last value: nil, true, false, Integer, Float, String, Array, Hash, Time. A promise is the
-      #   value that it is settled with; an empty Hash if it waits
-      # @raise [RuntimeError, TimeoutError, MemoryError, StoppedError]; exceptions of attached blocks as themselves
+      # @return [Object] the last value: nil, true, false, Integer, Float, String, Array, Hash,
+      #   Time. A settled promise gives its value; a pending promise gives an empty Hash
+      # @raise [RuntimeError, TimeoutError, MemoryError, StoppedError]; exceptions of attached
+      #   blocks are raised unchanged
       def eval(source, name: "(eval)") = @lock.synchronize { @native.eval(source, name, false) }
 
-      # Runs a script, as {#eval}. If its value is a promise, that must be settled.
+      # Runs a script, as {#eval} does. If the value is a promise, the promise must be settled.
       #
       # @return [Object] see {#eval}
-      # @raise [Error] if the promise is not settled when the script, and all that it has begun, is done: then only
-      #   another call can settle it, since there are no timers
+      # @raise [Error] if the promise is still pending when the script and its microtasks are done.
+      #   Since there are no timers, only another call can settle it
       def eval_await(source, name: "(eval)") = @lock.synchronize { @native.eval(source, name, true) }
 
       # Calls a function.
       #
-      # @param path [String, Symbol] from the global object: "format", "Math.max"
+      # @param path [String, Symbol] the path from the global object: "format", "Math.max"
       # @return [Object] see {#eval}
       def call(path, *arguments) = @lock.synchronize { @native.invoke(path.to_s, arguments, false) }
 
-      # Calls a function, as {#call}. If its value is a promise, that must be settled.
+      # Calls a function, as {#call} does. If the value is a promise, the promise must be settled.
       #
       # @return [Object] see {#eval}
       # @raise [Error] see {#eval_await}
       def call_await(path, *arguments) = @lock.synchronize { @native.invoke(path.to_s, arguments, true) }
 
-      # Makes a block a function of JavaScript.
+      # Makes a block callable from JavaScript as a function.
       #
       #   context.attach("read") { |path| File.read(path) }
       #
-      # @param path [String, Symbol] see {#call}; objects that are missing on the way are created
+      # @param path [String, Symbol] see {#call}; missing objects on the path are created
       # @return [self]
       def attach(path, callable = nil, &block)
         callable ||= block
         raise ArgumentError, "attach needs a block" unless callable.respond_to?(:call)
 
         @lock.synchronize do
-          # Whatever ends this, no later block gets the number that the script may know.
+          # The script may know the block's number even if the next step fails. So no later block
+          # may get it.
           @blocks << callable
           @native.attach(path.to_s, @blocks.size - 1)
         end
         self
       end
 
-      # Ends what the context does at this moment, and only that: the call, with those that it is inside of, raises
-      # {StoppedError}, unless a limit or the thread's own end comes first. A block that it waits for is not
-      # interrupted. The context can be used afterwards.
+      # Ends the call that runs in the context now, with the calls around it, and no other. The call
+      # raises {StoppedError}, unless a limit or the end of the thread comes first. A block that the
+      # call waits for is not interrupted. The context can be used afterwards.
       #
-      # Any thread may do this, a block of the script, and a signal handler.
+      # Any thread, a block of the script and a signal handler may call this.
       #
-      # @return [Boolean] false if the context did nothing
+      # @return [Boolean] false if no call ran in the context
       def stop = @native.stop
 
-      # @return [Integer] bytes in use, what is dead among them
+      # @return [Integer] bytes in use, including objects that are not collected yet
       def memory = @lock.synchronize { @native.memory }
 
-      # What V8 counts of its heap. `heap_size_limit` is where V8 itself would end the process, far above `max_memory`.
+      # V8's statistics of the heap. At `heap_size_limit`, V8 itself would end the process; this is
+      # far above `max_memory`.
       #
-      # @return [Hash{Symbol => Integer}] bytes by V8's names (`:used_heap_size`, `:total_physical_size`,
-      #   `:external_memory` of array buffers, ...), and numbers of contexts
-      # @raise [MemoryError] if the context has used so much that it was given up
+      # @return [Hash{Symbol => Integer}] bytes by V8's names (`:used_heap_size`,
+      #   `:total_physical_size`, `:external_memory` of array buffers, ...), and numbers of contexts
+      # @raise [MemoryError] if the context exceeded its limit and was disposed of
       def heap_stats = @lock.synchronize { @native.heap_stats }.transform_keys(&:to_sym)
 
-      # Has V8 free all that it can, at once.
+      # Makes V8 free all memory that it can free, at once.
       #
       # @return [nil]
       def low_memory_notification = @lock.synchronize { @native.collect }
 
-      # Frees the heap now. The context cannot be used any more.
+      # Frees the heap now. The context cannot be used afterwards.
       #
-      # @raise [Error] in a block that the context is calling
+      # @raise [Error] if a block that the context calls does this
       def dispose = @lock.synchronize { @native.dispose }
 
       def inspect = "#<Crosslane::V8::Context>"
     end
 
-    # Contexts that are booted ahead of time, by a thread of the pool.
+    # Contexts that a thread of the pool boots ahead of time.
     #
     #   pool = Crosslane::V8::Pool.new(snapshot, size: 4)
     #   pool.with { |context| context.call("render", page) }
     class Pool
       # @param snapshot [Snapshot, nil]
-      # @param size [Integer] contexts to keep ready
+      # @param size [Integer] the number of contexts that are kept ready
       # @param options [Hash] those of {Context#initialize}
       def initialize(snapshot = nil, size: 2, **options)
         raise ArgumentError, "size is at least 1" unless size.positive?
@@ -289,10 +300,11 @@ module Crosslane
         size.times { @wanted << :context }
       end
 
-      # Lends a fresh context, and disposes of it behind the block: nothing is carried over to the next.
+      # Lends a new context, and disposes of it after the block. So the next block does not see its
+      # state.
       #
       # @yieldparam context [Context]
-      # @return [Object] what the block returns
+      # @return [Object] the block's result
       def with
         context = check_out
         yield context
@@ -300,10 +312,10 @@ module Crosslane
         context&.dispose
       end
 
-      # A fresh context, for good.
+      # Takes a new context out of the pool; the caller keeps it.
       #
       # @return [Context]
-      # @raise [Error] why none can be booted
+      # @raise [Error] if no context can be booted; the message says why
       def check_out
         start
         @wanted << :context
@@ -313,10 +325,10 @@ module Crosslane
         context
       end
 
-      # @return [Integer] contexts that wait
+      # @return [Integer] the number of contexts that are ready
       def ready = @ready.size
 
-      # Disposes of the contexts that wait. Threads that wait for one get an {Error}.
+      # Disposes of the ready contexts. Threads that wait for a context get an {Error}.
       def close
         @lock.synchronize { @closed = true }
         @thread&.kill
@@ -329,7 +341,8 @@ module Crosslane
 
       private
 
-      # The thread that boots; a fork has lost it.
+      # Starts the thread that boots contexts. A fork of the process does not have the thread and
+      # starts its own.
       def start
         @lock.synchronize do
           raise Error, "the pool is closed" if @closed
@@ -343,7 +356,7 @@ module Crosslane
       def boot
         @ready << @make.call
       rescue StandardError => e
-        # Whoever waits should know; the next tries again.
+        # A caller that waits gets the error. The next caller starts another attempt.
         @ready << e
       end
     end

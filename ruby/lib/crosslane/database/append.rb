@@ -1,53 +1,58 @@
 # frozen_string_literal: true
 
 module Crosslane
-  # Rows that a program gives to a database.
+  # The methods of a database that take rows from the program.
   class Database
-    # Whether a table's place is a catalog and no schema.
+    # Whether the first part of a two-part table name is a catalog, and no schema has that name.
     CATALOG = <<~SQL
       SELECT 1 FROM duckdb_databases() WHERE lower(database_name) = lower($1) AND NOT EXISTS (
         FROM duckdb_schemas() WHERE lower(schema_name) = lower($1) AND database_name = current_database())
     SQL
-    # A part of a name.
+    # One part of a table's name, quoted or not.
     PART = /"(?:[^"]|"")+"|[^."]+/
     private_constant :CATALOG, :PART
 
-    # Appends rows to a table, much faster than INSERT. A block that makes them may query: on this thread's connection,
-    # and so in its transaction. It does not see the rows that it is appending.
+    # Appends rows to a table, much faster than INSERT. A block that makes the rows may run queries.
+    # They run on this thread's connection, and so in its transaction. They do not see the rows that
+    # are being appended.
     #
     #   db.append("points", [[1, 2.0], [3, 4.0]])
     #   db.append("points") { |rows| rows << [1, 2.0] << [3, 4.0] }
     #   db.append("main.points", [[1], [3]], columns: ["id"])
     #
-    # DuckDB writes the rows in steps of 204,800 and at the end. After an error those of whole steps stay, no others;
-    # inside of {#transaction} none do.
+    # DuckDB writes the rows in steps of 204,800, and the remaining rows at the end. After an error,
+    # the rows of complete steps stay in the table, and no others. Inside {#transaction}, no rows
+    # stay.
     #
-    # @param table [String] a name as SQL writes it, with its schema and its catalog if it needs them: "main.points",
-    #   "attached.main.\"my points\""
+    # @param table [String] a name in SQL's syntax, with its schema and its catalog if necessary:
+    #   "main.points", "attached.main.\"my points\""
     # @param rows [Enumerable<Array>] with {DEFAULT} for a column's default value
-    # @param columns [Array<String>, nil] those that the rows have; the others get their default values
+    # @param columns [Array<String>, nil] the columns that the rows have; the other columns get
+    #   their default values
     # @yieldparam rows [Appender]
     # @return [Integer] how many rows were appended
-    # @raise [Error] for a row that does not fit, by its number
+    # @raise [Error] if a row does not fit; the message has the row's number
     def append(table, rows = nil, columns: [], &block)
       place = qualified(table)
       appender = with_connection { |connection| keep(connection.appender(*place, columns.map(&:to_s))) }
       Appender.new(appender).fill(rows, &block)
     end
 
-    # Appends the rows of an Arrow C stream to a table, without making Ruby objects of them: all, or none if that fails.
-    # Columns that have other types are cast; the stream's are in the order of the table's, whatever their names.
+    # Appends the rows of an Arrow C stream to a table, without making Ruby objects of them. It
+    # appends all rows, or none if it fails. Columns of other types are cast. The columns are
+    # matched by their order, not by their names.
     #
     #   db.append_arrow("points", data_frame)
     #   other.query("FROM points").arrow_stream { |address| db.append_arrow("points", address) }
     #
     # @param table [String] see {#append}
-    # @param stream [#arrow_c_stream, #to_i] what exports one, or the address of a `struct ArrowArrayStream`; the stream
-    #   is released in any case
+    # @param stream [#arrow_c_stream, #to_i] an object that exports a stream, or the address of a
+    #   `struct ArrowArrayStream`; the stream is released in any case
     # @param columns [Array<String>] see {#append}
     # @return [Integer] how many rows were appended
-    # @raise [Error] if the columns are not as many as the table's, or cannot be cast; what the stream says; what a
-    #   stream that is made in Ruby raises, as itself
+    # @raise [Error] if the stream and the table have different numbers of columns, or a column
+    #   cannot be cast; an error of the stream. An exception of a stream that is made in Ruby is
+    #   raised unchanged
     def append_arrow(table, stream, columns: [])
       exported = stream.respond_to?(:arrow_c_stream) ? stream.arrow_c_stream : stream
       source = Native::ArrowStream.take(exported.to_i)
@@ -66,21 +71,21 @@ module Crosslane
       source&.release
     end
 
-    # Gives rows to a query: an INSERT, UPDATE, DELETE or MERGE INTO that reads them from `appended_data`.
+    # Gives rows to an INSERT, UPDATE, DELETE or MERGE INTO that reads them from `appended_data`.
     #
     #   sql = "INSERT OR REPLACE INTO prices FROM appended_data"
     #   db.append_query(sql, "(item VARCHAR, price BIGINT)", [["tea", 3]])
     #
-    # The query runs for each 204,800 rows, and at the end for the others. After an error what it has done stays, as in
-    # {#append}.
+    # The query runs once for each 204,800 rows, and once for the remaining rows. After an error,
+    # the changes of the query's earlier runs stay, as in {#append}.
     #
     # @param sql [String]
     # @param signature [String] the columns of the rows
     # @param rows [Enumerable<Array>]
     # @yieldparam rows [Appender]
     # @return [Integer] how many rows were given
-    # @raise [Error] for a row that does not fit, by its number; what the database says
-    # @raise [DeclarationError] if the columns cannot be understood
+    # @raise [Error] if a row does not fit, with the row's number; any error of the database
+    # @raise [DeclarationError] if the signature of the columns is invalid
     def append_query(sql, signature, rows = nil, &block)
       columns = Declaration.columns(signature)
       appender = with_connection { |connection| keep(connection.query_appender(sql, columns)) }
@@ -89,8 +94,9 @@ module Crosslane
 
     private
 
-    # Lets an appender do all or nothing, also in a transaction of the program's: that is aborted, as it is by an INSERT
-    # that fails, since nothing else takes out again what was written.
+    # Makes an appender write all rows or none, also in a transaction of the program. On failure,
+    # that transaction is aborted, as after an INSERT that fails: nothing else removes the rows that
+    # were written.
     def wholly(connection, appender)
       done = false
       yield
@@ -110,7 +116,8 @@ module Crosslane
       ask(connection, "FROM #{name} LIMIT 0").names
     end
 
-    # The catalog, the schema and the name of a table, as SQL writes them: `points`, `main.points`, `"a.b"."c d"`.
+    # The catalog, the schema and the name of a table, from SQL's syntax: `points`, `main.points`,
+    # `"a.b"."c d"`.
     def qualified(table)
       unless table.to_s.match?(/\A#{PART}(\.#{PART}){0,2}\z/)
         raise Error, "#{table.inspect} is not the name of a table; a part with a dot or a space is quoted: " \

@@ -8,20 +8,21 @@ require "crosslane/database/result"
 require "crosslane/database/weak_set"
 
 module Crosslane
-  # An embedded database. Those of the same file share it, and must have the same config.
+  # An embedded database. Database objects of the same file share it, and must have the same config.
   #
-  # Each thread has a connection of its own, made when it needs one, so that threads and the blocks that run in lanes
-  # can all use one Database. What belongs to a connection in SQL (transactions, temporary tables, SET) belongs to the
-  # thread. A query inside of a block runs on its own connection too: it sees what is committed.
+  # Each thread has its own connection, made when the thread first needs it. So threads, and blocks
+  # that run in lanes, can all use one Database. SQL's state of a connection (transactions,
+  # temporary tables, SET) belongs to the thread. A query inside a block runs on its own connection
+  # too: it sees only committed data.
   class Database
-    # DuckDB counts what is done only for a bar, which need not be printed.
+    # DuckDB measures progress only if its progress bar is on. The bar need not be printed.
     PROGRESS = ["SET enable_progress_bar = true", "SET enable_progress_bar_print = false"].freeze
     private_constant :PROGRESS
     @open = WeakSet.new
     @lock = Mutex.new
 
     class << self
-      # Opens libduckdb: the one that `CROSSLANE_LIBDUCKDB` names, the gem's, or the system's.
+      # Opens libduckdb: the library that `CROSSLANE_LIBDUCKDB` names, the gem's, or the system's.
       def load_duckdb
         own = File.exist?(LIBDUCKDB) ? LIBDUCKDB : "libduckdb.so"
         Native.load_duckdb(ENV.fetch("CROSSLANE_LIBDUCKDB", own))
@@ -37,8 +38,9 @@ module Crosslane
 
       private
 
-      # Has a thread that does nothing but close what is open at the program's end: the VM ends threads when all of
-      # `at_exit` is done, in which a program may only begin (Minitest, Sinatra).
+      # Starts a thread that only closes the open databases when the program ends. Ruby ends threads
+      # after all blocks of `at_exit`. `at_exit` is too early for this, because some programs run
+      # inside it (Minitest, Sinatra).
       def ensure_closer
         @lock.synchronize { @closer = closer unless @closer&.alive? }
       end
@@ -50,7 +52,7 @@ module Crosslane
           @open.to_a.each(&:close) if @ending
         end
         thread.name = "crosslane-closer"
-        # Before it has begun it has no end either.
+        # The thread must sleep first: a thread that is ended before it begins runs no `ensure`.
         Thread.pass until thread.stop?
         thread
       end
@@ -60,52 +62,55 @@ module Crosslane
     def initialize(path = nil, config = {})
       Library.refuse_while_loading
       self.class.load_duckdb
-      # What a config could not ask for later: the extension for functions in files.
+      # A setting that a config cannot change later: DuckDB must allow the extension for functions
+      # in files.
       settings = { "allow_unsigned_extensions" => "true" }.merge(config.to_h { |name, value| [name.to_s, value.to_s] })
       @native = Native::Database.open(file(path&.to_s), settings)
       @pid = Process.pid
-      # By thread: in the order in which they are lent, with whether they are.
+      # The connections of each thread, in the order in which they are lent, and whether each is
+      # lent now.
       @connections = {}.compare_by_identity
-      # What DuckDB's files stay open for: rows, statements, appenders.
+      # The objects that keep DuckDB's files open: results, statements, appenders.
       @users = WeakSet.new
-      # Those that blocks have got, by name and whether among table functions: whether nobody else has them.
+      # The names of blocks, with whether each names a table function; the value tells whether no
+      # other function has it.
       @names = {}
       @definitions = 0
-      # The connections that a transaction of {#transaction} runs on.
+      # The connections on which a transaction of {#transaction} runs.
       @transactions = {}.compare_by_identity
       @lock = Mutex.new
       @closed = false
       self.class.opened(self)
     end
 
-    # Runs SQL: all statements of a text, the last of them with the parameters.
+    # Runs all statements of an SQL text. The last statement gets the parameters.
     #
     #   db.query("SELECT * FROM flights WHERE carrier = ? LIMIT ?", "UA", 10)
     #   db.query("SELECT * FROM flights WHERE carrier = $carrier", { carrier: "UA" })
     #
     # @param sql [String]
-    # @param parameters [Array] for `?` and `$1`, or one Hash for `$name`
+    # @param parameters [Array] values for `?` and `$1`, or one Hash for `$name`
     # @return [Result] the rows
-    # @raise [Error] what the database says; exceptions of blocks as themselves
+    # @raise [Error] if the database reports an error; exceptions of blocks are raised unchanged
     def query(sql, *parameters)
       Host.ensure_running
       with_connection { |connection| ask(connection, sql, *parameters) }
     end
 
-    # Runs SQL as {#query} does, and yields the rows while they are made: neither DuckDB nor Ruby holds more than a few
-    # thousands of them, however many there are. Leaving the block ends the query.
+    # Runs SQL as {#query} does, and yields the rows while the query makes them. DuckDB and Ruby
+    # hold a few thousand rows at most, however many there are. Leaving the block ends the query.
     #
-    # The query has the connection of this thread until its end: what the block asks the database meanwhile has another,
-    # as in a block that SQL calls.
+    # The query uses this thread's connection until it ends. Queries that the block runs meanwhile
+    # use another connection, as queries of a block that SQL calls do.
     #
     #   db.stream("FROM flights") { |carrier, delay| file.puts("#{carrier} #{delay}") }
     #   db.stream("FROM flights").lazy.select { |_, delay| delay > 60 }.first(10)
     #
     # @param sql [String] see {#query}
     # @param parameters [Array] see {#query}
-    # @yieldparam row [Array] its values
+    # @yieldparam row [Array] the values of a row
     # @return [self, Enumerator]
-    # @raise [Error] see {#query}, also if the database is closed in between
+    # @raise [Error] see {#query}; also if the database is closed before the last row
     def stream(sql, *parameters, &block)
       return enum_for(:stream, sql, *parameters) unless block
 
@@ -121,8 +126,8 @@ module Crosslane
       self
     end
 
-    # Begins a query that runs beside the program: on a thread and a connection of its own, which knows nothing of this
-    # thread's transaction, temporary tables and settings.
+    # Starts a query on a thread and a connection of its own, and returns at once. That connection
+    # does not see this thread's transaction, temporary tables and settings.
     #
     # @param sql [String] see {#query}
     # @param parameters [Array] see {#query}
@@ -140,21 +145,21 @@ module Crosslane
     # @return [Object] the first value of the first row of {#query}
     def value(sql, *parameters) = query(sql, *parameters).first&.first
 
-    # Prepares a statement, to be run many times, by any thread.
+    # Prepares a statement that any thread can run many times.
     #
     # @return [Statement]
-    # @raise [Error] what is wrong with it
+    # @raise [Error] if the statement is invalid
     def prepare(sql)
       Host.ensure_running
       Statement.new(sql, self)
     end
 
-    # Runs a block in a transaction of this thread: committed at its end, rolled back if it is left in another way.
-    # A transaction inside of another is a part of it.
+    # Runs a block in a transaction of this thread. It commits at the block's end. If the block is
+    # left in another way, it rolls back. A transaction inside another one is a part of it.
     #
     # @return [Object] what the block returns
-    # @raise [Error] if the transaction cannot be begun or committed, which has rolled it back then; what the block
-    #   raises as itself, also if there is nothing left to roll back
+    # @raise [Error] if the transaction cannot begin or commit; a failed commit rolls it back. The
+    #   block's exception is raised unchanged, also if nothing remains to roll back
     def transaction
       connection = with_connection(&:itself)
       return yield(self) if @transactions[connection]
@@ -171,8 +176,8 @@ module Crosslane
       end
     end
 
-    # Closes the database, of all threads: what is not at work just now is freed when this returns, and the file with
-    # it. Rows that were not read, and statements, cannot be used any more.
+    # Closes the database for all threads. Everything that is not in use at this moment is freed
+    # before this returns, also the file. Unread rows and statements cannot be used afterwards.
     def close
       return if @closed
 
@@ -188,13 +193,14 @@ module Crosslane
     def closed? = @closed
 
     # @api private
-    # @return [Integer] how many blocks have got names: a statement that was prepared before may mean another
+    # @return [Integer] counts the definitions of blocks; a statement that was prepared before the
+    #   last one may call another function
     attr_reader :definitions
 
     def inspect = "#<Crosslane::Database#{" closed" if closed?}>"
 
-    # Lends this thread's connection: its first that no query runs on. A block that runs on this very thread, in the
-    # midst of a query, gets the next, as does another fiber.
+    # Lends this thread's first connection on which no query runs. A block that runs on this thread
+    # inside a query gets another connection, and so does another fiber.
     #
     # @api private
     def with_connection
@@ -205,7 +211,7 @@ module Crosslane
       connection ||= @native.connect
       connections[connection] = true
       begin
-        # It may have been closed while this connected.
+        # Another thread may have closed the database during the connect.
         raise Error, "the database is closed" if @closed
 
         yield connection
@@ -216,7 +222,7 @@ module Crosslane
       end
     end
 
-    # Notes what must be freed with the database.
+    # Registers an object that must be freed with the database.
     #
     # @api private
     def keep(user)
@@ -229,20 +235,21 @@ module Crosslane
 
     private
 
-    # The rows of a query on a connection, which they keep open until they are freed.
+    # The rows of a query. They keep the connection open until they are freed.
     def ask(connection, sql, *parameters) = Result.new(keep(connection.query(sql, parameters)))
 
-    # The one name of a file; nil for a database in memory.
+    # The canonical path of a database file; nil for a database in memory.
     def file(path)
       return if path.nil? || path.empty? || path == ":memory:"
 
       path.match?(/\A\w{2,}:|\A:/) ? path : File.realdirpath(path)
     rescue SystemCallError
-      # DuckDB says why it cannot be opened.
+      # The path cannot be resolved. DuckDB's own error says why the file cannot be opened.
       File.expand_path(path)
     end
 
-    # Does all or nothing: in a transaction of its own, unless the program has one.
+    # Makes all changes of the block or none: in its own transaction, unless the program has begun
+    # one.
     def atomically(connection)
       return yield if transaction?(connection)
 
@@ -255,13 +262,16 @@ module Crosslane
       end
     end
 
-    # Whether the program has begun a transaction: only then are two queries in one.
+    # Whether the program has begun a transaction. Two queries have the same transaction number only
+    # then.
     def transaction?(connection) = Array.new(2) { ask(connection, "SELECT txid_current()").first }.uniq.one?
 
-    # Their thread may add one meanwhile, which no iteration allows.
+    # `keys` is a copy: the connections' thread may add one meanwhile, and Ruby forbids that during
+    # an iteration.
     def close_all(connections) = connections.keys.each(&:close) # rubocop:disable Style/HashEachMethods
 
-    # A place for this thread's connections; those of threads that have ended are let go.
+    # The connections of this thread, in a new list if it has none. Connections of ended threads are
+    # removed.
     def own_connections
       @lock.synchronize do
         ended, = @connections.partition { |thread, _| !thread.alive? }
@@ -270,7 +280,8 @@ module Crosslane
       end
     end
 
-    # After an error that counts more than whether this works: the transaction, or the database, may be gone already.
+    # The rollback's own error is ignored: the first error is more important, and the transaction or
+    # the database may be gone.
     def roll_back
       query("ROLLBACK")
     rescue Error

@@ -4,11 +4,11 @@ require "crosslane/host/table"
 require "crosslane/host/aggregate"
 
 module Crosslane
-  # The functions of a database: blocks of the program, and files.
+  # The methods that define functions of a database: blocks of the program, and files.
   class Database
     EXTENSION = File.expand_path("../crosslane.duckdb_extension", __dir__)
-    # Who has a name already, among table functions or among all others, and how to drop it if it is a macro of the
-    # database's own.
+    # The functions that have a name already, either among table functions or among all others. For
+    # a macro of the user's own database, also the statement that drops it.
     TAKEN = <<~SQL
       SELECT function_type, CASE WHEN function_type LIKE '%macro' AND database_name <> 'system' THEN
         concat('DROP MACRO ', if(function_type = 'table_macro', 'TABLE ', ''), 'IF EXISTS ', list_aggregate(
@@ -18,29 +18,31 @@ module Crosslane
       WHERE lower(function_name) = ? AND starts_with(function_type, 'table') = ? AND function_type <> 'pragma'
         AND (database_name = 'system' OR database_name = current_database() AND schema_name = current_schema())
     SQL
-    # Which of some names blocks may have, among table functions and among all others.
+    # Which of some names may belong to blocks, and whether each is a table function.
     NAMES = <<~SQL
       SELECT DISTINCT lower(function_name) AS name, starts_with(function_type, 'table') FROM duckdb_functions()
       WHERE list_contains(?::VARCHAR[], name) AND database_name = 'system' AND function_type IN
         ('scalar', 'aggregate', 'table')
     SQL
-    # Whether there are two functions of a name that take the same.
+    # Whether two functions of a name take the same parameter types.
     AMBIGUOUS = <<~SQL
       SELECT parameter_types FROM duckdb_functions() WHERE lower(function_name) = ?
       GROUP BY parameter_types HAVING count(*) > 1
     SQL
     private_constant :EXTENSION, :TAKEN, :NAMES, :AMBIGUOUS
 
-    # Makes a block a function of SQL, run by host lanes: threads of this very program. The block sees the program's
-    # variables, files and sockets. What waits runs side by side; what computes takes turns, since Ruby
-    # has one lock: such functions are quicker as a guest ({#load}). A block that has the name already is replaced.
+    # Makes a block a function of SQL. Host lanes run it: threads of this program. The block can use
+    # the program's variables, files and sockets. Blocks that wait run in parallel. Blocks that
+    # compute take turns, since Ruby has one lock: such functions are faster as a guest ({#load}).
+    # An earlier block of the same name is replaced.
     #
     # @param name [Symbol, String]
     # @param signature [String] such as "(x BIGINT) -> BIGINT"
-    # @param replace [Boolean] whether it may take the name of a macro, which is dropped, or of a built-in function,
-    #   which changes for the whole database
-    # @param overload [Boolean] whether functions of the name that take other types stay beside it
-    # @param options [Hash] those of {DSL#udf}, but `memory_limit`
+    # @param replace [Boolean] whether the block may take the name of a macro or of a built-in
+    #   function; the macro is dropped, and the built-in function is replaced in the whole database
+    # @param overload [Boolean] whether functions of the same name with other parameter types are
+    #   kept
+    # @param options [Hash] those of {DSL#udf}, except `memory_limit`
     # @return [Declaration]
     # @raise [DeclarationError, Error]
     def udf(name, signature, replace: false, overload: false, **options, &block)
@@ -53,34 +55,35 @@ module Crosslane
       declaration
     end
 
-    # Makes a block a table function, run by host lanes. It returns anything with `each` that yields rows, as the blocks
-    # of {DSL#udtf} do, and has their options.
+    # Makes a block a table function. Host lanes run it. It returns any object with `each` that
+    # yields rows, as the blocks of {DSL#udtf} do, and has the same options.
     #
     #   db.table(:letters, "(word VARCHAR, upper BOOLEAN) -> TABLE(letter VARCHAR)") do |word, upper: false|
     #     (upper ? word.upcase : word).each_char
     #   end
     #   db.query("FROM letters('abc', upper := true)")
     #
-    # With `partitions`, workers run the block for several of these, side by side; they may be any objects.
+    # With `partitions`, the block runs once for each object of a list, on several lanes in
+    # parallel. The objects may be of any class.
     #
     #   sitemap = ->(site) { links(site) }
     #   db.table(:pages, "(site VARCHAR) -> TABLE(url VARCHAR, size BIGINT)", partitions: sitemap) do |url, site|
     #     [[url, fetch(site, url).bytesize]]
     #   end
     #
-    # With `columns`, the columns depend on the arguments.
+    # With `columns`, the columns of the result depend on the arguments.
     #
     #   header = ->(path) { CSV.open(path, &:shift).to_h { |name| [name, "VARCHAR"] } }
     #   db.table(:csv, "(path VARCHAR)", columns: header) { |path| CSV.foreach(path, headers: true).lazy.map(&:to_h) }
     #
     # @param name [Symbol, String]
-    # @param signature [String] such as "(n BIGINT) -> TABLE(i BIGINT, name VARCHAR)"; with `columns` the parameters
-    #   only
-    # @param columns [#call, nil] is given the arguments whenever a query is planned, and returns the columns: a Hash of
-    #   names and types, or a text such as "(i BIGINT, name VARCHAR)"
-    # @param options [Hash] those of {DSL#udtf}, but `memory_limit`
-    # @yieldparam part what the worker is to do (only with `partitions`), and then the arguments
-    # @yieldreturn [#each] the rows, made when they are wanted if it is lazy
+    # @param signature [String] such as "(n BIGINT) -> TABLE(i BIGINT, name VARCHAR)"; with
+    #   `columns`, only the parameters
+    # @param columns [#call, nil] gets the arguments each time a query is planned, and returns the
+    #   columns: a Hash of names and types, or a text such as "(i BIGINT, name VARCHAR)"
+    # @param options [Hash] those of {DSL#udtf}, except `memory_limit`
+    # @yieldparam part the partition (only with `partitions`); the arguments follow
+    # @yieldreturn [#each] the rows; a lazy enumerator makes each row when it is needed
     # @raise [DeclarationError, Error]
     def table(name, signature, columns: nil, **options, &block)
       raise DeclarationError, "table needs a block" unless block
@@ -95,8 +98,8 @@ module Crosslane
       nil
     end
 
-    # Makes a class or a block an aggregate function, run by host lanes. Both are as those of {DSL#udaf}, and have their
-    # options.
+    # Makes a class or a block an aggregate function. Host lanes run it. The class or block is the
+    # same as for {DSL#udaf}, and has the same options.
     #
     #   class Longest
     #     attr_reader :word
@@ -108,14 +111,15 @@ module Crosslane
     #
     #   db.aggregate(:longest, "(word VARCHAR) -> VARCHAR", Longest)
     #
-    # A block is given what was accumulated so far and the arguments of a row, and returns what is accumulated then.
+    # A block gets the accumulated value and the arguments of a row, and returns the new accumulated
+    # value.
     #
     #   db.aggregate(:total, "(x BIGINT) -> HUGEINT", start: -> { 0 }, combine: :+.to_proc) { |sum, x| sum + x }
     #
     # @param name [Symbol, String]
-    # @param signature [String] of the aggregate: the row's arguments and the result
-    # @param states [Class, nil] without a block
-    # @param options [Hash] those of {DSL#udaf}, but `memory_limit`
+    # @param signature [String] the row's arguments and the result
+    # @param states [Class, nil] the class of the states; nil with a block
+    # @param options [Hash] those of {DSL#udaf}, except `memory_limit`
     # @raise [DeclarationError, Error]
     def aggregate(name, signature, states = nil, **options, &block)
       raise DeclarationError, "aggregate #{name} takes a class or a block" unless states.nil? ^ block.nil?
@@ -126,14 +130,15 @@ module Crosslane
       nil
     end
 
-    # Makes SQL forget the blocks of a name, whatever they take: functions, aggregates and table functions. The name is
-    # free then. Queries that run go on with the blocks; what these hold can be collected when nothing uses them.
+    # Removes all blocks of a name from SQL: functions, aggregates and table functions. The name is
+    # free afterwards. Running queries can still call the blocks. Ruby can collect the objects that
+    # the blocks reference when no query uses them.
     #
-    # Functions of files are dropped by SQL: `CALL crosslane_drop('slug')`.
+    # SQL drops functions of files: `CALL crosslane_drop('slug')`.
     #
     # @param name [Symbol, String]
-    # @raise [Error] if no block has the name (it suggests those with a similar one); if a function of DuckDB's own has
-    #   it, too; if libduckdb does not export what is needed
+    # @raise [Error] if no block has the name (the message suggests similar names); if a function of
+    #   DuckDB also has the name; if libduckdb does not export the necessary symbols
     def drop(name)
       name = name.to_s.downcase
       with_connection do |connection|
@@ -145,22 +150,23 @@ module Crosslane
 
           dropped.each { |block| forget(connection, block) }
         end
-        # The program's own transaction may still bring them back.
+        # If the program has a transaction, its rollback may restore the functions.
         dropped.each { |block| @names.delete(block) } unless transaction?(connection)
       end
       @definitions += 1
       nil
     end
 
-    # Loads files of functions in Ruby, Python or JavaScript. They run as guests: in processes of their own, on every
-    # core, and out of reach of this program.
+    # Loads files of functions in Ruby, Python or JavaScript. They run as guests: in their own
+    # processes, on every core, and without access to this program.
     #
-    # They have a connection of their own, so that a transaction of this thread, which cannot see what is loaded before
-    # its end if it has run a query, is left alone.
+    # The load uses a connection of its own and leaves this thread's transaction alone. That
+    # transaction may not see the loaded functions before it ends, if it has already run a query.
     #
     # @param paths [Array<String>]
-    # @param replace [Boolean] whether functions may take the names of macros, which are dropped, and of built-in
-    #   functions, which change for the whole database
+    # @param replace [Boolean] whether the functions may take the names of macros and of built-in
+    #   functions; the macros are dropped, and the built-in functions are replaced in the whole
+    #   database
     # @raise [Error] if a file cannot be loaded
     def load(*paths, replace: false)
       return if paths.empty?
@@ -181,15 +187,15 @@ module Crosslane
       raise Error, "there is no extension at #{file}: the gem was not built" unless File.exist?(file)
 
       ask(connection, "LOAD '#{file.gsub("'", "''")}'")
-      # Guests in Ruby run in this very Ruby.
+      # Ruby guests run in the same Ruby as this program.
       ask(connection, "CALL crosslane_set('ruby', ?)", text(RbConfig.ruby))
       @extension = true
     end
 
-    # A path as VARCHAR, whatever its encoding.
+    # A path as a VARCHAR, whatever its encoding.
     def text(path) = path.dup.force_encoding(Encoding::UTF_8)
 
-    # Registers a block of a name, in place of those that had it.
+    # Registers a block under a name, and replaces earlier blocks of that name.
     def define(name, table: false, replace: false, overload: false)
       Host.ensure_running
       name = name.to_s.downcase
@@ -210,7 +216,7 @@ module Crosslane
       @definitions += 1
     end
 
-    # The blocks that there are of these names, and whether they are table functions.
+    # The blocks that have these names, each with whether it is a table function.
     def blocks(connection, names) = ask(connection, NAMES, names).to_a & @names.keys
 
     def forget(connection, (name, table))
@@ -224,7 +230,7 @@ module Crosslane
                    "1.5.6 or 2.0.0, or give #{name} another block"
     end
 
-    # What to do about a name that no block has.
+    # The advice for a name that no block has: similar names.
     def similar(name, blocks)
       names = blocks.map(&:first).uniq
       similar = defined?(DidYouMean) ? DidYouMean::SpellChecker.new(dictionary: names).correct(name) : []
@@ -233,7 +239,8 @@ module Crosslane
       names.empty? ? "this database has none" : "there are #{names.sort.join(", ")}"
     end
 
-    # Looks whether a block may have the name; drops the macro that has it, if it is to. Whether nobody else has it.
+    # Checks whether a block may take the name, and drops a macro of that name if `replace` allows
+    # it. Returns whether no other function has the name.
     def claim(connection, name, table, replace)
       ask(connection, TAKEN, name, table).map do |kind, drop|
         replaceable = kind == "scalar" || drop
@@ -251,7 +258,7 @@ module Crosslane
       "the name #{name} is taken by #{kind == "aggregate" ? "an" : "a"} #{kind}; give the block another name#{advice}"
     end
 
-    # Lends a connection that no transaction of the program's runs on.
+    # Lends a connection without a transaction of the program.
     def apart
       raise Error, "the database is closed" if @closed
 
@@ -263,8 +270,8 @@ module Crosslane
       end
     end
 
-    # A signature in which names of the database's own types are what these stand for. One that cannot be understood
-    # stays as it is: the error comes when a function is declared with it.
+    # A signature in which names of the database's own types are replaced by their definitions. An
+    # invalid signature is returned unchanged: the declaration of the function raises the error.
     def resolved(name, signature)
       Native.parse_signature(Crosslane.signature(name, signature))
       signature

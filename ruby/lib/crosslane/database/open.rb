@@ -2,12 +2,12 @@
 
 module Crosslane
   LIBDUCKDB = File.expand_path("../libduckdb.so", __dir__)
-  # DuckDB's settings under which nothing can be loaded.
+  # DuckDB's settings that forbid loading files.
   LOCKS = %w[enable_external_access lock_configuration].freeze
   private_constant :LIBDUCKDB, :LOCKS
 
   class << self
-    # Opens a database, and closes it again behind a block.
+    # Opens a database. With a block, it closes the database after the block.
     #
     #   db = Crosslane.open("sales.duckdb")
     #   db.udf(:slug, "(title VARCHAR) -> VARCHAR") { |title| title.downcase.tr(" ", "-") }
@@ -15,10 +15,10 @@ module Crosslane
     #
     # @param path [String, nil] a file, or nil for a database in memory
     # @param functions [Array<String>] files of functions to load
-    # @param config [Hash] DuckDB's settings, such as `threads: 4`; those that forbid external access or lock the
-    #   configuration come into force when the functions are loaded
+    # @param config [Hash] DuckDB's settings, such as `threads: 4`. Settings that forbid external
+    #   access or lock the configuration take effect after the functions are loaded
     # @yieldparam database [Database]
-    # @raise [Error] if DuckDB refuses
+    # @raise [Error] if DuckDB cannot open the database
     def open(path = nil, functions: [], config: {})
       locks, config = config.transform_keys(&:to_s).partition { |name, _| LOCKS.include?(name) }.map(&:to_h)
       database = Database.new(path, config)

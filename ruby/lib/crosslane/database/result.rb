@@ -3,12 +3,12 @@
 require "monitor"
 
 module Crosslane
-  # The rows of a query. DuckDB holds them, column by column; they become Ruby objects as they are read. Threads may
-  # share a result: each reads all rows.
+  # The rows of a query. DuckDB holds them in columns; each row becomes Ruby objects when it is
+  # read. Several threads may use one result: each thread reads all rows.
   class Result
     include Enumerable
 
-    # @return [Array<String>] the columns' names
+    # @return [Array<String>] the names of the columns
     attr_reader :names
 
     # @api private
@@ -20,13 +20,14 @@ module Crosslane
       @lock = Monitor.new
     end
 
-    # @return [Array<String, nil>] the columns' types in SQL; nil for those that must be cast to be read
+    # @return [Array<String, nil>] the SQL types of the columns; nil for a type that Ruby can read
+    #   only after a cast
     def types = @native.types
 
-    # @return [Integer] how many rows an INSERT, UPDATE or DELETE changed
+    # @return [Integer] the number of rows that an INSERT, UPDATE or DELETE changed
     def changed = @native.changed
 
-    # @yieldparam row [Array] its values
+    # @yieldparam row [Array] the values of a row
     # @return [self, Enumerator]
     def each(&block)
       return enum_for(:each) unless block
@@ -39,7 +40,7 @@ module Crosslane
       self
     end
 
-    # @yieldparam row [Hash{Symbol => Object}] its values by the columns' names
+    # @yieldparam row [Hash{Symbol => Object}] the values of a row, by the columns' names
     # @return [self, Enumerator]
     def each_hash
       return enum_for(:each_hash) unless block_given?
@@ -54,13 +55,13 @@ module Crosslane
       names.each_with_index.to_h { |name, index| [name, rows.map { |row| row[index] }] }
     end
 
-    # The rows that were not read yet, as an Arrow C stream. The result gives them away: it has none afterwards.
+    # Moves the unread rows into an Arrow C stream. Afterwards the result has no rows.
     #
     #   result.arrow_stream { |address| Arrow::RecordBatchReader.import(address) }
     #
-    # @yieldparam address [Integer] of a `struct ArrowArrayStream`, which is freed behind the block; what was
-    #   imported from it stays
-    # @return [Object] what the block returns
+    # @yieldparam address [Integer] of a `struct ArrowArrayStream`. It is freed after the block;
+    #   data that was imported from it stays valid
+    # @return [Object] the block's result
     def arrow_stream
       address = Native.arrow_stream(@native)
       begin
@@ -85,7 +86,8 @@ module Crosslane
     end
   end
 
-  # A prepared statement. Threads may share it: it is prepared for the connection of each that runs it.
+  # A prepared statement. Several threads may use it: it is prepared again on the connection of each
+  # thread.
   class Statement
     # @api private
     def initialize(sql, database)
@@ -103,19 +105,21 @@ module Crosslane
       Result.new(@database.with_connection { |connection| @database.keep(on(connection).query(parameters)) })
     end
 
-    # @return [Hash{String => String, nil}] the parameters by their names, which are numbers for `?`, and their types
-    #   in SQL; nil for those that the statement leaves open
+    # @return [Hash{String => String, nil}] the SQL types of the parameters, by their names; the
+    #   names are numbers for `?`; the type is nil if the statement does not determine it
     def parameters = described(&:parameters).to_h
 
-    # @return [Array<String>, nil] the names of the columns that its rows will have; nil if they depend on parameters
+    # @return [Array<String>, nil] the names of the result's columns; nil if they depend on the
+    #   parameters
     def names = columns&.map(&:first)
 
-    # @return [Array<String, nil>, nil] their types in SQL, nil for those that must be cast to be read; see {#names}
+    # @return [Array<String, nil>, nil] the SQL types of the result's columns, nil for a type that
+    #   Ruby can read only after a cast; see {#names}
     def types = columns&.map(&:last)
 
     private
 
-    # DuckDB has one column that it calls unknown where it knows none.
+    # If the columns are not known yet, DuckDB gives one column with the name `unknown`.
     def columns
       columns = described(&:columns)
       columns unless columns == [["unknown", nil]]
@@ -126,7 +130,8 @@ module Crosslane
     end
 
     def on(connection)
-      # A block may have got a name since.
+      # A block may have been defined after the preparation; the statement must then be prepared
+      # again.
       @lock.synchronize do
         @prepared.clear unless @definitions == @database.definitions
         @definitions = @database.definitions
@@ -140,28 +145,28 @@ module Crosslane
     end
   end
 
-  # A query that runs beside the program, on a thread and a connection of its own.
+  # A query that runs in the background, on its own thread and its own connection.
   #
   #   pending = db.start("SELECT count(*) FROM range(100_000_000_000)")
   #   pending.interrupt if pending.wait(10).nil?
   #   pending.progress # => 12.5
   class PendingQuery
-    # What {#result} raises behind {#interrupt}.
+    # {#result} raises this after {#interrupt}.
     class Interrupted < Error; end
 
     # @api private
     def initialize(connection, &work)
       @connection = connection
-      # Once the query has ended, nothing is to be interrupted.
+      # An interruption has no effect after the query has ended.
       @thread = Thread.handle_interrupt(Interrupted => :never) { Thread.new { run(&work) } }
       @thread.report_on_exception = false
     end
 
-    # @return [Float, nil] how much of the query is done, in percent; nil if DuckDB cannot say
+    # @return [Float, nil] the progress of the query in percent; nil if DuckDB does not know it
     def progress
       finished? ? 100.0 : @connection.progress
     rescue Error
-      # It has ended meanwhile.
+      # The query has ended between the two steps.
       100.0
     end
 
@@ -169,13 +174,13 @@ module Crosslane
 
     # Waits until the query has ended.
     #
-    # @param seconds [Numeric, nil] at most so long
+    # @param seconds [Numeric, nil] the most seconds to wait
     # @return [self, nil] nil if it still runs
     def wait(seconds = nil)
       self if @thread.join(seconds)
     end
 
-    # Ends the query. Nothing happens if it has ended.
+    # Ends the query. If it has already ended, this does nothing.
     #
     # @return [self]
     def interrupt
@@ -183,8 +188,8 @@ module Crosslane
       self
     end
 
-    # @return [Result] its rows, when it has ended
-    # @raise what {Database#query} raises; {Interrupted}
+    # @return [Result] the rows; it waits for the end of the query
+    # @raise [Error] see {Database#query}; {Interrupted} after {#interrupt}
     def result
       wait
       raise @error if @error
@@ -199,7 +204,7 @@ module Crosslane
 
     def run(&work)
       @result = Thread.handle_interrupt(Interrupted => :immediate, &work)
-    rescue Exception => e # rubocop:disable Lint/RescueException -- whoever wants the rows raises it
+    rescue Exception => e # rubocop:disable Lint/RescueException -- {#result} raises it
       @error = e
     ensure
       @connection.close
@@ -207,7 +212,7 @@ module Crosslane
     end
   end
 
-  # Takes the rows for a table, or for a query.
+  # Adds rows to a table, or gives rows to a query.
   class Appender
     # @api private
     def initialize(native)
@@ -232,7 +237,7 @@ module Crosslane
     end
 
     # @api private
-    # @return [Boolean] whether rows were given to DuckDB, which may have written some of them
+    # @return [Boolean] whether DuckDB has got rows; it may have written some of them already
     def begun? = @native.begun?
 
     # @api private

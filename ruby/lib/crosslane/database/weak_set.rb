@@ -1,12 +1,13 @@
 # frozen_string_literal: true
 
 module Crosslane
-  # Objects that nothing else need hold: each is forgotten when the collector takes it.
+  # A set that does not keep its objects alive. The garbage collector frees an object that nothing
+  # else references, and the set then forgets it.
   # @api private
   class WeakSet
     def initialize
-      # Each object is its own value: Ruby's `keys` looks at whether the values live, and would else give back objects
-      # that the collector is about to free.
+      # Each object is its own value. Ruby's `keys` checks only whether the values are alive. With
+      # another value it could return objects that the collector is about to free.
       @objects = ObjectSpace::WeakMap.new
     end
 
@@ -15,10 +16,10 @@ module Crosslane
       self
     end
 
-    # @return [Array] those that live; all others are freed already, and none is about to be
+    # @return [Array] the objects that are alive; the collector frees none of them meanwhile
     def to_a
       Thread.handle_interrupt(Object => :never) do
-        # This ends what the collector has begun.
+        # Disabling the collector also finishes a collection that has begun.
         enabled = !GC.disable
         @objects.keys
       ensure

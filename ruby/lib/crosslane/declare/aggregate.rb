@@ -1,8 +1,8 @@
 # frozen_string_literal: true
 
 module Crosslane
-  # An aggregate of a file: what `udaf` declares, or of the program ({HostAggregate}). Its states are objects of a
-  # class, or what its block returns.
+  # An aggregate that a file declares with `udaf`, or an aggregate of the program ({HostAggregate}).
+  # Its states are objects of a class, or the values that its block returns.
   class Aggregate < Declaration
     DEFAULTS = {
       nulls: :skip, vectorized: false, start: nil, combine: nil, finish: nil, timeout: nil, memory_limit: nil,
@@ -13,7 +13,7 @@ module Crosslane
     private_constant :PARTS, :METHODS
 
     # @param signature [String]
-    # @param states [Class, Proc] the class of its states, or the block that adds a row to one
+    # @param states [Class, Proc] the class of the states, or the block that adds a row to a state
     # @param options [Hash] see {DSL#udaf}
     # @raise [DeclarationError]
     def initialize(signature, states, **options)
@@ -23,14 +23,14 @@ module Crosslane
 
     def kind = "aggregate"
 
-    # What follows is called by the native half.
+    # The native part calls the methods from here on.
 
     # @api private
-    # @return [String] what it is, as JSON
+    # @return [String] the declaration as JSON
     def specification = JSON.generate(message)
 
     # @api private
-    # @return [#call, nil] what adds a row to a state, if the state itself does not
+    # @return [#call, nil] adds a row to a state; nil if the state does this itself
     def step = @class ? nil : callable
 
     # @api private
@@ -52,7 +52,7 @@ module Crosslane
     end
 
     # @api private
-    # @return [Object] the same state, which shares nothing with it that may change
+    # @return [Object] an equal state that shares no mutable object with this one
     def copy(state) = load(save(state))
 
     # @api private
@@ -64,7 +64,7 @@ module Crosslane
 
     # @api private
     def load(saved)
-      # This library has dumped it, here or in another worker.
+      # The bytes come from `save`, here or in another worker of the library.
       Marshal.load(saved) # rubocop:disable Security/MarshalLoad
     end
 
@@ -107,14 +107,15 @@ module Crosslane
       super
     end
 
-    # What a block is given: a state, and a row.
+    # The number of the block's arguments: a state, and a row.
     def given = super + (@class ? 0 : 1)
 
     def mismatch(count, fixed) = @class ? super : mismatch_behind("a state", count, fixed)
   end
 
   module DSL
-    # Declares an aggregate for SQL: a class whose objects accumulate, with methods `update`, `merge` and `finish`.
+    # Declares an aggregate for SQL: a class whose objects accumulate rows, with the methods
+    # `update`, `merge` and `finish`.
     #
     #   class Total
     #     def initialize = @sum = 0
@@ -126,20 +127,22 @@ module Crosslane
     #
     #   udaf "total(x BIGINT) -> BIGINT", Total
     #
-    # Or a block, which is given what was accumulated so far and a row, and returns what is accumulated then.
+    # A block gets the accumulated value and a row, and returns the new accumulated value.
     #
     #   udaf "total(x BIGINT) -> BIGINT", start: -> { 0 }, combine: :+.to_proc do |sum, x|
     #     sum + x
     #   end
     #
     # @param signature [String] name, parameters and result, in SQL's types
-    # @param states [Class, nil] without a block
-    # @param vectorized [Boolean] an update is given Arrays: all new rows of a group at once
-    # @param start [#call, nil] makes the first accumulated value; nil without
-    # @param combine [#call, nil] makes one of two accumulated values
-    # @param finish [#call, nil] makes the result of the accumulated value, which it does not change; itself without
-    # @param options [Hash] `nulls`, `timeout`, `memory_limit`, `on_error` and `retries`, as of {#udf}
-    # @raise [DeclarationError] if this cannot work
+    # @param states [Class, nil] the class; nil with a block
+    # @param vectorized [Boolean] an update gets Arrays: all new rows of a group at once
+    # @param start [#call, nil] returns the first accumulated value; nil: that value is nil
+    # @param combine [#call, nil] makes one accumulated value of two
+    # @param finish [#call, nil] makes the result from the accumulated value, and must not change
+    #   that value; nil: the accumulated value is the result
+    # @param options [Hash] `nulls`, `timeout`, `memory_limit`, `on_error` and `retries`, as in
+    #   {#udf}
+    # @raise [DeclarationError] if the declaration is invalid
     # @return [Aggregate]
     def udaf(signature, states = nil, **options, &block)
       Library.current.declare_states(signature, states, options, block, caller_locations(1, 1).first)

@@ -1,7 +1,7 @@
 # frozen_string_literal: true
 
 module Crosslane
-  # What a function was declared to be: its signature, its options, what is called.
+  # The declaration of a function: its signature, its options and its block or method.
   class Declaration
     DEFAULTS = {
       nulls: :skip, deterministic: true, vectorized: false, concurrency: 1, timeout: nil, memory_limit: nil,
@@ -10,9 +10,9 @@ module Crosslane
     UNITS = {
       "" => 1, "B" => 1, "KB" => 10**3, "MB" => 10**6, "GB" => 10**9, "KIB" => 2**10, "MIB" => 2**20, "GIB" => 2**30
     }.freeze
-    # The values of a row lie on the machine's stack.
+    # The native part keeps the values of a row on the machine's stack.
     MOST_PARAMETERS = 64
-    # What the engine takes.
+    # The largest values that the engine accepts.
     MOST = { concurrency: 65_536, retries: 1_000_000, timeout: 1_000_000_000, memory_limit: 2**50 }.freeze
     private_constant :UNITS, :MOST_PARAMETERS, :MOST
 
@@ -52,28 +52,29 @@ module Crosslane
       check_parameters
     end
 
-    # @return [String] what the native half asks for
+    # @return [String] the same option, for the native part
     def on_error = @on_error.to_s
 
-    # @return [String] what the function is
+    # @return [String] the kind of function
     def kind = "scalar"
 
-    # @return [String] how it is called
+    # @return [String] the way of calling it
     def calling
       return "vectorized" if @vectorized
 
       @concurrency > 1 ? "async" : "row"
     end
 
-    # @param host [Boolean] whether it is called in the engine's own process
-    # @return [Proc, Method, Runner] what the native half calls
+    # @param host [Boolean] whether the function runs in the engine's own process
+    # @return [Proc, Method, Runner] the object that the native part calls
     def callee(host) = calling == "async" ? Runner.new(self, host) : called
 
-    # @return [Array] an argument that the native half gives what it calls before those of each call; or none
+    # @return [Array] an argument that the native part passes before those of each call; or none
     def leading = []
 
-    # @return [Proc, Method] what takes the arguments one by one. A block that has other parameters than `*rest` takes a
-    #   single Array apart, which may be an argument: it gets the Array of all arguments.
+    # @return [Proc, Method] a callable that takes the arguments one by one. A block with other
+    #   parameters than `*rest` splits a single Array, and an argument may be such an Array. So that
+    #   block gets the Array of all arguments.
     def called
       parts = callable.parameters.map(&:first) & %i[req opt]
       return callable if !@variadic || parts.empty? || callable.is_a?(Method) || callable.lambda?
@@ -85,7 +86,7 @@ module Crosslane
     # @return [Array<Boolean>] for each parameter, whether it may be nil
     def admits_null = @parameters.map { @nulls == :call }
 
-    # @return [Hash] as docs/protocol.md describes it
+    # @return [Hash] the message that docs/protocol.md describes
     def message
       {
         signature: signature, kind: kind, admits_null: admits_null, deterministic: @deterministic,
@@ -95,7 +96,7 @@ module Crosslane
       }
     end
 
-    # @return [String] the comment right above it
+    # @return [String] the comment directly above the declaration
     def description
       return "" unless File.file?(file)
 
@@ -103,12 +104,13 @@ module Crosslane
       comment = above.reverse.take_while { |text| text.start_with?("#") }.reverse
       comment.map { |text| text.delete_prefix("#").delete_prefix(" ") }.join("\n")
     rescue SystemCallError
-      # The file has gone since.
+      # The file was removed in the meantime.
       ""
     end
 
     # @return [self]
-    # @raise [DeclarationError] if it takes any number of arguments, or any type: only scalar functions can
+    # @raise [DeclarationError] if it takes any number of arguments or any type: only scalar
+    #   functions may
     def fixed(what)
       raise error("#{what} cannot take any number of arguments") if @variadic
       raise error("#{what} cannot take arguments of any type (ANY)") if @parameters.any? { |_, type| type == "ANY" }
@@ -116,19 +118,19 @@ module Crosslane
       self
     end
 
-    # @return [DeclarationError] that names the function and where it is defined
+    # @return [DeclarationError] with the function's name, file and line
     def error(message) = DeclarationError.new("#{file}:#{line}: function #{name}: #{message}")
 
     private
 
-    # Where it is declared.
+    # The file and the line of the declaration.
     def source
       return source_of(callable) if callable.is_a?(Class)
 
       callable.source_location || ["<native>", 0]
     end
 
-    # Where a class is, or one of its methods if it has no name.
+    # The file and the line of a class. Without a name, those of one of its methods.
     def source_of(type)
       named = type.name && Object.const_source_location(type.name)
       return named if named&.any?
@@ -145,12 +147,12 @@ module Crosslane
       raise error("a signature is a text such as \"slug(title VARCHAR) -> VARCHAR\", not #{signature.inspect}")
     end
 
-    # What a call returns.
+    # Checks the type of the result.
     def check_result
       raise error("what returns a table is declared with udtf, or db.table") if @returns.start_with?("TABLE(")
     end
 
-    # The options that there are, and what they are if they are not given.
+    # The available options, with their default values.
     def defaults = DEFAULTS
 
     def quoted(name) = name.match?(/\A[[:alpha:]_][[:alnum:]_]*\z/) ? name : "\"#{name.gsub('"', '""')}\""
@@ -211,13 +213,13 @@ module Crosslane
 
     def most_parameters = MOST_PARAMETERS
 
-    # How many arguments the block is given.
+    # The number of the block's arguments.
     def given = @parameters.size
 
-    # What is wrong with a block of another number.
+    # The error for a block with another number of parameters.
     def mismatch(count, fixed) = "the signature has #{count} parameters, the block has #{fixed}"
 
-    # The same, where a block is given something before the arguments.
+    # The same error for a block that gets another argument before those of the row.
     def mismatch_behind(what, count, fixed)
       "the block is given #{what} and #{count - 1} #{count == 2 ? "argument" : "arguments"}, and takes #{fixed}"
     end
@@ -231,7 +233,8 @@ module Crosslane
 
       fixed = kinds.count { |kind| %i[req opt].include?(kind) }
       least = kinds.count(:req)
-      # Missing parameters of a plain block are nil, not an error: a slip that would be found late.
+      # A plain block gets nil for missing parameters, without an error. Such a mistake would be
+      # found late.
       least = fixed if callable.is_a?(Proc) && !callable.lambda?
       if @variadic && !kinds.include?(:rest)
         raise error("the signature takes any number of arguments (#{signature}), the block does not")
@@ -244,7 +247,7 @@ module Crosslane
     end
   end
 
-  # What a file of functions can say.
+  # The methods with which a file declares functions.
   module DSL
     # Declares a function for SQL: a block, or the method whose `def` follows.
     #
@@ -255,8 +258,9 @@ module Crosslane
     #   udf "double(x BIGINT) -> BIGINT"
     #   def double(x) = x * 2
     #
-    # A stateful function is a class, of which each worker makes an object before its first row, and calls that for each
-    # row; its method `close`, if there is one, is called at the worker's end. Or a block with `setup`.
+    # A stateful function is a class, or a block with `setup`. Each worker makes one object of the
+    # class before its first row, and calls that object for each row. If the object has a method
+    # `close`, the worker calls it at its end.
     #
     #   udf "score(x DOUBLE) -> DOUBLE", Model
     #
@@ -265,19 +269,29 @@ module Crosslane
     #   end
     #
     # @param signature [String] name, parameters and result, in SQL's types
-    # @param method [Symbol, Class, nil] the name that a `def` returns, for `udf "...", def f(x) = x`; or a class
-    # @param nulls [:skip, :call] `:skip`: a NULL argument gives NULL without a call; `:call`: it is passed as nil
-    # @param deterministic [Boolean] equal arguments give equal results, so that one call may do for many rows
+    # @param method [Symbol, Class, nil] the name that a `def` returns, for `udf "...", def f(x) =
+    #   x`; or a class
+    # @param nulls [:skip, :call] `:skip`: a NULL argument gives NULL without a call; `:call`: the
+    #   function gets nil
+    # @param deterministic [Boolean] equal arguments give equal results, so one call may serve many
+    #   rows
     # @param vectorized [Boolean] the block takes and returns whole columns, as Arrays
-    # @param concurrency [Integer] rows that each worker calls at once, on threads: for functions that wait
-    # @param timeout [Numeric, nil] seconds after which a call is ended
-    # @param memory_limit [Integer, String, nil] what a call may allocate: bytes, or a text such as "500 MB"
-    # @param on_error [:fail, :null] `:null`: an exception makes the row NULL instead of ending the query
-    # @param retries [Integer] how often a failed call is tried again, with growing pauses
-    # @param overload [Boolean] whether functions of the name that take other types stay beside it
-    # @param setup [#call, nil] called once on each worker, before its first row; the block is given what it returns,
-    #   and then the row
-    # @param teardown [#call, nil] called with that when the worker is not needed any more
+    # @param concurrency [Integer] the number of rows that each worker calls at once, on threads:
+    #   for functions that wait
+    # @param timeout [Numeric, nil] the seconds after which a call is ended
+    # @param memory_limit [Integer, String, nil] the memory that a call may allocate: bytes, or a
+    #   text such as "500 MB"
+    # @param on_error [:fail, :null] `:null`: an exception makes the row NULL instead of ending the
+    #   query
+    # @param retries [Integer] the number of times that a failed call is tried again, with growing
+    #   pauses
+    # @param overload [Boolean] whether functions of the same name with other parameter types are
+    #   kept
+    # @param setup [#call, nil] called once on each worker, before its first row; the block gets its
+    #   result, and then the row
+    # @param teardown [#call, nil] called with the result of `setup` when the worker ends
+    # @raise [DeclarationError] if the declaration is invalid
+    # @return [Declaration, nil]
     # @raise [DeclarationError] if this cannot work
     # @return [Declaration, nil]
     def udf(signature, method = nil, **options, &block)

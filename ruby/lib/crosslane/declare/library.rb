@@ -1,22 +1,23 @@
 # frozen_string_literal: true
 
 module Crosslane
-  # The functions of a file.
+  # The functions that a file declares.
   class Library
     Pending = Struct.new(:kind, :signature, :options, :location)
     private_constant :Pending
 
     class << self
-      # @return [Library] the one that is being loaded
+      # @return [Library] the library that is being loaded
       # @raise [DeclarationError] outside of a load
       def current
         @current || raise(DeclarationError, "udf declares functions in a file that is loaded: " \
                                             "crosslane_load('file.rb'), or db.load(\"file.rb\")")
       end
 
-      # Keeps a library from loading itself: each of its processes would start the next, without end.
+      # Prevents that a library loads itself: each of its processes would start another one, without
+      # end.
       #
-      # @raise [DeclarationError] if a file is being loaded; it names the place that asked
+      # @raise [DeclarationError] if a file is being loaded; the message names the place of the call
       def refuse_while_loading
         return unless @current
 
@@ -25,12 +26,13 @@ module Crosslane
                                 "put what opens a database under `if $PROGRAM_NAME == __FILE__`"
       end
 
-      # Runs a file and collects what it declares, in order.
+      # Runs a file and collects its declarations, in order.
       #
       # @param path [String]
-      # @return [Array(Array<Declaration>, String)] also what tells the files that were read from any others: this one,
-      #   and those of its folder that it required
-      # @raise [DeclarationError] if it declares nothing, or something that cannot work
+      # @return [Array(Array<Declaration>, String)] the functions, and a text that changes with the
+      #   content of the files that were read: this file, and the files of its folder that it
+      #   required
+      # @raise [DeclarationError] if it declares nothing, or a declaration is invalid
       def read(path)
         @current = new(path)
         watch_methods
@@ -58,7 +60,7 @@ module Crosslane
         Object.include(DSL)
       end
 
-      # Ruby asks this method for the code of each file that it is about to read.
+      # Ruby calls this method before it reads a file.
       def watch_files
         return if @watching_files
 
@@ -94,12 +96,13 @@ module Crosslane
       real = File.realpath(path)
       @files[real] = File.binread(real) if real.start_with?(@folder)
     rescue SystemCallError
-      # Ruby says it better.
+      # Ruby's own error is clearer.
     end
 
     # @api private
     def text
-      # Ruby has read them between the first time and this one.
+      # Ruby reads the files after this library has read them. A change in between would go
+      # unnoticed.
       changed, = @files.find { |path, content| File.binread(path) != content }
       raise DeclarationError, "#{changed}: has changed while it was loaded" if changed
 
@@ -149,7 +152,7 @@ module Crosslane
 
     private
 
-    # What is called by its name or its class.
+    # The method with this name, or the class.
     def called(signature, method, block, location)
       wrong = "#{location.path}:#{location.lineno}: #{signature.inspect} takes a block, the name of a method or a class"
       raise DeclarationError, "#{wrong}, not two of them" if block

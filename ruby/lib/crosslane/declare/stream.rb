@@ -1,7 +1,7 @@
 # frozen_string_literal: true
 
 module Crosslane
-  # A stream function of a file: what `udtf` declares if its only parameter is a table.
+  # A stream function of a file: it is declared with `udtf`, and its only parameter is a table.
   class Stream < Declaration
     include GivesRows
 
@@ -10,7 +10,8 @@ module Crosslane
     }.freeze
 
     # @api private
-    # @return [Boolean] whether a signature is that of a stream function. One that cannot be read is none.
+    # @return [Boolean] whether the signature is that of a stream function; false for an invalid
+    #   signature
     def self.takes?(signature)
       _, parameters, = Native.parse_signature(signature.to_str)
       parameters.any? { |_, type| type.start_with?("TABLE") }
@@ -22,7 +23,7 @@ module Crosslane
 
     def admits_null = [true]
 
-    # What it makes of a batch. Called by the native half.
+    # Yields the result rows of a batch. The native part calls this.
     #
     # @api private
     # @param batch [Array<Struct>, Hash{Symbol => Array}] rows, or columns by their names
@@ -30,7 +31,7 @@ module Crosslane
       wanted = [*0...columns.size]
       Rows.new("STRUCT#{@fields}", wanted, false) do |take|
         result = called.call(batch)
-        # A batch alone has an `each` that yields its parts.
+        # A batch may itself have an `each`, which yields its parts.
         result = [result] if @vectorized && (result.is_a?(Hash) || result.is_a?(Struct))
         give(listed(result, "the block"), wanted, false, take) unless result.nil?
       end

@@ -1,28 +1,28 @@
 # frozen_string_literal: true
 
 module Crosslane
-  # What gives rows of columns: table functions and stream functions.
+  # The common part of functions that yield rows: table functions and stream functions.
   #
   # @api private
   module GivesRows
-    # The most rows that go to the engine at once.
+    # The most rows that go to the engine in one batch.
     MOST_ROWS = 2048
     private_constant :MOST_ROWS
 
-    # @return [Array<String>] the names of its columns
+    # @return [Array<String>] the names of the function's columns
     attr_reader :columns
 
-    # What follows is called by the native half.
+    # The native part calls the methods from here on.
 
-    # @return [String] what it is, as JSON
+    # @return [String] the declaration as JSON
     def specification = JSON.generate(message)
 
-    # What yields rows.
+    # Yields rows to the native part.
     class Rows
-      # @return [String] a STRUCT of the columns, or a BLOB
+      # @return [String] the SQL type of a row: a STRUCT of the columns, or a BLOB
       attr_reader :type
 
-      # @return [Array<Integer>] the places of the columns that the query wants
+      # @return [Array<Integer>] the indexes of the columns that the query needs
       attr_reader :wanted
 
       def initialize(type, wanted, narrow, &each)
@@ -32,7 +32,7 @@ module Crosslane
         @each = each
       end
 
-      # Whether rows may have only the wanted columns.
+      # Whether rows may have only the needed columns.
       def narrow? = @narrow
 
       def each_row(&take) = @each.call(take)
@@ -62,18 +62,18 @@ module Crosslane
       raise TypeError, "#{what} returned a Hash of the columns, which is one row: put it into an Array"
     end
 
-    # Yields rows, or the wanted columns of batches.
+    # Yields rows, or the needed columns of batches.
     def give(rows, wanted, narrow, take)
       return rows.each(&take) unless @vectorized
 
       rows.each do |*parts|
-        # Several values are the columns.
+        # Several yielded values are the columns of a batch.
         batch = parts.size == 1 ? parts.first : parts
         batch.is_a?(Exception) ? take.call(batch) : slice(batch, wanted, narrow, take)
       end
     end
 
-    # Yields the wanted columns of a batch, so many rows at a time.
+    # Yields the needed columns of a batch, at most `MOST_ROWS` rows at a time.
     def slice(batch, wanted, narrow, take)
       parts = wanted_columns(batch, wanted, narrow)
       counts = parts.map(&:size).uniq
@@ -107,7 +107,7 @@ module Crosslane
       raise ArgumentError, "a batch of #{batch.class} lacks the column #{name}"
     end
 
-    # How many rows a batch has of which no column is wanted.
+    # The number of rows of a batch of which the query needs no column.
     def rows_of(batch)
       first = case batch
               when Array then batch.first
@@ -119,7 +119,7 @@ module Crosslane
   end
   private_constant :GivesRows
 
-  # A table function of a file: what `udtf` declares.
+  # A table function of a file, declared with `udtf`.
   class Table < Declaration
     include GivesRows
 
@@ -127,43 +127,44 @@ module Crosslane
       nulls: :skip, deterministic: true, vectorized: false, partitions: nil, cardinality: nil, timeout: nil,
       memory_limit: nil, on_error: :fail, retries: 0
     }.freeze
-    # The keyword by which a block asks for the names of the columns that a query wants.
+    # The keyword with which a block asks for the names of the columns that a query needs.
     WANTED = :wanted
     private_constant :WANTED
 
-    # @return [Integer, nil] how many rows it has, about
+    # @return [Integer, nil] the approximate number of rows
     attr_reader :cardinality
 
     def kind = "table"
 
-    # @return [Array<Boolean>] for each parameter, whether SQL names it, because the block takes it as a keyword
+    # @return [Array<Boolean>] for each parameter, whether SQL passes it by name, because the block
+    #   takes it as a keyword
     def named = @parameters.map { |name, _| keywords(callable).include?(name.to_sym) }
 
     def message
       super.merge(named: named, partitions: !@partitions.nil?, cardinality: cardinality)
     end
 
-    # What follows is called by the native half.
+    # The native part calls the methods from here on.
 
-    # A scan: its rows, of the wanted columns.
+    # Scans the table: the rows, with the needed columns.
     #
     # @api private
-    # @param partition [String, nil] as {#parts} gave it
-    # @param wanted [Array<Integer>, nil] places of columns
+    # @param partition [String, nil] a partition from {#parts}, as bytes
+    # @param wanted [Array<Integer>, nil] the indexes of the needed columns
     def scan(partition, wanted, *values)
-      # Another worker of this library has dumped it.
+      # The bytes come from another worker of this library.
       part = Marshal.load(partition) if partition # rubocop:disable Security/MarshalLoad
       rows(partition ? [part] : [], wanted, values)
     end
 
-    # The partitions, as bytes.
+    # The partitions, each as bytes.
     #
     # @api private
     def parts(*values) = in_bytes { |take| partitions(values).each { |part| take.call(dumped(part)) } }
 
-    # What follows is for {HostTable}, too.
+    # {HostTable} uses the methods from here on, too.
 
-    # The rows of a partition, if there are some.
+    # The rows of a partition; without partitions, all rows.
     #
     # @api private
     def rows(parts, wanted, values)
@@ -174,7 +175,7 @@ module Crosslane
       Rows.new("STRUCT#{@fields}", wanted, narrow) { |take| run(parts + positional, given, wanted, narrow, take) }
     end
 
-    # What yields bytes.
+    # Yields bytes.
     #
     # @api private
     def in_bytes(&each) = Rows.new("BLOB", [], false, &each)
@@ -183,13 +184,14 @@ module Crosslane
     # @return [#each] the partitions
     def partitions(values) = listed(ask(@partitions, values), "partitions")
 
-    # The same with other columns, such as "(id BIGINT, name VARCHAR)".
+    # The same table with other columns, such as "(id BIGINT, name VARCHAR)".
     #
     # @api private
     # @raise [DeclarationError]
     def with_columns(fields) = dup.tap { |twin| twin.take_columns(fields) }
 
-    # Calls something with the arguments that it takes: by their names, or else in their order.
+    # Calls an object with the arguments that it accepts: keywords by their names, the others in
+    # their order.
     #
     # @api private
     def ask(callable, values)
@@ -221,7 +223,7 @@ module Crosslane
       raise error("cardinality is a whole number of rows, not #{@cardinality.inspect}")
     end
 
-    # What the engine takes.
+    # The largest value that the engine accepts.
     MOST_CARDINALITY = 2**63 - 1
     private_constant :MOST_CARDINALITY
 
@@ -252,17 +254,18 @@ module Crosslane
       end
     end
 
-    # Whether the block wants to know what the query wants.
+    # Whether the block asks for the columns that the query needs.
     def asks? = keywords(callable).include?(WANTED) && @parameters.none? { |name, _| name == WANTED.to_s }
 
-    # The keywords that something callable takes.
+    # The keywords that a callable accepts.
     def keywords(callable) = parameters_of(callable).filter_map { |kind, key| key if %i[key keyreq].include?(kind) }
 
     def parameters_of(callable)
       callable.respond_to?(:parameters) ? callable.parameters : callable.method(:call).parameters
     end
 
-    # What a block is given: parameters that SQL names, and does not give, keep the block's own values.
+    # The arguments of the block. An argument that SQL names and does not give is left out, so the
+    # block's default applies.
     def arguments(values)
       names = @parameters.map(&:first).zip(values, named)
       given, positional = names.partition(&:last)
@@ -281,39 +284,43 @@ module Crosslane
   end
 
   module DSL
-    # Declares a table function for SQL: a block, or the method whose `def` follows. It returns anything with `each`
-    # that yields rows: an Array of the columns' values, a Hash or an object by their names, or for one column the
-    # value itself.
+    # Declares a table function for SQL: a block, or the method whose `def` follows. It returns any
+    # object with `each` that yields rows. A row is an Array of the columns' values, or a Hash or an
+    # object with the columns' names. For a single column, a row may be the value itself.
     #
     #   udtf "numbers(n BIGINT, step BIGINT) -> TABLE(i BIGINT)" do |n, step: 1|
     #     0.step(n - 1, step)
     #   end
     #
-    # Parameters that the block takes as keywords are named in SQL, and may be left out: `numbers(5, step := 2)`. If it
-    # has a keyword `wanted`, it gets the names of the columns that the query wants, and rows may have only these.
+    # SQL passes the parameters by name that the block takes as keywords, and may leave them out:
+    # `numbers(5, step := 2)`. With a keyword `wanted`, the block gets the names of the columns that
+    # the query needs, and rows may have only these columns.
     #
-    # If its only parameter is a table, it is a stream function: it is called with one batch of rows after the other, as
-    # an Array of them, and gives the rows that it makes of these, or nil for none.
+    # If its only parameter is a table, it is a stream function. It is called once for each batch,
+    # with an Array of the batch's rows. It returns the result rows of the batch, or nil for none.
     #
     #   udtf "late(flights TABLE(id BIGINT, delay INTEGER)) -> TABLE(id BIGINT, delay INTEGER)" do |flights|
     #     flights.select { |flight| flight.delay > 60 }
     #   end
     #
-    # A vectorized one gets a Hash of columns by their names, and gives such a Hash, or anything that yields batches.
-    # The options are `vectorized`, `deterministic`, `timeout`, `memory_limit`, `on_error` and `retries`. It may be
-    # stateful as of {#udf}: a class, or a block with `setup` and `teardown`.
+    # A vectorized stream function gets a Hash of columns by their names. It returns such a Hash, or
+    # any object that yields batches. The options of a stream function are `vectorized`,
+    # `deterministic`, `timeout`, `memory_limit`, `on_error` and `retries`. It may be stateful as in
+    # {#udf}: a class, or a block with `setup` and `teardown`.
     #
     # @param signature [String] name, parameters and columns, in SQL's types
-    # @param method [Symbol, nil] as of {#udf}
-    # @param vectorized [Boolean] it yields batches: an Array of columns, or a Hash of them
-    # @param partitions [#call, nil] gets the arguments and returns a list; the block is called for each of these, which
-    #   is its first argument, on as many workers as the engine has threads
-    # @param cardinality [Integer, nil] how many rows there are, about
-    # @param nulls [:skip, :call] `:skip`: a NULL argument without a name gives an empty table without a call
-    # @param on_error [:fail, :null] `:null`: a yielded exception, or a row that is none, is a row of NULLs; an
-    #   exception that is raised ends the table
-    # @param options [Hash] `deterministic`, `timeout` (for a row), `memory_limit` and `retries`, as of {#udf}
-    # @raise [DeclarationError] if this cannot work
+    # @param method [Symbol, nil] as in {#udf}
+    # @param vectorized [Boolean] the block yields batches: an Array or a Hash of columns
+    # @param partitions [#call, nil] gets the arguments and returns a list; the block is called for
+    #   each item, as its first argument, on as many workers as the engine has threads
+    # @param cardinality [Integer, nil] the approximate number of rows
+    # @param nulls [:skip, :call] `:skip`: a NULL argument that is passed without a name gives an
+    #   empty table without a call
+    # @param on_error [:fail, :null] `:null`: a yielded exception or an invalid row becomes a row of
+    #   NULLs; an exception that is raised ends the table
+    # @param options [Hash] `deterministic`, `timeout` (for one row), `memory_limit` and `retries`,
+    #   as in {#udf}
+    # @raise [DeclarationError] if the declaration is invalid
     # @return [Table, Stream, nil]
     def udtf(signature, method = nil, **options, &block)
       kind = Stream.takes?(signature) ? Stream : Table

@@ -1,26 +1,28 @@
 # frozen_string_literal: true
 
 module Crosslane
-  # An aggregate of the program: what {Database#aggregate} declares. Host lanes accumulate as workers do for those of
-  # files, but a state stays in the program: it may be of what Marshal cannot have.
+  # An aggregate of the program, which {Database#aggregate} declares. Host lanes accumulate rows as
+  # workers do for aggregates of files. But a state stays in the program, so it may have objects
+  # that Marshal cannot dump.
   #
-  # DuckDB combines a state into as many others as it likes, and asks for a state's result more than once (windows). So
-  # what is taken from a state is a copy, down to the last thing that can be changed.
+  # DuckDB may combine one state into several others, and may ask for a state's result more than
+  # once (windows). So the lanes work on copies of a state. A copy shares no mutable object with the
+  # original.
   # @api private
   class HostAggregate < Aggregate
-    # What goes from one lane to another, by numbers of which none is used again.
+    # States that go from one lane to another, by number. No number is used twice.
     COPIES = {} # rubocop:disable Style/MutableConstant
     private_constant :COPIES
 
     class << self
-      # Forgets what no lane will ask for any more.
+      # Forgets the copies that no lane will ask for.
       def forget = Native.forget_copies(COPIES)
 
-      # @return [Integer] how many copies there are
+      # @return [Integer] the number of copies
       def size = COPIES.size
 
-      # What can be changed without the original's knowing. Keys of Hashes and members of Sets stay what they are: they
-      # are found by what they are, which may be their identity.
+      # A copy of all mutable objects of a value. Keys of Hashes and members of Sets are not copied:
+      # they are found by their equality, which may be their identity.
       def copy(value, seen = {}.compare_by_identity)
         return value if Ractor.shareable?(value)
 

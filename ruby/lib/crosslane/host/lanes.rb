@@ -3,18 +3,20 @@
 require "socket"
 
 module Crosslane
-  # The host lanes of this process: threads that run the program's blocks for the database's workers.
+  # The host lanes of this process: threads that run the program's blocks for the engine workers of
+  # the database.
   #
-  # One thread, the host, serves a control socket as a zygote does (docs/protocol.md): it makes a thread for each lane
-  # that is asked for, and ends those whose lane was dropped, whatever they do.
+  # One thread, the host, serves a control socket as a zygote does (docs/protocol.md). It makes a
+  # thread for each lane that the engine requests. It ends the thread of each lane that the engine
+  # has dropped, even in the middle of a call.
   class Host
-    # All blocks that databases of this process know, by their numbers, of which none is used again.
+    # All blocks that databases of this process know, by number. No number is used twice.
     FUNCTIONS = {} # rubocop:disable Style/MutableConstant
     @added = 0
     @lock = Mutex.new
 
     class << self
-      # Starts the host, if this process has none (any more).
+      # Starts the host, unless this process has a running one.
       def ensure_running
         return if @host&.alive?
 
@@ -28,7 +30,7 @@ module Crosslane
         end
       end
 
-      # @return [Integer] the number of a function that was added
+      # @return [Integer] the number of the added function
       def add(declaration)
         @lock.synchronize do
           FUNCTIONS[@added += 1] = declaration
@@ -36,14 +38,16 @@ module Crosslane
         end
       end
 
-      # Forgets the blocks that no database knows any more, and what tables and aggregates have left.
+      # Forgets the blocks that no database knows any more, and the data that ended tables and
+      # aggregates have left.
       def forget
         Native.forget_functions(FUNCTIONS)
         HostTable.forget
         HostAggregate.forget
       end
 
-      # @return [Hash{Symbol => Integer}] how many lanes are idle and busy, and were made and ended
+      # @return [Hash{Symbol => Integer}] the numbers of idle and busy lanes, and of lanes made and
+      #   ended since the start
       def lanes
         idle, busy, made, ended = Native.host_statistics || [0, 0, 0, 0]
         { idle: idle, busy: busy, made: made, ended: ended }
@@ -78,9 +82,9 @@ module Crosslane
       hang_up(@socket)
     end
 
-    # Waits for news and acts on them. False when the engine has gone.
+    # Waits for events and handles them. Returns false when the engine has closed the socket.
     def turn
-      # The end of a lane that was killed already is no news, until its thread says so itself.
+      # A lane that was killed is not watched any more: its thread reports its end itself.
       ready = Native.poll([@socket.fileno, @wakeup.fileno], @lanes.reject { |_, lane| lane.killed }.keys)
       if ready.delete(@wakeup.fileno)
         @wakeup.read_nonblock(4096, exception: false)
@@ -88,7 +92,7 @@ module Crosslane
       end
       return answer if ready.delete(@socket.fileno)
 
-      # Nobody waits for what these threads do.
+      # The engine has dropped these lanes, so no call waits for their threads.
       ready.filter_map { |watch| @lanes[watch] }.each do |lane|
         lane.killed = true
         lane.thread.kill
@@ -107,7 +111,7 @@ module Crosslane
 
     def make(number, spin, memory, socket, log)
       IO.for_fd(log).close
-      # The native half owns the descriptor.
+      # The native part owns the descriptor and closes it.
       watch = Socket.for_fd(socket).tap { |owned| owned.autoclose = false }.dup
       lane = Lane.new(number, nil, watch)
       lane.thread = thread(lane, memory, socket, spin)
@@ -142,11 +146,12 @@ module Crosslane
       lane.watch.close
     end
 
-    # Tells the engine that nobody answers any more, also where a fork holds copies of the socket.
+    # Tells the engine that this end is closed. Closing the descriptor is not enough if a fork of
+    # the process has a copy of it.
     def hang_up(socket)
       socket.shutdown
     rescue Errno::ENOTCONN, Errno::EPIPE
-      # The engine has gone first.
+      # The engine has closed its end first.
     end
   end
 end

@@ -1,24 +1,26 @@
 # frozen_string_literal: true
 
 module Crosslane
-  # A table function of the program: what {Database#table} declares. Host lanes scan it as workers scan the tables of
-  # files, but its partitions are objects that stay in the program, and its columns may depend on the arguments.
+  # A table function of the program, which {Database#table} declares. Host lanes scan it as workers
+  # scan the tables of files. But its partitions are objects that stay in the program, and its
+  # columns may depend on the arguments.
   #
-  # So it has more parameters than SQL knows of: the columns that were decided, and the number of the query.
+  # So it has more parameters than SQL shows: the decided columns, and the number of the query.
   # @api private
   class HostTable
     DECIDED = '"decided columns" VARCHAR'
     QUERY = '"query" BIGINT'
-    # What stands for columns that are decided when a statement is planned.
+    # The columns in the signature while they are not decided. They are decided when a statement is
+    # planned.
     OPEN = "TABLE(decided BOOLEAN)"
-    # The partitions of queries that run, by the queries' numbers.
+    # The partitions of running queries, by the queries' numbers.
     PARTITIONS = {} # rubocop:disable Style/MutableConstant
     private_constant :DECIDED, :QUERY, :OPEN, :PARTITIONS
 
-    # Forgets the partitions of queries that are over.
+    # Forgets the partitions of queries that have ended.
     def self.forget = Native.forget_partitions(PARTITIONS)
 
-    # @return [Declaration, nil] what decides the columns, if the signature leaves them open
+    # @return [Declaration, nil] decides the columns; nil if the signature has them
     attr_reader :deciding
 
     # @param name [Symbol, String]
@@ -26,8 +28,9 @@ module Crosslane
     # @param block [Proc]
     # @param columns [#call, nil]
     # @param options [Hash] see {DSL#udtf}
-    # @yieldparam whole [String] the signature as a function's
-    # @yieldreturn [String] the same with the types that its names stand for
+    # @yieldparam whole [String] the complete signature, without the function's name
+    # @yieldreturn [String] the same signature, with names of the database's own types replaced by
+    #   their definitions
     # @raise [DeclarationError]
     def initialize(name, signature, block, columns, options)
       parameters, fixed = parts_of(signature, columns)
@@ -81,7 +84,7 @@ module Crosslane
 
     private
 
-    # The table of one use, and the query's number. Leaves SQL's arguments.
+    # The table for one scan, and the query's number. Afterwards `values` has only SQL's arguments.
     def use(values)
       query = values.pop
       [@columns ? @table.with_columns(values.pop) : @table, query]
@@ -90,7 +93,7 @@ module Crosslane
     def parts_of(signature, columns)
       parameters, fixed = signature.to_s.split("->", 2)
       fixed = fixed&.strip
-      # TABLE may be left out, since nothing else is meant.
+      # The word TABLE is optional.
       fixed = "TABLE#{fixed}" if fixed&.start_with?("(")
       return [parameters, fixed] if columns ? fixed.nil? : fixed&.start_with?("TABLE(")
 
@@ -99,7 +102,7 @@ module Crosslane
                               "not #{signature.inspect}"
     end
 
-    # The columns of one use, as a signature has them.
+    # The columns for one query, in a signature's syntax.
     def decide(values)
       columns = @table.ask(@columns, values)
       given = columns
@@ -110,7 +113,7 @@ module Crosslane
       columns
     end
 
-    # What is wrong with columns is told before a query uses them.
+    # Checks the columns. So an error is raised before a query uses them.
     def check(columns, given)
       Native.parse_signature(Crosslane.signature(@table.name, "() -> TABLE#{columns}"))
     rescue ArgumentError => e

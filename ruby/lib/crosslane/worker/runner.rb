@@ -4,7 +4,7 @@ require "timeout"
 require "crosslane/worker/threads"
 
 module Crosslane
-  # Calls a function for many rows of a batch at once, on threads, for functions that wait.
+  # Calls a function for many rows of a batch at once, on threads. This is for functions that wait.
   class Runner
     def initialize(declaration, host)
       @host = host
@@ -15,18 +15,18 @@ module Crosslane
       @null_on_error = declaration.on_error == "null"
     end
 
-    # @param rows [Array<Array, nil>] arguments; nil for rows that are not called
-    # @param clock [#call] is told how many rows are done
-    # @param spent [Integer] tries of each row that were made before
-    # @return [Array] results, number of errors that became nil, number of retries, the exception that ended it
-    #   and its row, and the tries that were made by now of rows that were tried again
+    # @param rows [Array<Array, nil>] arguments of the rows; nil for a row that is not called
+    # @param clock [#call] gets the number of finished rows
+    # @param spent [Integer] the tries of each row before this call
+    # @return [Array] the results; the number of errors that became nil; the number of retries; the
+    #   exception that ended the call, and its row; the tries of the rows that were tried again
     def call(rows, clock, spent)
       batch = Batch.new(rows, clock, spent)
       Threads.run([@concurrency, rows.size].min) { work(batch) } until batch.over?
       batch.outcome
     end
 
-    # What the threads of one call share.
+    # The state that the threads of one call share.
     class Batch
       attr_reader :spent
 
@@ -35,7 +35,7 @@ module Crosslane
         @clock = clock
         @spent = spent
         @tries = {}
-        # Rows whose thread the function has ended, and which are to be called again.
+        # Rows whose thread the function has ended. They are called again.
         @again = []
         @lock = Mutex.new
         @results = Array.new(rows.size)
@@ -45,10 +45,10 @@ module Crosslane
 
       def outcome = [@results, @errors, @retries, @failure, @row, @tries]
 
-      # Whether there is nothing left to be called. Threads may have ended themselves before.
+      # Whether no row remains to be called. Threads may have ended themselves before.
       def over? = @lock.synchronize { @failure || (@again.empty? && @rows[@next..].none?) }
 
-      # The next row, its arguments and how often it was tried again, or nil.
+      # The next row, its arguments and the number of its earlier tries; or nil.
       def take
         @lock.synchronize do
           return if @failure
@@ -81,7 +81,7 @@ module Crosslane
         end
       end
 
-      # Has another thread call a row, if it may be called so often.
+      # Queues a row for another thread, unless its retries are used up.
       def again?(row, retries)
         tries = @lock.synchronize { @tries.fetch(row, @spent) } + 1
         return false if tries > retries
@@ -97,19 +97,19 @@ module Crosslane
 
     def work(batch)
       while (row, arguments, tries = batch.take)
-        # Its last thread has ended itself.
+        # The function has ended the thread that called this row before.
         sleep(Native.backoff(tries - 1)) if tries > batch.spent
         batch.done(row, attempt(batch, row, arguments, tries))
         row = nil
       end
-    rescue Exception => e # rubocop:disable Lint/RescueException -- it is raised again by the query
+    rescue Exception => e # rubocop:disable Lint/RescueException -- the query raises it again
       batch.failed(row, e)
       row = nil
     ensure
       left(batch, row) if row
     end
 
-    # The function has ended its own thread.
+    # The function has ended its own thread during this row.
     def left(batch, row)
       return if batch.again?(row, @retries)
       return batch.count_error if @null_on_error
@@ -119,8 +119,9 @@ module Crosslane
 
     def attempt(batch, row, arguments, tries)
       Timeout.timeout(@timeout, nil, "timed out after #{@timeout} s") { @callable.call(*arguments) }
-    rescue Exception => e # rubocop:disable Lint/RescueException -- whatever it is, the call has failed
-      # What ends a program: in the engine's own process it is for that program, in a worker it is a failed call.
+    rescue Exception => e # rubocop:disable Lint/RescueException -- the call has failed
+      # Some exceptions end a program. In the engine's own process, they are raised to that program.
+      # In a worker, they are failed calls.
       raise if @host && Native.final?(e)
 
       if tries < @retries

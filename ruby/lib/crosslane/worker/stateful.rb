@@ -1,8 +1,8 @@
 # frozen_string_literal: true
 
 module Crosslane
-  # What each worker prepares for a function of a file, before its first row: the object of a class that is called, or
-  # what a block is given.
+  # The state that each worker prepares for a function of a file, before the function's first row:
+  # the object of a class, or the value that `setup` returns for a block.
   #
   # @api private
   module Prepares
@@ -10,18 +10,19 @@ module Crosslane
     private_constant :PARTS
 
     class << self
-      # Whether a function is stateful that is declared so.
+      # Whether a function with this callable and these options is stateful.
       def declared?(callable, options) = callable.is_a?(Class) || PARTS.any? { |part| options[part] }
 
-      # Prepares all functions of a library that need it. The first exception is raised when all are prepared; a call
-      # tries it again.
+      # Prepares all stateful functions of a library. If some fail, the first exception is raised
+      # after all were tried. A later call tries again.
       def set_up(functions) = each(functions, &:prepare)
 
-      # Ends what was prepared, the last first. Nobody waits for what is raised: it is told in the log.
+      # Closes the prepared states, the last one first. No caller waits for errors, so they are
+      # written to the log.
       def tear_down(functions)
         each(functions.reverse) do |function|
           function.close
-        rescue Exception => e # rubocop:disable Lint/RescueException -- it goes on
+        rescue Exception => e # rubocop:disable Lint/RescueException -- it is raised again
           warn("#{function.name}: its tear-down failed: #{Errors.text(e)}")
           raise
         end
@@ -33,15 +34,15 @@ module Crosslane
         failures = functions.grep(self).filter_map do |function|
           yield function
           nil
-        rescue Exception => e # rubocop:disable Lint/RescueException -- whatever it is, the others have their turn
+        rescue Exception => e # rubocop:disable Lint/RescueException -- the others are still called
           e
         end
         raise failures.first if failures.any?
       end
     end
 
-    # @param signature [String]
-    # @param callable [Class, Proc, Method] the class of what is called, or what is called with what `setup` returned
+    # @param callable [Class, Proc, Method] the class of the object that is called; or a block that
+    #   gets the result of `setup`
     # @param options [Hash] see {DSL#udf}
     # @raise [DeclarationError]
     def initialize(signature, callable, **options)
@@ -60,31 +61,32 @@ module Crosslane
 
     def leading = direct? ? [@state] : []
 
-    # @return [Object, Proc] what is called with a row. It is prepared if it is not yet.
+    # @return [Object, Proc] the object that is called with a row. It is prepared first, if
+    #   necessary.
     def called
       prepare
       return @state if @class
 
       state = @state
       block = callable
-      # A block would take a single Array apart.
+      # A block would split an argument that is a single Array.
       return ->(*row) { block.call([state, *row]) } if @variadic && block.is_a?(Proc) && !block.lambda?
 
       ->(*row) { block.call(state, *row) }
     end
 
-    # Prepares the function on this worker, if it is not yet.
+    # Prepares the function on this worker, unless it is prepared.
     def prepare
       return if @prepared
 
       @state = @class ? @class.new : @setup&.call
       @prepared = true
-    rescue Exception => e # rubocop:disable Lint/RescueException -- it goes on
+    rescue Exception => e # rubocop:disable Lint/RescueException -- it is raised again
       Errors.note(e, "in the set-up of #{name}, before its first row on this lane")
       raise
     end
 
-    # Ends what was prepared.
+    # Closes the prepared state.
     def close
       return unless @prepared
 
@@ -99,12 +101,12 @@ module Crosslane
 
     def defaults = super.merge(setup: nil, teardown: nil)
 
-    # Whether the block itself is called by the native half, which is quicker.
+    # Whether the native part calls the block itself, which is faster.
     def direct? = !@class && !@variadic && calling != "async"
 
     def source = @class ? source_of(@class) : super
 
-    # The method that is called with a row.
+    # The method that each row calls.
     def method_of(signature)
       @file, @line = source
       @name = signature.to_s[/\A\s*\w+/].to_s.strip
@@ -124,7 +126,7 @@ module Crosslane
       raise error("#{wrong} is called, and #{options[wrong].inspect} cannot be") if wrong
     end
 
-    # What a block is given: what was prepared, and a row.
+    # The number of the block's arguments: the prepared state, and a row.
     def given = super + (@class ? 0 : 1)
 
     def mismatch(count, fixed) = @class ? super : mismatch_behind("what was set up", count, fixed)

@@ -1,10 +1,11 @@
 # frozen_string_literal: true
 
 module Crosslane
-  # Threads that work for a moment, and are kept for the next one. Those that nobody needs for some seconds end.
+  # Threads for short jobs. An idle thread waits for the next job, and ends after some seconds
+  # without one.
   # @api private
   class Threads
-    # How many seconds an idle thread waits for work.
+    # The seconds that an idle thread waits for work.
     IDLE = 5
 
     LOCK = Thread::Mutex.new
@@ -30,7 +31,7 @@ module Crosslane
 
       def wait = @over.pop
 
-      # Ends it, with its thread if it has begun.
+      # Ends the job. If it has begun, its thread ends too.
       def abandon
         LOCK.synchronize do
           next if @over.closed?
@@ -52,10 +53,10 @@ module Crosslane
         @thread.name = "crosslane-worker"
       end
 
-      # False in a fork of the process that it was made in.
+      # False in a fork of the process that made the thread.
       def alive? = @thread.alive?
 
-      # Gives it its next job. With the lock.
+      # Gives the thread its next job. The caller holds the lock.
       def take(job)
         @job = job
         @wake.signal
@@ -69,7 +70,7 @@ module Crosslane
           LOCK.synchronize { rest }
         end
       ensure
-        # The job may have ended its thread before it began.
+        # A job may have ended this thread before the thread's next job began.
         LOCK.synchronize { Threads.leave(self) }
         @job&.finish
       end
@@ -84,8 +85,8 @@ module Crosslane
     private_constant :Worker
 
     class << self
-      # Runs the block on so many threads at once, until all have returned from it. If this is ended meanwhile, so
-      # are they.
+      # Runs the block on `count` threads at once, and waits until all have returned. If the wait is
+      # ended by an exception, the threads are ended too.
       def run(count, &work)
         jobs = Array.new(count) { Job.new(work) }
         jobs.each { |job| hand(job) }
@@ -94,7 +95,7 @@ module Crosslane
         jobs&.each(&:abandon)
       end
 
-      # A worker is idle, or no longer. With the lock.
+      # Adds a worker to the idle ones, or removes it. The caller holds the lock.
       def join(worker) = @idle.push(worker)
       def leave(worker) = @idle.delete(worker)
 

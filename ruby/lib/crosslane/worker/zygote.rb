@@ -4,17 +4,19 @@ require "crosslane"
 require "rbconfig"
 
 module Crosslane
-  # The zygote: what Ruby does of it. All else (the control socket, lanes, their ends) is native (`crosslane-guest`).
+  # The Ruby part of the zygote. The native part (`crosslane-guest`) handles the control socket, the
+  # lanes and their ends.
   class Zygote
-    # Objects, of 40 bytes.
+    # A number of Ruby objects, of 40 bytes each.
     ROOM = 100_000
-    # Threads that a fork can do without: Timeout starts its own again there.
+    # Threads that a fork does not need: Timeout starts its own thread again in the fork.
     DISPENSABLE = ["Timeout stdlib thread"].freeze
     private_constant :ROOM, :DISPENSABLE
 
-    # The life of a zygote's process; or, with the words `check FILE`, what that file declares on stdout.
+    # Runs a zygote's process. With the arguments `check FILE`, prints the declarations of that file
+    # on stdout.
     def self.run
-      # Files see the same words in each process that loads them.
+      # ARGV is empty for the files, in each process that loads them.
       arguments = ARGV.dup
       ARGV.clear
       Native.zygote(new, arguments)
@@ -24,16 +26,16 @@ module Crosslane
     attr_reader :functions
 
     def initialize
-      # What a lane prints is read by the line.
+      # The output of a lane is read line by line.
       $stdout.sync = $stderr.sync = true
       @functions = []
     end
 
-    # What follows is called by the native half.
+    # The native part calls the methods from here on.
 
     def runtime = "Ruby #{RUBY_VERSION}"
 
-    # @return [Array<String>] what starts this program, with the compiler's options that it was started with
+    # @return [Array<String>] the command that starts this program, with the same compiler options
     def command
       compiler = File.binread("/proc/self/cmdline").split("\0").grep(/\A--yjit/)
       folder = File.expand_path("../..", __dir__)
@@ -42,19 +44,21 @@ module Crosslane
 
     # Loads a file.
     #
-    # @return [Array(String, String)] what the engine is told of its functions, and what tells its text from any other
+    # @return [Array(String, String)] the description of the functions for the engine, and a text
+    #   that changes with the content of the files
     def load(path)
       @functions, text = Library.read(path)
       [JSON.generate(@functions.map(&:message)), text]
     end
 
-    # Opens the streams again that a file has closed. What it has put in their place stays.
+    # Opens the standard streams again if a file has closed them. A stream that a file has put in
+    # place of one is kept.
     def open_streams
       $stdout = stream(1) if closed?($stdout)
       $stderr = stream(2) if closed?($stderr)
     end
 
-    # The names of the threads that a file has started, and a fork would miss.
+    # The names of threads that the file has started. A fork does not have these threads.
     #
     # @return [Array<String>]
     def lost_threads
@@ -62,18 +66,20 @@ module Crosslane
       threads.map { |thread| thread.name || thread.inspect[/ (\S+:\d+) /, 1] || "one without a name" }
     end
 
-    # @param bell [Integer] the descriptor to which the zygote wants a byte when a lane has ended
+    # @param bell [Integer] the descriptor that gets a byte when a lane has ended
     def settle(bell)
-      # A heap with room, so that a lane's collections are rare: each looks at all that is alive.
+      # A heap with free slots makes collections in lanes rare. Each collection visits all live
+      # objects.
       Array.new(ROOM) { +"" }.clear
-      # Lanes share what was loaded; objects that are old already are not touched, and so not copied, by their
-      # collectors.
+      # Lanes share the memory of loaded objects. Their collectors do not write to old objects, so
+      # the kernel does not copy these pages.
       4.times { GC.start }
       bell = IO.for_fd(bell, "w", autoclose: false)
       @on_child = trap("CHLD") { bell.write_nonblock(".", exception: false) } || "DEFAULT"
     end
 
-    # Ruby flushes its streams at a fork; what a file has put in their place may fail at that.
+    # Forks. Ruby flushes its streams at a fork, and a stream of the file's own might fail then. So
+    # the real streams are in place during the fork.
     #
     # @return [Integer, nil] nil in the child
     def fork
@@ -81,28 +87,29 @@ module Crosslane
       err = $stderr
       $stdout = stream(1)
       $stderr = stream(2)
-      # Its children are its own.
+      # The child must not inherit the zygote's handler: its children are its own.
       Process.fork.tap { |pid| trap("CHLD", @on_child) if @on_child && !pid }
     ensure
       $stdout = out
       $stderr = err
     end
 
-    # Makes a fork a lane of its own.
+    # Prepares a fork to serve as a lane.
     #
-    # @return [Boolean] whether it writes its stack when it gets SIGQUIT
+    # @return [Boolean] whether the process writes its stack on SIGQUIT
     def begin
       [$stdout, $stderr].grep(IO) { |stream| stream.sync = true }
-      # The engine asks so what a call does that makes no progress. A handler of the file's own stays.
+      # The engine sends SIGQUIT to learn where a call without progress is. A handler of the file's
+      # own is kept.
       before = trap("QUIT") { write_stack }
       is_free = [nil, "DEFAULT", "SYSTEM_DEFAULT", "IGNORE"].include?(before)
       trap("QUIT", before) unless is_free
       is_free
     end
 
-    # Says why a lane ends.
+    # Writes why a lane ends.
     #
-    # @return [Integer] the exit code it ends with
+    # @return [Integer] the exit code of the lane
     def explain(error)
       return error.status if error.is_a?(SystemExit)
 
@@ -120,7 +127,8 @@ module Crosslane
 
     private
 
-    # The frames of the threads, the innermost first, as Python writes them. What fails here must not fail the function.
+    # Writes the frames of all threads, the innermost first, in Python's format. An error here must
+    # not make the function fail.
     def write_stack
       threads = Thread.list.map do |thread|
         ours = [Errors::OURS, "<internal:"]
