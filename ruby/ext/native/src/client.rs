@@ -1,7 +1,9 @@
-//! The native half of `Crosslane::Client`: a server's functions for a program without an engine ([`Served`]).
+//! The native part of `Crosslane::Client`: calls a server's functions from a program without an
+//! engine ([`Served`]).
 //!
-//! A call waits without the GVL. What the VM wants of its thread meanwhile is done as in a query
-//! ([`crate::engine::connection::session`]); what raises ends the call.
+//! A call waits without the GVL. If the VM needs the thread meanwhile, the wait handles the VM's
+//! interrupts as in a query ([`crate::engine::connection::session`]). If an interrupt raises an
+//! exception, the call ends.
 
 use crate::engine::connection::closing::{briefly, in_own_process};
 use crate::engine::connection::session::{Session as Watch, failure, lock};
@@ -20,18 +22,18 @@ use std::ops::Range;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 
-/// How many rows a batch of a stream's input has, and after how many bytes it ends earlier.
+/// The most rows of a batch of a stream's input, and the bytes after which the batch ends earlier.
 const BATCH: (usize, usize) = (2048, 256 << 10);
 
 /// `Crosslane::Native::Client`.
 #[magnus::wrap(class = "Crosslane::Native::Client", free_immediately)]
 pub(crate) struct Client {
-    /// `None` when it is closed.
+    /// `None` after the close.
     served: Mutex<Option<Arc<Served>>>,
     process: u32,
 }
 
-/// What a failed call raises. With the GVL.
+/// The exception of a failed call. With the GVL.
 fn raised(watch: &Watch, served: &Served, error: &CallError) -> Error {
     let left = watch.left();
     let closed = served.closed().load(Relaxed);
@@ -42,7 +44,7 @@ fn raised(watch: &Watch, served: &Served, error: &CallError) -> Error {
     failure(left, &message)
 }
 
-/// An error in the words of who connects to a server.
+/// The message of an error for a caller that connects to a server.
 fn told(error: &CallError) -> String {
     match error {
         CallError::Load { failure, .. } => failure.message.clone(),
@@ -58,7 +60,7 @@ fn check_process(process: u32) -> Result<(), Error> {
     Err(failure(None, "this process was forked after the client had connected; it needs a client of its own"))
 }
 
-/// What watches over a use of a function, and ends it.
+/// A watch for one use of a function. It can end the use.
 fn watched(served: &Served) -> (Arc<Watch>, CallGroup) {
     let watch = Watch::new();
     watch.begin();
@@ -67,7 +69,7 @@ fn watched(served: &Served) -> (Arc<Watch>, CallGroup) {
     (watch, group)
 }
 
-/// Waits without the GVL. What the VM wants of the thread ends the work, and is raised.
+/// Waits without the GVL. An exception of the VM's interrupts ends the work, and is returned.
 fn wait<T>(served: &Served, watch: &Watch, work: impl FnOnce() -> Result<T, CallError>) -> Result<T, Error> {
     let done = gvl::without_fail(work, || watch.interrupt(), |unwind| watch.stop(unwind));
     let done = done.map_err(|error| raised(watch, served, &error))?;
@@ -78,7 +80,7 @@ fn wait<T>(served: &Served, watch: &Watch, work: impl FnOnce() -> Result<T, Call
 }
 
 impl Client {
-    /// Connects.
+    /// Connects to the servers.
     pub(crate) fn new(addresses: String, token: Option<String>, lanes: usize) -> Result<Self, Error> {
         crosslane_process::occupy_standard_descriptors();
         crosslane_process::report_panics();
@@ -94,7 +96,7 @@ impl Client {
         lock(&self.served).clone().ok_or_else(|| failure(None, "the client is closed"))
     }
 
-    /// The signature of each function, and what the server says about it, as JSON.
+    /// The signature of each function, and the server's description of it as JSON.
     pub(crate) fn functions(&self) -> Result<Vec<(String, String)>, Error> {
         let served = self.served()?;
         let said = served.functions().iter().map(|function| {
@@ -104,8 +106,8 @@ impl Client {
         said.collect()
     }
 
-    /// The results of a function, by its place, for so many rows of columns, which are Arrays. `types` are those of the arguments if
-    /// it takes any.
+    /// The results of the function with this index, for `rows` rows. Each column is an Array.
+    /// `types` are the arguments' types if a parameter has the type ANY.
     pub(crate) fn call(
         &self,
         index: usize,
@@ -116,7 +118,8 @@ impl Client {
         self.used(index, types.as_deref(), (columns, rows), Served::call)
     }
 
-    /// The results of an aggregate, one for each of `count` groups; `groups` has the place of each row's.
+    /// The results of an aggregate, one for each of `count` groups. `groups` has the group's index
+    /// for each row.
     pub(crate) fn aggregate(
         &self,
         index: usize,
@@ -130,7 +133,7 @@ impl Client {
         })
     }
 
-    /// Uses a function with so many rows of columns. Returns its results.
+    /// Uses a function with `rows` rows of columns. Returns the results.
     fn used(
         &self,
         index: usize,
@@ -170,7 +173,7 @@ impl Client {
         Ok(Scan { reading: Mutex::new(Some(Reading { table, served })), process: self.process })
     }
 
-    /// A stream through a function.
+    /// A stream through a stream function.
     pub(crate) fn map(
         &self,
         index: usize,
@@ -193,7 +196,7 @@ impl Client {
         Ok(Stream { mapping: Mutex::new(Some(mapping)), process: self.process })
     }
 
-    /// Ends all that is under way. It may be called twice.
+    /// Ends all uses and closes the connections. A second call does nothing.
     pub(crate) fn close(&self) {
         if self.process != std::process::id() {
             return;
@@ -212,7 +215,8 @@ impl Drop for Client {
     }
 }
 
-/// Lets go of what has threads. A fork has none of them, and its copies of the locks may be held.
+/// Drops an object that owns threads. A fork does not have these threads, and may have copies of
+/// locked locks. So a fork leaks the object.
 fn leave<T: Send + 'static>(process: u32, thing: Option<T>) {
     if process == std::process::id() {
         in_own_process(process, move || drop(thing));
@@ -241,7 +245,7 @@ fn used(
     wait(served, &watch, || work(served, function, group, &arguments))
 }
 
-/// What a function is for arguments of the types of a text such as `(BIGINT)`.
+/// The function for arguments of the types in a text such as `(BIGINT)`.
 fn for_types(declared: &Function, types: &str) -> Result<Function, Error> {
     let concrete = declared.signature.for_types(types).map_err(crate::errors::argument_error)?;
     let types = concrete.parameters.into_iter().map(|field| field.data_type).collect();
@@ -256,7 +260,7 @@ struct Arguments<'a> {
 }
 
 impl<'a> Arguments<'a> {
-    /// From Arrays of so many values each. With the GVL.
+    /// Reads Arrays of `rows` values each. With the GVL.
     fn new(function: &'a Function, given: RArray, rows: usize) -> Result<Self, Error> {
         let signature = &function.signature;
         let mut columns = Vec::with_capacity(given.len());
@@ -272,7 +276,8 @@ impl<'a> Arguments<'a> {
             let writer = columns::writer(data_type)?;
             let mut out = ColumnBuilder::new(data_type);
             for row in 0..rows {
-                // What becomes a value by a method may change the Array: what is not there any more is nil.
+                // The conversion of a value may call a method that shortens the Array. A missing
+                // value is nil.
                 let value: Value = values.entry(row as isize)?;
                 if let Err(fault) = columns::write_row(&writer, value.as_raw(), &mut out) {
                     let row = (rows > 1).then_some(row + 1);
@@ -285,7 +290,7 @@ impl<'a> Arguments<'a> {
     }
 }
 
-/// A fault of an argument, which is told as one of a result.
+/// The fault of an argument, made from the text for a fault of a result.
 fn about(fault: Fault, function: &Function, at: usize, row: Option<usize>) -> Fault {
     let Fault::Refused(refused) = fault else { return fault };
     let (class, text) = *refused;
@@ -309,13 +314,13 @@ impl Input for Arguments<'_> {
     }
 }
 
-/// A table that is read.
+/// A table that is being read.
 struct Reading {
     table: Table,
     served: Arc<Served>,
 }
 
-/// `Crosslane::Native::Scan`: the rows of a table function that were not taken yet.
+/// `Crosslane::Native::Scan`: the rows of a table function that are not read yet.
 #[magnus::wrap(class = "Crosslane::Native::Scan", free_immediately)]
 pub(crate) struct Scan {
     reading: Mutex<Option<Reading>>,
@@ -323,7 +328,7 @@ pub(crate) struct Scan {
 }
 
 impl Scan {
-    /// The next rows as Arrays; nil if there are no more.
+    /// The next rows as Arrays; nil after the last row.
     pub(crate) fn fetch(&self) -> Result<Option<RArray>, Error> {
         let mut guard = alone(&self.reading, self.process)?;
         let Some(Reading { table, served }) = &mut *guard else { return Ok(None) };
@@ -340,7 +345,7 @@ impl Scan {
         rows_of(&column, 0).map(Some)
     }
 
-    /// Ends it. An error if another thread is reading.
+    /// Ends the scan. Returns an error if another thread is reading.
     pub(crate) fn close(&self) -> Result<(), Error> {
         let over = alone(&self.reading, self.process)?.take();
         briefly(|| drop(over));
@@ -348,7 +353,7 @@ impl Scan {
     }
 }
 
-/// What is read, for the one thread that reads it.
+/// Locks an object for the one thread that reads it.
 fn alone<T>(reading: &Mutex<Option<T>>, process: u32) -> Result<MutexGuard<'_, Option<T>>, Error> {
     check_process(process)?;
     match reading.try_lock() {
@@ -358,7 +363,7 @@ fn alone<T>(reading: &Mutex<Option<T>>, process: u32) -> Result<MutexGuard<'_, O
     }
 }
 
-/// The rows of a column of STRUCTs from the given one on, as Arrays.
+/// The rows of a STRUCT column from the row `first` on, as Arrays.
 fn rows_of(column: &Column<'_>, first: usize) -> Result<RArray, Error> {
     let readers = column.children.iter().map(|child| columns::reader(child.data_type));
     let readers = readers.collect::<Result<Vec<_>, _>>()?;
@@ -386,24 +391,24 @@ impl Drop for Scan {
     }
 }
 
-/// A stream that is read.
+/// A stream that is being read.
 struct Mapping {
     map: Map<AnyZygote>,
     function: Arc<Function>,
     /// The type of a row of the input.
     takes: DataType,
     writer: columns::Writer,
-    /// The rows that were not sent yet.
+    /// The rows that are not sent yet.
     batch: ColumnBuilder,
-    /// How many rows came before these.
+    /// The number of rows before these.
     before: usize,
-    /// Whether no more rows come.
+    /// Whether the input has ended.
     finished: bool,
     served: Arc<Served>,
 }
 
 impl Mapping {
-    /// Whether the rows that came are enough for a batch.
+    /// Whether the collected rows make a full batch.
     fn is_full(&self) -> bool {
         self.batch.rows() >= BATCH.0 || self.batch.size() >= BATCH.1
     }
@@ -418,7 +423,7 @@ impl Mapping {
         Ok(self.is_full())
     }
 
-    /// The next results; `None` if it wants more rows, or there are no more results.
+    /// The next results; `None` if the stream needs more rows, or has ended.
     fn next(&mut self) -> Result<Option<RArray>, Error> {
         let (watch, group) = watched(&self.served);
         loop {
@@ -444,7 +449,8 @@ impl Mapping {
     }
 }
 
-/// `Crosslane::Native::Stream`: rows on their way through a stream function, and results that were not taken yet.
+/// `Crosslane::Native::Stream`: a use of a stream function, with the input that is not sent and the
+/// results that are not read.
 #[magnus::wrap(class = "Crosslane::Native::Stream", free_immediately)]
 pub(crate) struct Stream {
     mapping: Mutex<Option<Mapping>>,
@@ -452,12 +458,13 @@ pub(crate) struct Stream {
 }
 
 impl Stream {
-    /// Adds a row to the input. Whether results are to be fetched now, until there are none.
+    /// Adds a row to the input. Returns whether the caller should now fetch results until there are
+    /// none.
     pub(crate) fn add(&self, row: Value) -> Result<bool, Error> {
         alone(&self.mapping, self.process)?.as_mut().map_or(Ok(true), |mapping| mapping.add(row))
     }
 
-    /// Says that no more rows come.
+    /// Ends the input.
     pub(crate) fn finish(&self) -> Result<(), Error> {
         if let Some(mapping) = &mut *alone(&self.mapping, self.process)? {
             mapping.finished = true;
@@ -465,7 +472,7 @@ impl Stream {
         Ok(())
     }
 
-    /// The next results as an Array of rows; nil if it wants more rows, or is at its end.
+    /// The next results as an Array of rows; nil if the stream needs more rows, or has ended.
     pub(crate) fn fetch(&self) -> Result<Option<RArray>, Error> {
         let mut guard = alone(&self.mapping, self.process)?;
         let Some(mapping) = &mut *guard else {
@@ -479,7 +486,7 @@ impl Stream {
         next
     }
 
-    /// Ends it. An error if another thread is reading.
+    /// Ends the stream. Returns an error if another thread is reading.
     pub(crate) fn close(&self) -> Result<(), Error> {
         let over = alone(&self.mapping, self.process)?.take();
         briefly(|| drop(over));

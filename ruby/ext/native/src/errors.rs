@@ -1,4 +1,4 @@
-//! Exceptions for errors of Rust.
+//! Ruby exceptions for errors of Rust.
 
 use crosslane_gvl::Unwind;
 use magnus::{Error, Ruby};
@@ -8,7 +8,7 @@ pub(crate) fn argument_error(message: impl ToString) -> Error {
     Error::new(Ruby::get().expect("with the GVL").exception_arg_error(), message.to_string())
 }
 
-/// The exception for an error of the system.
+/// The exception for a system error.
 pub(crate) fn io_error(error: std::io::Error) -> Error {
     Unwind::from(error).into_error()
 }

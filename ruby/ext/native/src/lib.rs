@@ -1,13 +1,13 @@
-//! The native half of the gem.
+//! The native part of the gem.
 //!
-//! | module | what |
+//! | module | contents |
 //! |---|---|
 //! | [`worker`] | the zygote, and the loop that serves a lane |
-//! | [`functions`] | functions that Ruby declared, and how they are called |
-//! | [`values`] | Ruby's objects as SQL's values, and back |
+//! | [`functions`] | functions that Ruby declared, and their calls |
+//! | [`values`] | conversion between Ruby objects and SQL values |
 //! | [`lane`] | waits, progress and exceptions of every lane |
 //! | [`engine`] | the embedded database, and its calls of this program's blocks |
-//! | [`client`] | a server's functions |
+//! | [`client`] | the functions of a server |
 //!
 //! [`worker`] does not use [`engine`].
 
@@ -30,7 +30,7 @@ use magnus::{
     Error, Module, Object, RArray, RClass, RModule, RString, Ruby, TypedData, Value, function, method,
 };
 
-/// What tells files, as pairs of path and content, from any others.
+/// A text that changes with the content of the files, from pairs of path and content.
 fn text(files: RArray) -> Result<String, Error> {
     let mut read = Vec::new();
     for index in 0..files.len() {
@@ -46,12 +46,13 @@ fn backoff(tries: u32) -> f64 {
     crosslane::call::backoff(tries).as_secs_f64()
 }
 
-/// Whether an exception is to end the program.
+/// Whether an exception ends the program.
 fn is_final(error: Value) -> bool {
     Unwind::Raise(error.as_raw()).is_final()
 }
 
-/// Looks up what the native half needs of the Ruby half, when that is loaded.
+/// Looks up the constants of the gem's Ruby code that the native part needs. Called when that code
+/// is loaded.
 fn prepare() -> Result<(), Error> {
     crosslane_gvl::prepare()?;
     // SAFETY: with the GVL, protected.
@@ -59,8 +60,8 @@ fn prepare() -> Result<(), Error> {
     Ok(())
 }
 
-/// Defines a class whose objects are made here. It is looked up at once: where a thread is killed, or interrupted, the
-/// first use could not find it.
+/// Defines a class whose objects Rust makes. The class is looked up at once: the first use might
+/// happen while the thread is killed or interrupted, and the lookup would fail then.
 fn define<T: TypedData>(ruby: &Ruby, module: RModule, name: &str) -> Result<RClass, Error> {
     module.define_class(name, ruby.class_object())?;
     Ok(T::class(ruby))

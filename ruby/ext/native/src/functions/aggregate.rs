@@ -1,6 +1,7 @@
-//! Aggregates of files and of the program: what Ruby does of [`crosslane_guest::Aggregate`].
+//! Aggregates of files and of the program: the Ruby part of [`crosslane_guest::Aggregate`].
 //!
-//! The states of a lane are an Array, by their numbers. A state is an object of the declared class, or what a block returned.
+//! The states of a lane are in an Array, at the indexes of their numbers. A state is an object of
+//! the declared class, or a value that a block returned.
 
 use crate::functions::scalar::{Arguments, Callee, PLACES};
 use crate::values::{Held, Vm, send};
@@ -21,7 +22,7 @@ pub(crate) struct Aggregate {
     callee: Callee,
 }
 
-/// What a lane has accumulated of one.
+/// The states that a lane has accumulated for one aggregate.
 pub(crate) type Accumulated = crosslane_guest::Accumulated<Vm>;
 
 impl Aggregate {
@@ -43,7 +44,7 @@ impl Aggregate {
     }
 }
 
-/// All is called protected, as `Language` says.
+/// All methods are called protected, as `Language` requires.
 impl Aggregates for Vm {
     type States = Held;
 
@@ -52,7 +53,7 @@ impl Aggregates for Vm {
         Held::new(array.as_value())
     }
 
-    /// The Array itself stands for nil, which is no state.
+    /// The Array itself represents a state that is nil. A nil entry means that there is no state.
     #[inline]
     fn state(&self, states: &Held, number: usize) -> Option<VALUE> {
         let array = states.get().as_raw();

@@ -1,4 +1,4 @@
-//! Running a loop as a method with a block: yielding is the quickest way to call one.
+//! Runs a loop as a method with a block: `yield` is the fastest way to call a block.
 
 use crosslane_gvl::{Unwind, protect};
 use rb_sys::{Qnil, VALUE};
@@ -7,10 +7,10 @@ use std::ffi::c_int;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::OnceLock;
 
-/// What runs the loop: `Crosslane::Native.rows`, and its name.
+/// The method that runs the loop, `Crosslane::Native.rows`: its module and its name.
 static RUNNER: OnceLock<(VALUE, rb_sys::ID)> = OnceLock::new();
 
-/// A loop behind a thin pointer, and what it panicked with.
+/// A loop behind a thin pointer, and its panic.
 struct Work<'a> {
     work: &'a mut dyn FnMut(),
     panic: Option<Box<dyn Any + Send>>,
@@ -43,14 +43,15 @@ pub(crate) unsafe fn define(native: VALUE) {
     }
 }
 
-/// Runs `work` with a Proc as its block; as [`protect`].
+/// Runs `work` with a Proc as its block. Otherwise it is like [`protect`].
 ///
 /// # Panics
 /// If `work` does, after the VM's own frames are gone.
 pub(crate) fn with_block(block: VALUE, work: &mut dyn FnMut()) -> Result<(), Unwind> {
     let (native, name) = *RUNNER.get().expect("the library is prepared");
     let mut work = Work { work, panic: None };
-    // Aligned, so that a tag makes it a small integer, which the collector leaves alone.
+    // The address is aligned. So a tag in its lowest bit makes it a small integer, which the
+    // collector ignores.
     let address = (&raw mut work) as VALUE | 1;
     // SAFETY: protected; the work outlives the call.
     let outcome = protect(|| unsafe {

@@ -1,4 +1,4 @@
-//! Functions that lanes can call, by their numbers.
+//! Functions that lanes can call, by number.
 //!
 //! The first call of a function prepares it for all lanes of the process. A lane holds the function only during a call.
 //! So Ruby can collect a block that no database of the program knows any more.
@@ -13,25 +13,27 @@ use magnus::{Error, Value};
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// A function that lanes can call. Dropped with the GVL.
+/// A function that lanes can call. It is dropped with the GVL.
 #[derive(Debug)]
 pub(crate) enum Callable {
     /// A scalar function.
     Scalar(Box<Function>),
     /// A table function or a stream function.
     Table(Table),
-    /// An aggregate, whose states are each lane's own.
+    /// An aggregate. Each lane has its own states.
     Aggregate(Aggregate),
 }
 
-/// The numbers of blocks (`true`) and of a guest's functions are not the same: a guest, too, may open a database.
+/// Numbers of blocks (`true`) and numbers of a guest's functions are separate, because a guest may
+/// open a database too.
 type Key = (bool, u32);
 
 /// The prepared forms of a function.
 #[derive(Default)]
 struct Known {
     plain: Option<Arc<Callable>>,
-    /// The form for each list of argument types, as text. Only functions of arguments of any type have such forms.
+    /// The form for each list of argument types, as a text. Only functions with parameters of type
+    /// ANY have such forms.
     instances: Instances<Box<str>, Arc<Callable>>,
 }
 
@@ -44,7 +46,8 @@ impl Known {
     }
 }
 
-/// The known functions, with their prepared forms. Locked with the GVL, and never while Ruby is called.
+/// The known functions, with their prepared forms. It is locked only with the GVL, and never while
+/// Ruby code runs.
 static KNOWN: Mutex<Option<HashMap<Key, Known>>> = Mutex::new(None);
 
 fn with<T>(body: impl FnOnce(&mut HashMap<Key, Known>) -> T) -> T {
@@ -52,7 +55,7 @@ fn with<T>(body: impl FnOnce(&mut HashMap<Key, Known>) -> T) -> T {
     body(known.get_or_insert_default())
 }
 
-/// Notes that there is a block of this number.
+/// Registers the number of a block.
 pub(crate) fn expect(number: u32) {
     with(|known| known.insert((true, number), Known::default()));
 }
@@ -62,8 +65,8 @@ pub(crate) fn forget(number: u32) {
     with(|known| known.remove(&(true, number)));
 }
 
-/// The function of a number, for arguments of these types if it takes any; `functions` has the declarations by their
-/// numbers.
+/// The function of a number. `types` are the arguments' types if a parameter has the type ANY.
+/// `functions` has the declarations by number.
 pub(crate) fn callable(
     vm: &Vm,
     functions: Value,
@@ -87,15 +90,16 @@ pub(crate) fn callable(
             Kind::Table | Kind::Stream => Callable::Table(Table::new(vm, declared)?),
             Kind::Aggregate => Callable::Aggregate(Aggregate::new(vm, declared)?),
         });
-    // Dropped when nothing is locked.
+    // Dropped after the lock is released.
     let mut forgotten = Instances::default();
     Ok(with(|known| {
         if !vm.host {
             known.entry(key).or_default();
         }
-        // It may have been forgotten meanwhile: then it is ready for this call alone, of which nobody waits for the end.
+        // The function may have been forgotten meanwhile. Then it is prepared for this call only,
+        // and no other call uses it.
         let Some(known) = known.get_mut(&key) else { return made };
-        // Another thread may have been quicker.
+        // Another thread may have prepared it first.
         if let Some(other) = known.get(types) {
             return other;
         }

@@ -1,5 +1,5 @@
-//! Calls of several rows at once: the rows go to the runner (`Crosslane::Runner`), which calls on as many threads as the
-//! function may have.
+//! Calls of several rows at once. The rows go to the runner (`Crosslane::Runner`), which calls the
+//! function on as many threads as its option `concurrency` allows.
 
 use crate::lane::clock::Clock;
 use crate::values::{CallError, Vm, exception, send};
@@ -11,7 +11,7 @@ use crosslane_process::guest::Mishaps;
 use magnus::rb_sys::AsRawValue;
 use rb_sys::{Qnil, VALUE};
 
-/// Runs a batch.
+/// Calls the function for a batch.
 pub(crate) fn run(batch: &Batch<'_, Vm>, out: &mut ColumnBuilder) -> Result<Mishaps, CallError> {
     let mut mishaps = Mishaps::default();
     let mut fault = None;
@@ -25,7 +25,8 @@ pub(crate) fn run(batch: &Batch<'_, Vm>, out: &mut ColumnBuilder) -> Result<Mish
     let mut outcome = Qnil as VALUE;
     let mut value = Qnil as VALUE;
     let mut spent = 0;
-    // Calls the runner with rows that were tried before. False if one of them failed for good.
+    // Calls the runner with rows that had `spent` tries before. `failed` is set if a row has used
+    // up its retries.
     //
     // SAFETY: to be called protected, with the GVL; nothing in its frame is to be dropped.
     let call = |rows: VALUE, spent: u32, mishaps: &mut Mishaps, failed: &mut VALUE| unsafe {
@@ -36,7 +37,7 @@ pub(crate) fn run(batch: &Batch<'_, Vm>, out: &mut ColumnBuilder) -> Result<Mish
         *failed = rb_sys::rb_ary_entry(outcome, 3);
         outcome
     };
-    // How often a row of an outcome was tried again.
+    // The number of retries of a row in an outcome.
     //
     // SAFETY: as above.
     let tries = |outcome: VALUE, row: usize, known: u32| unsafe {
@@ -68,7 +69,7 @@ pub(crate) fn run(batch: &Batch<'_, Vm>, out: &mut ColumnBuilder) -> Result<Mish
             }
         }
     })?;
-    // What cannot be a result is a failed call like any other.
+    // A value that is no valid result counts as a failed call.
     let mut again = false;
     while failed == Qnil as VALUE && row < batch.rows() {
         protect(|| {

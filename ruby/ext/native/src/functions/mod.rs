@@ -1,4 +1,4 @@
-//! Functions that Ruby declared, and how they are called: in a worker, and in host lanes.
+//! Functions that Ruby declared, and their calls in a worker and in host lanes.
 
 pub(crate) mod aggregate;
 pub(crate) mod block;

@@ -1,6 +1,7 @@
-//! How functions are called, in the guest and in host lanes. The loop around it is `crosslane-guest`'s.
+//! Calls of functions, in the guest and in host lanes. The loop over the rows is in
+//! `crosslane-guest`.
 //!
-//! A whole batch runs in one `rb_protect`, so that a call costs no more than Ruby's own.
+//! A whole batch runs in one `rb_protect`, so a call costs no more than Ruby's own.
 
 use crate::errors::argument_error;
 use crate::functions::{block, concurrent};
@@ -18,9 +19,10 @@ use rb_sys::{Qnil, Qtrue, VALUE};
 use std::ffi::{CStr, c_int};
 use std::time::Duration;
 
-/// So many values of arguments lie on the stack, where the collector sees them: the most parameters.
+/// The number of argument values on the stack, where the collector finds them. It is also the limit
+/// of the parameters.
 pub(crate) const PLACES: usize = 66;
-/// The most arguments of a call, where one may be of any type.
+/// The most arguments of a call of a function with parameters of type ANY.
 const MOST_ARGUMENTS: usize = 64;
 
 /// A declared scalar function, ready to be called.
@@ -31,7 +33,8 @@ pub(crate) struct Function {
 }
 
 impl Function {
-    /// Prepares what Ruby declared (`Crosslane::Declaration`), for arguments of these types if it takes any.
+    /// Prepares a declaration (`Crosslane::Declaration`). `types` are the arguments' types if a
+    /// parameter has the type ANY.
     pub(crate) fn new(vm: &Vm, declared: Value, types: Option<&str>) -> Result<Self, Error> {
         let calling: String = declared.funcall("calling", ())?;
         let on_error: String = declared.funcall("on_error", ())?;
@@ -60,12 +63,12 @@ impl Function {
     }
 }
 
-/// What is called.
+/// The object that is called, and the way of calling it.
 #[derive(Debug)]
 pub(crate) struct Callee {
     kind: Kind,
     object: Held,
-    /// An argument that is before those of each call.
+    /// An argument that precedes those of each call.
     leading: Option<Held>,
 }
 
@@ -73,9 +76,10 @@ pub(crate) struct Callee {
 enum Kind {
     Proc,
     Method,
-    /// What has a method of this name.
+    /// An object with a method of this name.
     Named(rb_sys::ID),
-    /// An aggregate: the method that adds a row, and whose it is if it is not the state's own.
+    /// An aggregate: the method that adds a row, and its receiver. Without a receiver, the state
+    /// itself is the receiver.
     States(rb_sys::ID, Option<Held>),
 }
 
@@ -95,20 +99,21 @@ impl Callee {
         Ok(Self { kind, object: Held::new(object)?, leading: None })
     }
 
-    /// The same, which is called with one more argument, the first, or with none more.
+    /// Adds the leading argument, if the Array has one.
     fn behind(self, leading: RArray) -> Result<Self, Error> {
         let leading = if leading.is_empty() { None } else { Some(Held::new(leading.entry(0)?)?) };
         Ok(Self { leading, ..self })
     }
 
-    /// An object whose method is called.
+    /// An object of which a method is called.
     fn of_method(object: Value, name: &CStr) -> Result<Self, Unwind> {
         // SAFETY: protected, with the GVL.
         let name = gvl::made(|| unsafe { intern(name) })?;
         Ok(Self { kind: Kind::Named(name), object: Held::new(object)?, leading: None })
     }
 
-    /// An aggregate, of which `step` is what is called with a state and a row; nil if states take rows themselves.
+    /// An aggregate. `step` is called with a state and a row. If it is nil, the state itself takes
+    /// the row.
     pub(crate) fn of_states(declared: Value, step: Value) -> Result<Self, Unwind> {
         let (name, step) = if step.is_nil() { (c"update", None) } else { (c"call", Some(Held::new(step)?)) };
         // SAFETY: protected, with the GVL.
@@ -116,7 +121,8 @@ impl Callee {
         Ok(Self { kind: Kind::States(name, step), object: Held::new(declared)?, leading: None })
     }
 
-    /// The method that adds a row to a state, and whose it is if it is not the state's own. With the GVL.
+    /// The method that adds a row to a state, and its receiver unless it is the state itself. With
+    /// the GVL.
     pub(crate) fn update(&self) -> (rb_sys::ID, Option<VALUE>) {
         match &self.kind {
             Kind::States(name, step) => (*name, step.as_ref().map(|step| step.get().as_raw())),
@@ -132,21 +138,21 @@ impl Callee {
     }
 }
 
-/// The arguments of a call. They lie on the stack, where the collector sees them.
+/// The arguments of a call. They are on the stack, where the collector finds them.
 pub(crate) struct Arguments {
     values: [VALUE; PLACES],
     count: usize,
-    /// An Array of all arguments, if there are more than places.
+    /// An Array of all arguments, if `values` is too small.
     all: VALUE,
 }
 
 impl Arguments {
-    /// Those of a function with a fixed number of parameters.
+    /// The arguments of a function with a fixed number of parameters.
     pub(crate) fn taken(&self) -> (usize, &[VALUE; PLACES]) {
         (self.count, &self.values)
     }
 
-    /// Empties them.
+    /// Removes the arguments.
     pub(crate) fn clear(&mut self) {
         self.count = 0;
     }
@@ -165,7 +171,7 @@ impl Arguments {
     }
 }
 
-/// What runs within `enter` is protected: that is what "protected" means below.
+/// Code that runs within `enter` is protected. "Protected" means this in the SAFETY comments below.
 impl Invoke for Vm {
     type Callee = Callee;
     type Arguments = Arguments;
@@ -182,7 +188,7 @@ impl Invoke for Vm {
             work(&mut arguments);
         };
         match callee.kind {
-            // Yielding is the quickest way to call a block.
+            // `yield` is the fastest way to call a block.
             Kind::Proc => block::with_block(callee.raw(), &mut work),
             _ => protect(work),
         }
@@ -227,7 +233,7 @@ impl Invoke for Vm {
         matches!(error, Unwind::Jump(_)) || self.host && error.is_final()
     }
 
-    /// Without the GVL.
+    /// Pauses without the GVL.
     fn pause(&self, time: Duration) -> Result<(), Unwind> {
         let time =
             rb_sys::timeval { tv_sec: time.as_secs() as i64, tv_usec: i64::from(time.subsec_micros()) };
@@ -261,9 +267,9 @@ impl Language for Vm {
         }
     }
 
-    /// Without the GVL: other threads of this process need not wait for the engine.
+    /// Waits without the GVL: other threads of this process need not wait for the engine.
     fn wait_for_room(&self, lane: &mut GuestLane, size: usize) -> Result<(), Unwind> {
-        // Mostly there is room.
+        // In most cases there is room.
         while !lane.wait_for_room_or(size, || true)? {
             let waited = wait(lane, |lane, stop| lane.wait_for_room_or(size, stop));
             gvl::check_interrupts()?;
@@ -272,9 +278,9 @@ impl Language for Vm {
         Ok(())
     }
 
-    /// Without the GVL. A cancel is told at once, whatever else ended the wait.
+    /// Waits without the GVL. A cancel is reported at once, even if another event ended the wait.
     fn await_room(&self, lane: &mut GuestLane, call: &Call, room: Room) -> Result<bool, Unwind> {
-        // Mostly there is room.
+        // In most cases there is room.
         let mut waited = Some(lane.await_room(call, room, || true));
         loop {
             match waited {

@@ -1,13 +1,15 @@
-//! The rows of a table function, or of a stream function for a batch.
+//! The rows of a table function, or the rows that a stream function makes of a batch.
 //!
 //! The block yields rows, and the engine takes them batch by batch ([`crosslane_guest::Rows`]).
 //!
-//! The block's `each` runs until it has no more rows, on the lane's thread, without fibers. A scan that ends early (a LIMIT) is
-//! cancelled, and the `each` is left by an exception, which runs its `ensure` clauses.
+//! The block's `each` runs on the lane's thread, without fibers, until it has no more rows. If a
+//! scan ends early (a LIMIT), it is cancelled. An exception then leaves the `each` and runs its
+//! `ensure` clauses.
 //!
-//! An `each` may keep its block, call it when the scan is over, or have another thread or fiber call it. So the block knows
-//! an object of Ruby's ([`Taker`]), which has the rows and the lane only as long as the scan lasts. Who works on the rows
-//! takes them out of it meanwhile; the lane is for the scan's own thread, which is in `each` as long as it uses it.
+//! An `each` may keep its block and call it after the scan. It may also pass the block to another
+//! thread or fiber. So the block references a Ruby object ([`Taker`]), which has the rows and the
+//! lane only during the scan. A thread that works on the rows takes them out of this object
+//! meanwhile. Only the scan's own thread uses the lane, and this thread is in `each` while it does.
 
 use crate::errors::io_error;
 use crate::values::shared::{self, Shared};
@@ -28,58 +30,58 @@ use std::ffi::{CStr, c_int};
 
 type Rows = crosslane_guest::Rows<Vm>;
 
-/// A table function or a stream function, ready to be asked for rows.
+/// A prepared table function or stream function.
 #[derive(Debug)]
 pub(crate) struct Table {
-    /// Its declaration (`Crosslane::Table`, `Crosslane::Stream`, or `Crosslane::HostTable`).
+    /// The declaration (`Crosslane::Table`, `Crosslane::Stream`, or `Crosslane::HostTable`).
     declared: Held,
     openings: Vec<Opening>,
     on_error: OnError,
     memory_limit: Option<u64>,
-    /// Whether what it yields is batches.
+    /// Whether the block yields batches.
     vectorized: bool,
-    /// Whether it prepares something before its first batch.
+    /// Whether the function has a set-up before its first batch.
     set_up: bool,
 }
 
-/// How an exchange is opened.
+/// The form of an exchange.
 #[derive(Debug)]
 struct Opening {
     entry: Entry,
     types: Vec<DataType>,
     asks: Asks,
-    /// What of the declaration says what there is to be yielded.
+    /// The method of the declaration that returns the object with the rows.
     method: &'static CStr,
 }
 
-/// What of the engine's batch the declaration is asked with.
+/// The arguments that the declaration gets, made from the engine's batch.
 #[derive(Debug)]
 enum Asks {
-    /// The values of its only row.
+    /// The values of the batch's only row.
     Values(Vec<Reader>),
-    /// An Array of its rows.
+    /// An Array of the batch's rows.
     Rows(Reader),
-    /// A Hash of its columns, by their names.
+    /// A Hash of the batch's columns, by their names.
     Columns(Vec<(Shared, Reader)>),
 }
 
-/// The entries of tables and streams, and the methods that do what they are for.
+/// The entries of tables and streams, and the methods that serve them.
 const METHODS: [(Kind, Entry, &CStr); 3] = [
     (Kind::Table, Entry::Scan, c"scan"),
     (Kind::Table, Entry::Partitions, c"parts"),
     (Kind::Stream, Entry::Map, c"map"),
 ];
 
-/// What the block of `each_row` knows: `Crosslane::Native::Taker`.
+/// The object that the block of `each_row` references: `Crosslane::Native::Taker`.
 #[derive(TypedData)]
 #[magnus(class = "Crosslane::Native::Taker", free_immediately, mark)]
 pub(crate) struct Taker {
-    /// The scan's own. A fork has a thread like it.
+    /// The scan's own thread. A fork has a thread with the same value.
     thread: Opaque<Value>,
     process: u32,
-    /// Null when the scan is over.
+    /// Null after the scan.
     lane: Cell<*mut GuestLane>,
-    /// `None` while they are worked on.
+    /// `None` while a thread works on them.
     rows: Cell<Option<Box<Rows>>>,
     vectorized: bool,
 }
@@ -110,7 +112,7 @@ impl Asks {
         })
     }
 
-    /// Adds them to an Array.
+    /// Adds the arguments to an Array.
     ///
     /// # Safety
     /// With the GVL, protected.
@@ -159,7 +161,7 @@ impl Opening {
         Ok(Self { entry, asks: Asks::new(vm, entry, &types, vectorized)?, types, method })
     }
 
-    /// Asks the declaration, with what the engine has sent.
+    /// Calls the declaration's method with the arguments that the engine has sent.
     fn ask(&self, vm: &Vm, lane: &GuestLane, declared: Value) -> Result<Value, Error> {
         let columns = lane.columns(self.types.iter()).map_err(io_error)?;
         let mut asked = Qnil as VALUE;
@@ -197,8 +199,8 @@ impl Table {
         })
     }
 
-    /// Answers a scan, a batch of a stream, or what asks for the partitions, until there is no more to be yielded or none is
-    /// wanted.
+    /// Answers a scan, a batch of a stream, or a request for the partitions. It ends after the last
+    /// yielded row, or when the engine wants no more rows.
     pub(crate) fn answer(&self, vm: &Vm, lane: &mut GuestLane, call: Call) -> Result<(), Unwind> {
         let Some(opening) = self.openings.iter().find(|opening| Some(opening.entry) == call.entry()) else {
             return crosslane_guest::refuse(vm, lane, call, &call.refusal(), None);
@@ -248,7 +250,7 @@ impl Table {
         });
         taker.lane.set(std::ptr::null_mut());
         let Some(mut rows) = taker.rows.take() else {
-            // A fiber that nobody may ever resume is in the midst of one.
+            // A row is unfinished in a fiber that may never be resumed.
             let unwind = outcome.err().unwrap_or_else(|| Unwind::new(ERROR, "each ended within a row"));
             return crosslane_guest::fail(vm, lane, call, unwind.into());
         };
@@ -263,7 +265,7 @@ impl Table {
         }
     }
 
-    /// What yields the rows that the engine asks for, and the first row's place.
+    /// The object that yields the requested rows, and the index of the first row.
     fn begin(
         &self,
         vm: &Vm,
@@ -272,16 +274,17 @@ impl Table {
         opening: &Opening,
     ) -> Result<(Value, Rows), Error> {
         let scan = opening.ask(vm, lane, self.declared.get())?;
-        // Scans of a function whose columns are decided when it is used have rows of different types.
+        // If the columns are decided at each use, the scans of a function have rows of different
+        // types.
         let returns: String = scan.funcall("type", ())?;
         let returns: DataType = returns.parse().map_err(crate::errors::argument_error)?;
-        // Columns that the query does not want are not even looked at.
+        // Columns that the query does not need are not read.
         let wanted: Vec<usize> = scan.funcall("wanted", ())?;
         let writer = columns::writer_of_wanted(&returns, &wanted, scan.funcall("narrow?", ())?)?;
         let columns = projected(&returns, &wanted)?;
         let rows = match opening.entry {
             Entry::Map => Rows::of_stream(call, writer, &columns, self.on_error),
-            // Partitions are no rows.
+            // Partitions are not rows, so a failed one cannot become a row of NULLs.
             Entry::Partitions => Rows::new(call, writer, &columns, OnError::Fail),
             _ => Rows::new(call, writer, &columns, self.on_error),
         };
@@ -289,7 +292,7 @@ impl Table {
     }
 }
 
-/// A STRUCT of the wanted fields of one. What is no STRUCT has none.
+/// A STRUCT with only the wanted fields. Another type is unchanged.
 fn projected(data_type: &DataType, wanted: &[usize]) -> Result<DataType, Error> {
     let DataType::Struct(fields) = data_type else { return Ok(data_type.clone()) };
     let fields = wanted.iter().map(|place| fields.get(*place).cloned()).collect::<Option<_>>();
@@ -301,7 +304,7 @@ fn projected(data_type: &DataType, wanted: &[usize]) -> Result<DataType, Error> 
 const ERROR: &CStr = c"Crosslane::Error";
 
 impl Taker {
-    /// Takes a row. With the GVL.
+    /// Takes a yielded row. With the GVL.
     fn take(&self, row: VALUE) -> Result<(), Unwind> {
         if self.lane.get().is_null() {
             return Err(Unwind::new(ERROR, "a row was yielded after its scan had ended"));
@@ -350,7 +353,8 @@ impl Taker {
         } else {
             rows.add(&vm, 1, |writer, out| columns::write_row(writer, row, out))?;
         }
-        // What the row is made of may have been anything, such as a fiber that outlived the scan.
+        // The conversion of the row may have run any code, for example a fiber that outlived the
+        // scan.
         if self.lane.get().is_null() {
             return Ok(());
         }
@@ -361,12 +365,13 @@ impl Taker {
     }
 }
 
-/// What the block is left by if no more rows are wanted. It may have rescued that before.
+/// The exception that leaves the block if no more rows are wanted. The block may have rescued an
+/// earlier one.
 fn ended() -> Unwind {
     Unwind::new(c"Crosslane::ScanEnded", "the query needs no more rows")
 }
 
-/// What was yielded: several values are a row of these, as for `to_a`.
+/// The row of a yield. Several yielded values are a row, as in `to_a`.
 ///
 /// # Safety
 /// There must be so many arguments. With the GVL; Ruby may jump out.

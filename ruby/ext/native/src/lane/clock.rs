@@ -1,4 +1,4 @@
-//! The progress of a batch, as Ruby's loops tell it.
+//! The progress of a batch, which Ruby's loops report.
 
 use crosslane::lane::COUNT;
 use crosslane_guest::Progress;
@@ -7,7 +7,8 @@ use crosslane_ring::ProgressWord;
 use magnus::value::ReprValue;
 use magnus::{Ruby, Value};
 
-/// Tells the engine how many rows of a batch are done, so that it can tell slow from stuck.
+/// Reports to the engine how many rows of a batch are done. With this, the engine tells a slow call
+/// from a stuck one.
 #[magnus::wrap(class = "Crosslane::Native::Clock", free_immediately)]
 pub(crate) struct Clock {
     word: Option<ProgressWord>,
@@ -22,7 +23,8 @@ impl Clock {
 
     pub(crate) fn call(&self, done: u32) {
         if let Some(word) = &self.word {
-            // The highest bit keeps a count from being taken for a row.
+            // The highest bit marks the number as a count. Otherwise it would be read as a row's
+            // index.
             word.set(self.sequence, done | COUNT);
         }
     }

@@ -1,6 +1,8 @@
-//! Exceptions that a query's thread will raise again, by their tickets: only a number travels through DuckDB.
+//! Exceptions that the thread of a query raises again, by their tickets. A ticket is a number. Only
+//! the ticket passes through DuckDB.
 //!
-//! Rust stores them, because a Ruby method could be interrupted. An exception of that interrupt would lose the stored one.
+//! Rust stores the exceptions. A Ruby method could be interrupted while it stores one, and the
+//! interrupt's exception would replace it.
 
 use crate::values::{Held, known};
 use crosslane_gvl::Unwind;
@@ -10,7 +12,8 @@ use rb_sys::{Qtrue, VALUE};
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// The most exceptions. A query may never ask for its own, because it can swallow an error (`TRY`).
+/// The most stored exceptions. A query may never take its exception, because it can ignore an error
+/// (`TRY`).
 const MOST: usize = 1000;
 
 #[derive(Debug, Default)]
@@ -40,13 +43,13 @@ pub(crate) fn add(exception: VALUE) -> u64 {
     ticket
 }
 
-/// The exception of a ticket, which is of no use from then on. With the GVL.
+/// Takes the exception of a ticket. The ticket is invalid afterwards. With the GVL.
 pub(crate) fn take(ticket: u64) -> Option<Value> {
     let held = lock().exceptions.remove(&ticket)?;
     Some(held.get())
 }
 
-/// Whether the program or its thread is to end, or to go on elsewhere, by the exception of a ticket. With the GVL.
+/// Whether the exception of a ticket ends the program or its thread, or is a `throw`. With the GVL.
 pub(crate) fn is_final(ticket: u64) -> bool {
     let Some(exception) = lock().exceptions.get(&ticket).map(|held| held.get().as_raw()) else {
         return false;

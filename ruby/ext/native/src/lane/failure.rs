@@ -7,7 +7,7 @@ use magnus::rb_sys::FromRawValue;
 use magnus::value::ReprValue;
 use magnus::{Module, RModule, Ruby, Value};
 
-/// What ended a call, as the engine's users should read it.
+/// The failure of a call, described for the engine's users.
 pub(crate) fn describe(unwind: Unwind, host: bool) -> Result<Failure, Unwind> {
     let Unwind::Raise(raised) = unwind else { return Err(unwind) };
     // SAFETY: the exception lies on this stack.

@@ -1,4 +1,5 @@
-//! What every lane needs, in a worker and in the engine's process: waits, progress and exceptions.
+//! The parts that every lane uses, in a worker and in the engine's process: waits, progress and
+//! exceptions.
 
 pub(crate) mod clock;
 pub(crate) mod exceptions;

@@ -4,13 +4,13 @@ use magnus::Error;
 use rustix::event::EventfdFlags;
 use std::os::fd::AsRawFd;
 
-/// How long a wait is that nothing can end, in milliseconds.
+/// The length of a wait that no event of the VM can end, in milliseconds.
 const GLANCE: i32 = 10;
 
-/// Waits, without the GVL, until one of the first descriptors can be read, or the other side of one of the second
-/// is gone; returns those.
+/// Waits, without the GVL, until a descriptor of `readable` can be read, or the peer of a
+/// descriptor of `gone` has closed. Returns all such descriptors.
 pub(crate) fn poll(readable: Vec<i32>, gone: Vec<i32>) -> Result<Vec<i32>, Error> {
-    // Without a descriptor for it, nothing can end the wait: then it is a short one.
+    // Without a wake-up descriptor, the VM cannot end the wait. Then the wait is short.
     let wake = rustix::event::eventfd(0, EventfdFlags::CLOEXEC).ok();
     let patience = if wake.is_some() { -1 } else { GLANCE };
     let wanted = readable.iter().map(|fd| (*fd, libc::POLLIN));

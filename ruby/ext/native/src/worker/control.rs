@@ -1,4 +1,4 @@
-//! The control socket of host lanes, as Ruby sees it.
+//! The control socket of host lanes, for Ruby.
 
 use crate::errors::io_error;
 use crosslane_gvl as gvl;
@@ -12,14 +12,15 @@ use std::os::unix::net::UnixStream;
 pub(crate) struct Control(ControlSocket);
 
 impl Control {
-    /// Takes the descriptor.
+    /// Takes ownership of the descriptor.
     pub(crate) fn new(descriptor: i32) -> Self {
         // SAFETY: the caller gives the descriptor away.
         Self(ControlSocket::new(UnixStream::from(unsafe { OwnedFd::from_raw_fd(descriptor) })))
     }
 
-    /// The next request: `[:load]`, or `[:fork, lane, spin, memory, socket, log]`,
-    /// or `[:unfork, lane]`, or `[:refused, lane]` for a fork that was refused already; nil when the engine has closed the socket.
+    /// The next request: `[:load]`, `[:fork, lane, spin, memory, socket, log]`, `[:unfork, lane]`,
+    /// or `[:refused, lane]` for a fork that was already refused. Returns nil when the engine has
+    /// closed the socket.
     pub(crate) fn receive(&self) -> Result<Option<Value>, Error> {
         let ruby = Ruby::get().expect("with the GVL");
         let received = match self.0.receive() {
@@ -51,7 +52,7 @@ impl Control {
         self.0.send(report).map_err(io_error)
     }
 
-    /// The functions of the program are known from elsewhere.
+    /// Reports an empty list of functions: the engine knows the program's functions already.
     pub(crate) fn loaded(&self, runtime: String) -> Result<(), Error> {
         let functions = serde_json::Value::Array(Vec::new());
         self.send(&Report::Loaded { functions, runtime, text: None, reloads: false })

@@ -1,4 +1,5 @@
-//! Calls of an engine: the zygote forks workers, and a worker serves its lane. Threads serve host lanes alike.
+//! Serves the calls of an engine. The zygote forks workers, and each worker serves its lane. Host
+//! lanes are served by threads in the same way.
 
 pub(crate) mod control;
 pub(crate) mod serve;

@@ -2,7 +2,7 @@
 //!
 //! Forked workers and host lanes run the same loop. A host lane is a thread of the engine's own process.
 //!
-//! The GVL is given up while a lane waits; a signal, `Timeout` or `Thread#kill` ends the wait at once.
+//! A lane waits without the GVL. A signal, `Timeout` or `Thread#kill` ends the wait at once.
 
 use crate::errors::io_error;
 use crate::functions::aggregate::Accumulated;
@@ -21,16 +21,17 @@ use std::os::fd::{FromRawFd, OwnedFd};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-/// What a lane reuses in the next calls of a function.
+/// The buffers and states of a lane that later calls of a function reuse.
 #[derive(Default)]
 pub(crate) struct Reuse {
-    /// Where it writes the results of scalar functions, by their numbers.
+    /// The buffers for results of scalar functions, by the functions' numbers.
     columns: HashMap<u32, (Weak<Callable>, ColumnBuilder)>,
-    /// What it has accumulated of aggregates, by their numbers.
+    /// The accumulated states of aggregates, by the functions' numbers.
     accumulated: HashMap<u32, (Weak<Callable>, Accumulated)>,
 }
 
-/// What a lane reuses for a function. A new function drops the entries of functions that are gone.
+/// The entry of a function. When a new function is added, the entries of dropped functions are
+/// removed.
 fn reused<'a, T, E>(
     all: &'a mut HashMap<u32, (Weak<Callable>, T)>,
     number: u32,
@@ -48,8 +49,9 @@ fn reused<'a, T, E>(
 
 /// Serves the calls of one lane until its engine closes it.
 ///
-/// `memory` and `socket` are the descriptors that the engine sent; `functions` has the declarations by their numbers,
-/// and may change. A host lane (`host`) keeps exceptions, so that they can be raised again.
+/// `memory` and `socket` are the descriptors that the engine sent. `functions` has the declarations
+/// by number, and may change. A host lane (`host`) stores exceptions, so that the engine's thread
+/// can raise them again.
 pub(crate) fn serve(
     memory: i32,
     socket: i32,
@@ -71,7 +73,8 @@ pub(crate) fn serve(
     Ok(())
 }
 
-/// Answers one call. Its frame is gone while the lane waits for the next: the collector takes any word there for an object.
+/// Answers one call. It has its own stack frame, which does not exist while the lane waits for the
+/// next call. The collector scans the stack, and would keep any object there alive.
 #[inline(never)]
 fn answer(
     vm: &Vm,
@@ -88,7 +91,7 @@ fn answer(
     if let Some(method) = of_all {
         return done(vm, lane, call, stateful(method, functions).map_err(Unwind::from));
     }
-    // A stream function knows the types of its batches.
+    // A stream function knows the types of its batches itself.
     let types = if call.entry() == Some(Entry::Map) { None } else { lane.types(&call)? };
     match callable(vm, functions, call.header.function, types) {
         Ok(callable) => answer_by(vm, &callable, lane, call, reuse),
@@ -96,7 +99,7 @@ fn answer(
     }
 }
 
-/// Sets up all functions of a guest that need it, or ends that.
+/// Runs the set-up or the tear-down of all stateful functions of a guest.
 fn stateful(method: &str, functions: Value) -> Result<(), Error> {
     let ruby = Ruby::get().expect("with the GVL");
     let all: RModule = ruby.class_object().const_get::<_, RModule>("Crosslane")?.const_get("Prepares")?;
@@ -104,7 +107,7 @@ fn stateful(method: &str, functions: Value) -> Result<(), Error> {
     Ok(())
 }
 
-/// Answers one call of a function that is ready.
+/// Answers one call of a prepared function.
 pub(crate) fn answer_by(
     vm: &Vm,
     callable: &Arc<Callable>,

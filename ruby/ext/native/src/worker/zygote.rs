@@ -1,4 +1,4 @@
-//! The zygote: `crosslane_guest` with what Ruby does of it (`crosslane/worker/zygote.rb`).
+//! The zygote: `crosslane_guest` with the Ruby code of `crosslane/worker/zygote.rb`.
 
 use crate::errors::{argument_error, io_error};
 use crate::lane::failure::describe;
@@ -16,24 +16,24 @@ use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, IntoRawFd, OwnedFd};
 use std::time::Duration;
 
-/// The life of a zygote's process, with its `Crosslane::Zygote` and the words behind its command.
+/// Runs a zygote's process, with its `Crosslane::Zygote` and the arguments of its command.
 pub(crate) fn zygote(half: Value, arguments: Vec<String>) -> Result<(), Error> {
     let mut guest = Ruby { half, raised: None };
     let lived = crosslane_guest::live(&mut guest, &arguments);
-    // What was raised goes on, if it ended this.
+    // If an exception of Ruby ended the process's work, it is raised again.
     lived.map_err(|error| guest.raised.unwrap_or_else(|| io_error(error)))
 }
 
-/// Lives on the stack, where the collector sees its objects.
+/// Stays on the stack, where the collector finds its objects.
 struct Ruby {
-    /// What Ruby does.
+    /// The `Crosslane::Zygote`.
     half: Value,
-    /// What Ruby code raised that ends this process.
+    /// The exception of Ruby code that ends this process.
     raised: Option<Error>,
 }
 
 impl Ruby {
-    /// Keeps what is raised until the process's end.
+    /// Stores the exception until the process ends.
     fn ends<T>(&mut self, result: Result<T, Error>) -> io::Result<T> {
         result.map_err(|error| {
             let text = error.to_string();
@@ -42,7 +42,7 @@ impl Ruby {
         })
     }
 
-    /// What is raised as the engine's users should read it.
+    /// Describes the exception for the engine's users.
     fn fails<T>(&mut self, result: Result<T, Error>) -> Result<T, Failure> {
         let described = |error| describe(Unwind::from(error), false);
         result.map_err(|error| {
@@ -74,7 +74,8 @@ impl Ruby {
 
 impl Guest for Ruby {
     const FORK: &'static str = "Process.fork";
-    // Ruby's waits for children (`system`) need its own handler of SIGCHLD, in hooks of forks too.
+    // Ruby's waits for children (`system`) need Ruby's own handler of SIGCHLD. This is so in hooks
+    // of forks, too.
     const SIGNALS: &'static [libc::c_int] = &[libc::SIGINT];
 
     fn runtime(&self) -> String {
