@@ -1,4 +1,5 @@
-//! The embedded database: a small client of libduckdb, and functions of this very program for its queries.
+//! The embedded database: a small client of libduckdb, and the program's own functions for its
+//! queries.
 
 pub(crate) mod connection;
 pub(crate) mod data;

@@ -1,4 +1,4 @@
-//! Columns to objects, and objects to columns.
+//! Converts columns to Ruby objects, and Ruby objects to columns.
 
 use crate::values::fields::{Part, Shape};
 use crate::values::vm::{Fault, Made, Vm, Written};
@@ -7,9 +7,9 @@ use crosslane_gvl::{Unwind, protect};
 use rb_sys::VALUE;
 use std::sync::OnceLock;
 
-/// Makes objects of a column.
+/// Makes Ruby objects from a column.
 pub(crate) type Reader = crosslane_guest::Reader<Vm>;
-/// Makes a column of objects.
+/// Makes a column from Ruby objects.
 pub(crate) type Writer = crosslane_guest::Writer<Vm>;
 
 /// A reader. With the GVL.
@@ -24,8 +24,8 @@ pub(crate) fn writer(data_type: &DataType) -> Result<Writer, Unwind> {
     Writer::new(&unsafe { Vm::new() }, data_type)
 }
 
-/// A writer of the wanted fields of a STRUCT, by their places, into a column of a STRUCT of these alone. `narrow` says
-/// whether an Array may have only those. With the GVL.
+/// A writer of the wanted fields of a STRUCT, by their indexes. It writes a column of a STRUCT that
+/// has only these fields. `narrow`: an Array may have only the wanted fields' values. With the GVL.
 pub(crate) fn writer_of_wanted(
     data_type: &DataType,
     wanted: &[usize],
@@ -39,7 +39,7 @@ pub(crate) fn writer_of_wanted(
     Writer::of_fields(&unsafe { Vm::new() }, data_type, wanted, shape)
 }
 
-/// Adds an object, which lies on the caller's stack, as a row. With the GVL.
+/// Adds an object as a row. The object must be on the caller's stack. With the GVL.
 pub(crate) fn write_row(writer: &Writer, object: VALUE, out: &mut ColumnBuilder) -> Written {
     out.reserve(1)?;
     let mut written = Ok(());
@@ -48,7 +48,7 @@ pub(crate) fn write_row(writer: &Writer, object: VALUE, out: &mut ColumnBuilder)
     written
 }
 
-/// Adds rows by an Array of columns, which lies on the caller's stack. With the GVL.
+/// Adds rows from an Array of columns. The Array must be on the caller's stack. With the GVL.
 pub(crate) fn write_columns(
     writer: &Writer,
     columns: VALUE,
@@ -62,7 +62,7 @@ pub(crate) fn write_columns(
     written
 }
 
-/// An object that was made; a jump if it was not.
+/// The object, if it was made. Otherwise a jump with the error.
 ///
 /// # Safety
 /// With the GVL, protected.
@@ -72,7 +72,7 @@ pub(crate) unsafe fn made(object: Made) -> VALUE {
     object.unwrap_or_else(|unwind| unsafe { unwind.resume() })
 }
 
-/// The exception for what is wrong with an object. With the GVL.
+/// The exception for a fault of an object. With the GVL.
 pub(crate) fn exception(fault: Fault) -> Unwind {
     // SAFETY: as the caller says; this makes and takes no object by the VM's methods.
     fault.into_error(&unsafe { Vm::new() })

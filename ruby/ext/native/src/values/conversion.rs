@@ -1,4 +1,5 @@
-//! What Ruby's objects are in SQL: `docs/ruby.md` has the table. What is the same in all languages is `crosslane-guest`.
+//! Conversion between Ruby objects and SQL values; `docs/ruby.md` has the table. The rules that all
+//! languages share are in `crosslane-guest`.
 
 use crate::errors::argument_error;
 use crate::values::datetime::{date, time_of_day};
@@ -16,8 +17,9 @@ use magnus::value::ReprValue;
 use rb_sys::{Qfalse, Qnil, Qtrue, Qundef, VALUE, ruby_value_type as kind};
 use std::ffi::{c_int, c_void};
 
-/// Methods that make and take objects are called protected, as [`Vm::new`] says: that is what "protected" means below. Their
-/// own frames hold nothing that is to be dropped either while they call into Ruby.
+/// Methods that make and take objects are called protected, as [`Vm::new`] says. "Protected" means
+/// this in the SAFETY comments below. While the methods call into Ruby, their own frames hold
+/// nothing that must be dropped.
 impl Values for Vm {
     const NOT_UTF8: &'static str = "String#scrub repairs it, or declare BLOB";
 
@@ -52,7 +54,7 @@ impl Values for Vm {
         Unwind::new(class, message)
     }
 
-    /// An object as text for a message: cut, and without trusting its `inspect`.
+    /// An object as a text for a message. The text is cut, and errors of `inspect` are handled.
     fn shown(&self, value: &VALUE) -> Result<String, Unwind> {
         // SAFETY: the value is alive: it lies on the caller's stack.
         let value = unsafe { Value::from_raw(*value) };
@@ -179,7 +181,7 @@ impl Values for Vm {
         let Some(class) = class.get() else { return Ok(values) };
         // SAFETY: protected; the class lives as long as the shape.
         let object = unsafe { rb_sys::rb_struct_alloc(class.get(), values) };
-        // The call takes what is in the Array, and does not keep the Array itself alive.
+        // The call copies the values of the Array, but does not keep the Array alive.
         std::hint::black_box(&values);
         Ok(object)
     }
@@ -275,7 +277,7 @@ impl Values for Vm {
                 return Err(Refusal::Mismatch);
             }
             let number = rb_sys::rb_num2dbl(*value);
-            // An Integer may have more digits than a Float counts.
+            // An Integer may be too large for a Float.
             if number.is_infinite() && send(*value, c"infinite?", &[]) == Qnil as VALUE {
                 return Err(Refusal::TooLarge);
             }
@@ -401,7 +403,7 @@ impl Values for Vm {
         Ok(Ok(()))
     }
 
-    /// From a Hash's keys, an Array's places, a Struct's members, or methods.
+    /// Reads fields from a Hash's keys, an Array's elements, a Struct's members, or methods.
     fn with_fields(
         &self,
         shape: &Shape,
@@ -414,7 +416,7 @@ impl Values for Vm {
         // SAFETY: protected.
         unsafe {
             if *bare && !is_row(value, all) {
-                // The column may not be wanted.
+                // The query may not need the column.
                 return Ok(if parts.is_empty() { Ok(()) } else { field(0, &value) });
             }
             if rb_sys::SPECIAL_CONST_P(value)
@@ -425,7 +427,7 @@ impl Values for Vm {
             }
             let positional = is(value, kind::RUBY_T_ARRAY);
             let given = if positional { rb_sys::RARRAY_LEN(value) as usize } else { 0 };
-            // Where both are as many, they are the same.
+            // If both numbers are equal, all fields are wanted, and both forms are the same.
             let narrowed = *narrow && given == parts.len();
             if positional && given != all.len() && !narrowed {
                 return Err(Refusal::Type(width(given, all, parts, *narrow)));

@@ -1,4 +1,4 @@
-//! Dates and times of day from objects.
+//! Dates and times of day from Ruby objects.
 
 use crate::values::objects::{is_a, part};
 use crate::values::primitives::{EPOCH, known, send};
@@ -27,7 +27,7 @@ pub(super) unsafe fn date(value: VALUE) -> Taken<Moment, Vm> {
     }
 }
 
-/// Of a TimeOfDay, or of what the clock of a Time shows.
+/// The time of day of a TimeOfDay, or the local time of a Time.
 ///
 /// # Safety
 /// With the GVL, protected.

@@ -1,4 +1,4 @@
-//! The fields of a STRUCT, as an object has them.
+//! The fields of a STRUCT, read from a Ruby object.
 
 use crate::values::objects::is;
 use crate::values::shared::{self, Shared};
@@ -8,28 +8,29 @@ use crosslane_gvl::Unwind;
 use rb_sys::{Qundef, VALUE, ruby_value_type as kind};
 use std::sync::OnceLock;
 
-/// What a type needs beside itself.
+/// The Ruby objects and names that a type needs for its conversion.
 #[derive(Debug)]
 pub(crate) enum Shape {
     None,
     /// The values of an ENUM, or the names of a UNION's members.
     Names(Shared),
     Fields {
-        /// Of the Structs that stand for such a STRUCT. For the rows of a table function it is made when one comes: they
-        /// are rarely of it, and the names of its members stay in the VM.
+        /// The Struct class for this STRUCT. For rows of a table function, it is made when the
+        /// first Struct comes. Such rows are rarely Structs, and the names of a Struct's members
+        /// stay in the VM.
         class: OnceLock<Shared>,
-        /// Those that are written.
+        /// The fields that are written.
         parts: Vec<Part>,
-        /// Whether an Array may have only those.
+        /// Whether an Array may have only the written fields.
         narrow: bool,
-        /// Whether it is a row of one column, for which the column's value may stand.
+        /// Whether this is a row of one column. Then the column's value may replace the row.
         bare: bool,
     },
 }
 
 #[derive(Debug)]
 pub(crate) struct Part {
-    /// Which of all fields it is.
+    /// The index of the field in the whole STRUCT.
     pub(super) place: usize,
     pub(super) symbol: Shared,
     pub(super) string: Shared,
@@ -41,7 +42,7 @@ impl Part {
     }
 }
 
-/// How many values an Array has, and how many are due.
+/// The number of values that an Array has, and the expected number.
 pub(super) fn width(given: usize, all: &[Field], parts: &[Part], narrow: bool) -> String {
     let values = if given == 1 { "value" } else { "values" };
     let due = |count: usize| if count == 1 { "1 is".to_owned() } else { format!("{count} are") };
@@ -55,8 +56,8 @@ pub(super) fn width(given: usize, all: &[Field], parts: &[Part], narrow: bool) -
     format!(", {given} {values} where {due} due ({}), or all {many} ({names})", wanted.join(", "))
 }
 
-/// Whether an object is a row of a table with one column, and not that column's value: an Array, a Hash, or an object of a Ruby
-/// class with a method of the column's name.
+/// Whether an object is a row of a table with one column, and not the column's value. A row is an
+/// Array, a Hash, or an object of a Ruby class with a method of the column's name.
 ///
 /// # Safety
 /// With the GVL, protected.
@@ -77,7 +78,7 @@ pub(super) unsafe fn is_row(value: VALUE, all: &[Field]) -> bool {
     }
 }
 
-/// The class of the Structs that stand for a STRUCT.
+/// The class of the Structs for a STRUCT.
 pub(super) fn class_of(class: &OnceLock<Shared>, fields: &[Field]) -> Made {
     if class.get().is_none() {
         let _ = class.set(shared::class(fields)?);

@@ -1,4 +1,4 @@
-//! Ruby's objects as SQL's values, and back.
+//! Conversion between Ruby objects and SQL values.
 
 pub(crate) mod columns;
 mod conversion;

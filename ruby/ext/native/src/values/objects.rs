@@ -1,4 +1,4 @@
-//! Questions about objects.
+//! Tests and accesses of Ruby objects.
 
 use crate::values::primitives::send;
 use crate::values::vm::Vm;
@@ -30,7 +30,7 @@ pub(super) unsafe fn bytes<'a>(string: VALUE) -> &'a [u8] {
     }
 }
 
-/// An object of a class.
+/// Makes an object of a class.
 ///
 /// # Safety
 /// With the GVL, protected.
@@ -39,7 +39,7 @@ pub(super) unsafe fn object(class: VALUE, parts: &[VALUE]) -> VALUE {
     unsafe { rb_sys::rb_class_new_instance(parts.len() as c_int, parts.as_ptr(), class) }
 }
 
-/// An Integer that a method gives.
+/// The Integer that a method returns.
 ///
 /// # Safety
 /// With the GVL, protected.
@@ -49,7 +49,7 @@ pub(super) unsafe fn part(value: VALUE, name: &CStr) -> Taken<i64, Vm> {
     if rb_sys::FIXNUM_P(part) { Ok(part as i64 >> 1) } else { Err(Refusal::Mismatch) }
 }
 
-/// An Array, or what says that it is one or can become one; not a Hash.
+/// An Array, the result of `to_ary`, or an Enumerable's `to_a`; not a Hash or a Struct.
 ///
 /// # Safety
 /// With the GVL, protected.

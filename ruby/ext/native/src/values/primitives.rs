@@ -1,9 +1,9 @@
-//! Small things about Ruby's values that reading and writing share.
+//! Small operations on Ruby values, for reading and writing.
 //!
 //! # Longjmps
-//! What is called `unsafe` here and in [`crate::values::columns`] may raise, which is a longjmp to the
-//! `rb_protect` in [`crosslane_gvl`]. Their frames therefore hold nothing that must be dropped while they call
-//! into Ruby.
+//! The `unsafe` functions here and in [`crate::values::columns`] may raise. A raise is a longjmp to
+//! the `rb_protect` in [`crosslane_gvl`]. So the functions' frames hold nothing that must be
+//! dropped while they call into Ruby.
 
 use crosslane_gvl::{Unwind, made};
 use magnus::Value;
@@ -12,12 +12,13 @@ use rb_sys::VALUE;
 use std::ffi::{CStr, c_int};
 use std::fmt;
 
-/// What `rb_time_timespec_new` takes for "UTC".
+/// The value that means "UTC" for `rb_time_timespec_new`.
 pub(crate) const UTC: c_int = c_int::MAX - 1;
 /// Julian day number of 1970-01-01.
 pub(crate) const EPOCH: i64 = 2_440_588;
 
-/// Classes and names, looked up once and pinned: the collector may move what is not.
+/// Classes and names. They are looked up once and pinned, because the collector may move unpinned
+/// objects.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Known {
     pub(crate) kernel: VALUE,
@@ -45,7 +46,7 @@ pub(crate) fn known() -> &'static Known {
     KNOWN.get().expect("the library is prepared")
 }
 
-/// Looks the constants up.
+/// Looks up the constants.
 ///
 /// # Safety
 /// With the GVL, protected; the gem's Ruby half is loaded.
@@ -94,13 +95,13 @@ pub(crate) unsafe fn send(receiver: VALUE, name: &CStr, arguments: &[VALUE]) -> 
     unsafe { rb_sys::rb_funcallv(receiver, intern(name), arguments.len() as c_int, arguments.as_ptr()) }
 }
 
-/// An Integer.
+/// Makes an Integer.
 ///
 /// # Safety
 /// With the GVL.
 #[inline(always)]
 pub(crate) unsafe fn integer(value: i64) -> VALUE {
-    // Small integers are the value itself, shifted beside a tag.
+    // A small integer is stored in the value itself, shifted, with a tag.
     if value << 1 >> 1 == value {
         return (value << 1 | 1) as VALUE;
     }
@@ -108,7 +109,7 @@ pub(crate) unsafe fn integer(value: i64) -> VALUE {
     unsafe { rb_sys::rb_ll2inum(value) }
 }
 
-/// A String's encoding, which its header holds as an index, and what is known of its bytes.
+/// A String's encoding, which its header has as an index, and the known properties of its bytes.
 pub(crate) mod header {
     use rb_sys::{RBasic, VALUE};
 
@@ -123,7 +124,7 @@ pub(crate) mod header {
     pub(crate) const ASCII: VALUE = rb_sys::ruby_coderange_type::RUBY_ENC_CODERANGE_7BIT as VALUE;
     pub(crate) const VALID: VALUE = rb_sys::ruby_coderange_type::RUBY_ENC_CODERANGE_VALID as VALUE;
 
-    /// The index of a String's encoding. Beyond 126 it is some other number.
+    /// The index of a String's encoding. If the index is larger than 126, this is another number.
     ///
     /// # Safety
     /// The value must be a String.
@@ -133,7 +134,7 @@ pub(crate) mod header {
         unsafe { ((*(string as *const RBasic)).flags & MASK) >> SHIFT }
     }
 
-    /// What is known of a String's bytes.
+    /// The known properties of a String's bytes.
     ///
     /// # Safety
     /// The value must be a String.
@@ -143,7 +144,7 @@ pub(crate) mod header {
         unsafe { (*(string as *const RBasic)).flags & RANGES }
     }
 
-    /// The same; found out if nothing is known.
+    /// The properties of a String's bytes. Unknown ones are determined.
     ///
     /// # Safety
     /// The value must be a String; with the GVL.
@@ -157,7 +158,7 @@ pub(crate) mod header {
         }
     }
 
-    /// Makes a new, binary String one of UTF-8, of which this is known.
+    /// Makes a new, binary String a UTF-8 String, and sets the known properties of its bytes.
     ///
     /// # Safety
     /// The value must be a String that `rb_str_new` made, and its bytes as said.
@@ -168,8 +169,8 @@ pub(crate) mod header {
     }
 }
 
-/// A UTF-8 String of bytes that are known to be UTF-8 (and ASCII, if `ascii`), with that knowledge noted in
-/// it, so that methods need not look again.
+/// Makes a String of bytes that are valid UTF-8 (and ASCII, if `ascii`). These properties are set
+/// in its header, so Ruby's methods need not check them again.
 ///
 /// # Safety
 /// With the GVL, protected.
@@ -183,7 +184,7 @@ pub(crate) unsafe fn utf8(bytes: &[u8], ascii: bool) -> VALUE {
     }
 }
 
-/// Keeps an object alive, where it is. Made and dropped with the GVL.
+/// Keeps an object alive and prevents its move. It is made and dropped with the GVL.
 pub(crate) struct Held(BoxValue<Value>);
 
 // SAFETY: made, used and dropped with the GVL only.

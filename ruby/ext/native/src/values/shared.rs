@@ -1,4 +1,5 @@
-//! Ruby objects that values of a type share: the class of a STRUCT's values, the Strings of an ENUM.
+//! Ruby objects that the values of a type share: the class of a STRUCT's values, the Strings of an
+//! ENUM.
 
 use crate::values::primitives::Held;
 use crosslane::Field;
@@ -10,7 +11,7 @@ use rb_sys::VALUE;
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// An object that lives, and stays where it is, as long as something shares it. Dropped with the GVL.
+/// An object that stays alive, and is not moved, while it is shared. It is dropped with the GVL.
 #[derive(Debug, Clone)]
 pub(crate) struct Shared {
     object: VALUE,
@@ -25,12 +26,13 @@ impl Shared {
     }
 }
 
-/// What was made last, by how and of which names: a type that results have again and again is made once.
+/// A cache of the last objects, by their shape and names. So a type that many results have is made
+/// once.
 static MADE: Mutex<Option<Made>> = Mutex::new(None);
 
 type Made = HashMap<(Shape, Vec<String>), Shared>;
 
-/// The most objects in the cache: a program may have new types without end.
+/// The most objects in the cache. A program may make new types without end.
 const MOST: usize = 1000;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -41,7 +43,7 @@ enum Shape {
     String,
 }
 
-/// An object that was made before, or is made now.
+/// The cached object, or a new one.
 fn shared(
     shape: Shape,
     names: Vec<String>,
@@ -52,7 +54,7 @@ fn shared(
     if let Some(known) = made().get_or_insert_default().get(&key) {
         return Ok(known.clone());
     }
-    // Without the lock: this calls Ruby, where other threads may run.
+    // Runs without the lock: this calls Ruby, and other threads may run meanwhile.
     let object = make(&Ruby::get().expect("only called with the GVL"), key.1.clone())?;
     let new = Shared { object: object.as_raw(), _held: Arc::new(Held::new(object)?) };
     let mut places = made();
@@ -64,7 +66,7 @@ fn shared(
     Ok(shared)
 }
 
-/// What a method of the module `Crosslane` makes of names.
+/// Calls a method of the module `Crosslane` with the names.
 fn by(method: &'static str) -> impl FnOnce(&Ruby, Vec<String>) -> Result<Value, Error> {
     move |ruby, names| {
         let module: RModule = ruby.class_object().const_get("Crosslane")?;
@@ -77,7 +79,8 @@ pub(crate) fn strings(values: &[String]) -> Result<Shared, Error> {
     shared(Shape::Strings, values.to_vec(), by("strings"))
 }
 
-/// The Struct class of these fields: the same for the same names, so that values of equal types are equal.
+/// The Struct class for these fields. The same names have the same class, so values of equal types
+/// are equal.
 pub(crate) fn class(fields: &[Field]) -> Result<Shared, Error> {
     shared(Shape::Class, fields.iter().map(|field| field.name.clone()).collect(), by("struct_class"))
 }

@@ -1,9 +1,15 @@
 //! The program's classes and blocks as aggregates.
 //!
-//! They are aggregates like those of guests, whose states are in the host lanes ([`crosslane::states`]). Two things differ. What
-//! the program raises is kept for the query's thread. And a state goes to another lane of the same process, so what travels is a
-//! number, under which Ruby keeps a copy (`Crosslane::HostAggregate`) until the other lane takes that. If the other lane fails, nobody
-//! does: so the numbers of copies rise, and a copy that is older than all uses that run is forgotten.
+//! They work like aggregates of guests whose states are in the host lanes ([`crosslane::states`]),
+//! with two differences:
+//!
+//! - Exceptions of the program are stored for the query's thread.
+//! - A state moves to another lane of the same process. So only a number is sent. Ruby keeps a copy
+//!   of the state under this number (`Crosslane::HostAggregate`) until the other lane takes the
+//!   copy.
+//!
+//! If the other lane fails, the copy is never taken. The numbers of copies increase. A copy that is
+//! older than all running uses is forgotten.
 
 use crate::engine::connection::connection::Connection;
 use crate::engine::connection::session::{Session, Sessions, failure, lock};
@@ -24,7 +30,7 @@ static COPIES: Mutex<Copies> = Mutex::new(Copies { next: 1, running: BTreeMap::n
 struct Copies {
     /// The number of the next copy.
     next: u64,
-    /// How many uses run that began when this was the next copy.
+    /// The number of running uses that began when this was the next copy.
     running: BTreeMap<u64, usize>,
 }
 
@@ -35,8 +41,9 @@ pub(crate) fn copied() -> u64 {
     copies.next - 1
 }
 
-/// Takes copies of uses that are over out of Ruby's list, and gives back lanes that prepared statements do not need now. With the
-/// GVL; Ruby code could be interrupted in the midst of this.
+/// Removes copies of ended uses from Ruby's list. Also gives back lanes that prepared statements do
+/// not need now. It needs the GVL. This is Rust because Ruby code could be interrupted during the
+/// removal.
 pub(crate) fn forget_copies(known: RHash) -> Result<(), magnus::Error> {
     crosslane_vectors::sweep();
     let numbers: Vec<u64> = known.funcall("keys", ())?;
@@ -48,7 +55,7 @@ pub(crate) fn forget_copies(known: RHash) -> Result<(), magnus::Error> {
     ended.try_for_each(|number| known.delete::<_, Value>(number).map(drop))
 }
 
-/// A use that runs: the copies of its states have numbers from this one on.
+/// A running use. The copies of its states have this number or larger ones.
 struct Running(u64);
 
 impl Running {
@@ -72,13 +79,13 @@ impl Drop for Running {
     }
 }
 
-/// What a registered aggregate carries.
+/// The data of a registered aggregate.
 struct Registered {
     block: Block,
     sessions: Arc<Sessions>,
 }
 
-/// Registers an aggregate that Ruby has put into the host's list.
+/// Registers an aggregate that Ruby has added to the host's list.
 pub(crate) fn register(connection: &Connection, number: u32, declared: String) -> Result<(), magnus::Error> {
     let block = Block::new(number, &declared)?;
     let link = connection.link()?;
@@ -104,7 +111,7 @@ impl crosslane_vectors::Aggregate for Registered {
     }
 }
 
-/// An aggregate in a query that runs.
+/// An aggregate in a running query.
 struct Use {
     states: Accumulation<Zygote>,
     session: Arc<Session>,

@@ -1,10 +1,13 @@
-//! The host lanes of this process: threads of the Ruby VM that run the program's blocks for DuckDB's workers.
+//! The host lanes of this process: threads of the Ruby VM that run the program's blocks for
+//! DuckDB's threads.
 //!
-//! They are lanes like all others: the same rings, the same pool, the same calls. Their zygote is a Ruby thread
-//! (`Crosslane::Host`), which makes a thread for each lane. There is one host for all databases of a process, so that
-//! lanes outlive a query and a database; all blocks are in one list, by numbers of which none is used again. A block is
-//! in it from its registration until DuckDB has freed what it was registered with: it was dropped or replaced, or its
-//! database was closed, and no query and no prepared statement uses it any more.
+//! They use the same rings, pool and calls as other lanes. Their zygote is a Ruby thread
+//! (`Crosslane::Host`), which makes a thread for each lane. All databases of a process share one
+//! host, so lanes outlive a query and a database.
+//!
+//! All blocks are in one list, by number, and no number is used twice. A block is in the list from
+//! its registration until DuckDB frees the registered data. That happens after the block is dropped
+//! or replaced, or its database is closed, and no query and no prepared statement uses it.
 
 use crate::engine::connection::session::lock;
 use crate::functions::callable::{self, Callable};
@@ -20,17 +23,18 @@ use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-/// How many idle lanes the pool has at first. A query of more threads raises the number.
+/// The number of idle lanes that the pool keeps at first. A query with more threads raises it.
 const WARM: usize = 1;
-/// Threads that wait cost little, and making one needs the GVL.
+/// The time for which idle lanes are kept. A waiting thread costs little, and making one needs the
+/// GVL.
 const IDLE: Duration = Duration::from_secs(3600);
 
-/// A host and the process that it belongs to: a fork has no threads of it.
+/// A host and its process. A fork does not have the host's threads.
 static HOST: Mutex<Option<(u32, Arc<Library<Zygote>>)>> = Mutex::new(None);
-/// The numbers of blocks that nothing can call any more, for Ruby to forget.
+/// The numbers of blocks that can no longer be called. Ruby should forget them.
 static ENDED: Mutex<Vec<u32>> = Mutex::new(Vec::new());
 
-/// A block's number, as long as something can call the block.
+/// The number of a block. It lives as long as the block can be called.
 struct Number(u32);
 
 impl Drop for Number {
@@ -46,7 +50,8 @@ pub(crate) struct Block {
 }
 
 impl Block {
-    /// A block that Ruby has put into the list (`Crosslane::Host.add`), and its declaration as JSON (docs/protocol.md).
+    /// A block that Ruby has added to the list (`Crosslane::Host.add`), and its declaration as JSON
+    /// (docs/protocol.md).
     pub(crate) fn new(number: u32, declared: &str) -> Result<Self, magnus::Error> {
         callable::expect(number);
         let held = Number(number);
@@ -56,16 +61,17 @@ impl Block {
     }
 }
 
-/// Takes the blocks that have ended since this was asked last out of Ruby's list. With the GVL.
+/// Removes the blocks that have ended since the last call from Ruby's list. With the GVL.
 ///
-/// Ruby code could be interrupted between the question and the answer's use, and the blocks would stay for ever.
+/// This is not done in Ruby: Ruby code could be interrupted after it takes the numbers, and the
+/// blocks would stay forever.
 pub(crate) fn forget_ended(functions: RHash) -> Result<(), magnus::Error> {
     let ended = std::mem::take(&mut *lock(&ENDED));
     ended.iter().for_each(|number| callable::forget(*number));
     ended.into_iter().try_for_each(|number| functions.delete::<_, Value>(number).map(drop))
 }
 
-/// Takes the engine's end of a host's control socket; its other end is being served.
+/// Takes the engine's end of a host's control socket. The host already serves the other end.
 pub(crate) fn start(descriptor: i32) -> Result<(), magnus::Error> {
     // SAFETY: the caller gives the descriptor away.
     let socket = UnixStream::from(unsafe { OwnedFd::from_raw_fd(descriptor) });
@@ -88,7 +94,7 @@ pub(crate) fn start(descriptor: i32) -> Result<(), magnus::Error> {
     let library = Library { name: "the program".into(), version: 1, functions: Vec::new(), pool };
     let old = lock(&HOST).replace((std::process::id(), Arc::new(library)));
     if let Some((process, old)) = old {
-        // Its threads are gone already.
+        // The old host's threads have ended. A fork never had them, so it leaks the old host.
         if process == std::process::id() {
             gvl::without(move || drop(old), || {});
         } else {
@@ -108,24 +114,25 @@ pub(crate) fn current() -> Result<Arc<Library<Zygote>>, Error> {
     }
 }
 
-/// How many idle lanes the pool has now.
+/// The number of idle lanes that the pool keeps now.
 static WARM_LANES: AtomicUsize = AtomicUsize::new(WARM);
 
-/// Keeps a lane for each of a query's threads, so that an expensive function finds them.
+/// Keeps a lane for each thread of a query, so that an expensive function finds idle lanes.
 pub(crate) fn keep(host: &Library<Zygote>, threads: usize) {
-    // All workers ask for each batch: only the first writes.
+    // All DuckDB threads call this for each batch. Only the first call writes.
     if WARM_LANES.load(Relaxed) < threads && WARM_LANES.fetch_max(threads, Relaxed) < threads {
         host.pool.configure(PoolOptions { warm: threads, idle_timeout: IDLE });
     }
 }
 
-/// (idle, busy, booted, discarded) lanes.
+/// The numbers of idle, busy, booted and discarded lanes.
 pub(crate) fn statistics() -> Option<(usize, usize, u64, u64)> {
     let stats = current().ok()?.pool.stats();
     Some((stats.idle, stats.busy, stats.booted, stats.discarded))
 }
 
-/// A block, to be called right here, with arguments of these types if it takes any. With the GVL.
+/// A block for a call on this thread. `types` are the arguments' types if a parameter has the type
+/// ANY. With the GVL.
 pub(crate) fn callable(vm: &Vm, number: u32, types: Option<&str>) -> Result<Arc<Callable>, magnus::Error> {
     let ruby = Ruby::get().expect("with the GVL");
     let module: RModule = ruby.class_object().const_get("Crosslane")?;

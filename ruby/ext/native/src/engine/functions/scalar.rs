@@ -1,8 +1,9 @@
 //! The program's blocks as scalar functions.
 //!
-//! Dispatch by where the caller stands: a Ruby thread calls the block itself (it takes the GVL, if it is without),
-//! any other thread goes to a host lane, its own as long as the call lasts. A Ruby thread goes to the lanes too
-//! if several would share the work, and for functions with a `timeout`, which only a lane can be held to.
+//! The calling thread decides where the block runs. A Ruby thread calls the block itself, and takes
+//! the GVL if it does not hold it. Any other thread uses a host lane, which it keeps during the
+//! call. A Ruby thread also uses host lanes if several lanes would share the work, and for
+//! functions with a `timeout`, which only a lane can enforce.
 
 use crate::engine::connection::connection::Connection;
 use crate::engine::connection::session::{Session, Sessions, failure};
@@ -19,13 +20,13 @@ use crosslane_vectors::{Arguments, Callee, Context, RecentFailure, Results, Scal
 use std::sync::Arc;
 use std::time::Instant;
 
-/// What a registered function carries.
+/// The data of a registered function.
 struct Registered {
     block: Block,
     sessions: Arc<Sessions>,
 }
 
-/// What one worker needs for one occurrence of a function in a query.
+/// The state of one DuckDB thread for one occurrence of a function in a query.
 struct State {
     callee: Callee,
     session: Arc<Session>,
@@ -33,7 +34,7 @@ struct State {
     width: usize,
 }
 
-/// Registers a function that Ruby has put into the host's list.
+/// Registers a function that Ruby has added to the host's list.
 pub(crate) fn register(connection: &Connection, number: u32, declared: String) -> Result<(), magnus::Error> {
     let block = Block::new(number, &declared)?;
     let link = connection.link()?;
@@ -90,7 +91,7 @@ impl Scalar for Registered {
         recent: Option<&RecentFailure>,
         outcome: Result<(), Error>,
     ) -> Result<(), Error> {
-        // A failure from the planning of the query leaves the query that runs, too.
+        // A failure during the planning of the query also ends the running query.
         let outcome = state.session.settle(outcome);
         if let (Some(recent), true) = (recent, state.session.has_jumped()) {
             recent.forget();
@@ -99,7 +100,7 @@ impl Scalar for Registered {
     }
 }
 
-/// Calls the block on this very thread, which is Ruby's.
+/// Calls the block on this thread, which is a Ruby thread.
 pub(crate) fn call_here(
     function: &Function,
     session: &Session,
@@ -147,7 +148,7 @@ pub(crate) fn call_here(
     }
 }
 
-/// The words for the query's error; the exception itself is raised behind it. With the GVL.
+/// The text for the query's error. The exception itself is raised afterwards. With the GVL.
 fn words(unwind: &Unwind) -> Failure {
     use magnus::rb_sys::FromRawValue;
     use magnus::value::ReprValue;

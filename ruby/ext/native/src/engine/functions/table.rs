@@ -1,8 +1,13 @@
 //! The program's blocks as table functions.
 //!
-//! They are tables like those of guests, in host lanes ([`crosslane_vectors::Table`]). Two things differ: Ruby may decide the
-//! columns when a statement is planned, and partitions are objects that stay in the program. So the engine knows of up to two more
-//! parameters than SQL: the columns that were decided, as text, and the number of the query, under which Ruby keeps the partitions.
+//! They work like tables of guests, in host lanes ([`crosslane_vectors::Table`]), with two
+//! differences:
+//!
+//! - Ruby may decide the columns when a statement is planned.
+//! - Partitions are objects that stay in the program.
+//!
+//! So the engine passes up to two more parameters than SQL: the decided columns as a text, and the
+//! number of the query. Ruby keeps the partitions under this number.
 
 use crate::engine::connection::connection::Connection;
 use crate::engine::connection::session::{Session, Sessions, failure, lock};
@@ -19,7 +24,7 @@ use magnus::{RHash, Value};
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex};
 
-/// The queries that run.
+/// The running queries.
 static RUNNING: Mutex<Running> = Mutex::new(Running { next: 1, numbers: BTreeSet::new() });
 
 struct Running {
@@ -27,7 +32,7 @@ struct Running {
     numbers: BTreeSet<i64>,
 }
 
-/// The number of a query that runs.
+/// The number of a running query.
 struct Number(i64);
 
 impl Number {
@@ -46,8 +51,8 @@ impl Drop for Number {
     }
 }
 
-/// Takes what belongs to queries that are over out of Ruby's list. With the GVL; Ruby code could be interrupted in the midst of
-/// this.
+/// Removes the partitions of ended queries from Ruby's list. With the GVL. This is Rust because
+/// Ruby code could be interrupted during the removal.
 pub(crate) fn forget_ended(partitions: RHash) -> Result<(), magnus::Error> {
     let numbers: Vec<i64> = partitions.funcall("keys", ())?;
     let ended: Vec<i64> = {
@@ -57,10 +62,11 @@ pub(crate) fn forget_ended(partitions: RHash) -> Result<(), magnus::Error> {
     ended.into_iter().try_for_each(|number| partitions.delete::<_, Value>(number).map(drop))
 }
 
-/// What a registered table function carries.
+/// The data of a registered table function.
 struct Registered {
     block: Block,
-    /// Returns the columns of one use, as a signature has them, if the function's own leaves them open.
+    /// Returns the columns of one use in a signature's syntax, if the signature itself leaves them
+    /// open.
     deciding: Option<Block>,
     sessions: Arc<Sessions>,
 }
@@ -68,7 +74,8 @@ struct Registered {
 /// A function's number and its declaration.
 type Declared = (u32, String);
 
-/// Registers a table function, which Ruby has put into the host's list, and what decides its columns if that is left open.
+/// Registers a table function that Ruby has added to the host's list. `deciding` decides its
+/// columns if the signature leaves them open.
 pub(crate) fn register(
     connection: &Connection,
     function: Declared,
@@ -115,8 +122,8 @@ impl Table for Registered {
 }
 
 impl Registered {
-    /// Has Ruby decide the columns of one use. A query is planned by its own thread, which may hold the GVL: so the block
-    /// is called right here.
+    /// Asks Ruby for the columns of one use. The query's own thread plans the query and may hold
+    /// the GVL. So this thread calls the block itself.
     fn decide(&self, function: &Function, arguments: &Row, connection: u64) -> Result<String, Error> {
         let session = self.sessions.of(connection);
         let mut text = Text(String::new());
@@ -132,7 +139,7 @@ impl Registered {
     }
 }
 
-/// The columns that Ruby has decided.
+/// The columns that Ruby has decided, as a text.
 struct Text(String);
 
 impl Output for Text {
@@ -143,7 +150,7 @@ impl Output for Text {
     fn null(&mut self, _row: usize) {}
 }
 
-/// A table function in a query that runs.
+/// A table function in a running query.
 struct Scanned {
     function: Arc<Function>,
     number: Number,

@@ -1,8 +1,9 @@
-//! libduckdb's functions, looked up when it is loaded.
+//! libduckdb's functions, looked up when the library is loaded.
 //!
-//! The library is opened when the first database is, so that a worker of the guest never pays for it, and so that it
-//! can be chosen. Its functions go into the table that DuckDB hands to extensions, and which
-//! `libduckdb_sys` calls through: the code that converts vectors is the extension's.
+//! The library is loaded when the first database is opened. So a worker of the guest does not load
+//! it, and the program can choose the library. Its functions are stored in the table that DuckDB
+//! passes to extensions. `libduckdb_sys` calls through this table, because the code that converts
+//! vectors is shared with the extension.
 
 use crate::engine::connection::session::{failure, lock};
 use crate::engine::library::catalog;
@@ -12,12 +13,12 @@ use magnus::Error;
 use std::ffi::{CStr, c_char, c_void};
 use std::sync::Mutex;
 
-/// The library that is open, by the path that was given.
+/// The path of the loaded library, as the program gave it.
 static OPEN: Mutex<Option<String>> = Mutex::new(None);
 
 macro_rules! table {
     ($($name:ident,)*) => {
-        /// Fills the table; fails with the name of a function that the library lacks.
+        /// Fills the table. If the library lacks a function, the error is the function's name.
         ///
         /// # Safety
         /// The handle must be libduckdb's.
@@ -262,9 +263,9 @@ table! {
     duckdb_vector_size,
 }
 
-/// Opens libduckdb, once for a process.
+/// Loads libduckdb, once per process.
 pub(crate) fn load(path: String) -> Result<(), Error> {
-    // Before a database is opened.
+    // This must be done before a database is opened.
     crosslane_process::occupy_standard_descriptors();
     crosslane_process::report_panics();
     let mut open = lock(&OPEN);
@@ -305,7 +306,7 @@ pub(crate) fn load(path: String) -> Result<(), Error> {
 }
 
 thread_local! {
-    /// The table on its way through libduckdb_sys.
+    /// Passes the table through libduckdb_sys.
     static TABLE: std::cell::Cell<*const ffi::duckdb_ext_api_v1> = const { std::cell::Cell::new(std::ptr::null()) };
 }
 

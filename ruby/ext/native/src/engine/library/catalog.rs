@@ -1,9 +1,9 @@
-//! DuckDB's functions in C++ that change its catalog, looked up by their names.
+//! DuckDB's C++ functions that change its catalog, looked up by name.
 
 use std::ffi::{CStr, c_void};
 use std::sync::OnceLock;
 
-/// DuckDB's functions in C++, in the order in which the shim has them.
+/// DuckDB's C++ functions, in the order that the shim expects.
 #[repr(C)]
 pub(crate) struct Catalog([*mut c_void; 5]);
 
@@ -12,8 +12,9 @@ unsafe impl Send for Catalog {}
 // SAFETY: as above.
 unsafe impl Sync for Catalog {}
 
-/// Their names: `ClientContext::RunFunctionInTransaction`, `Catalog::GetSystemCatalog`, `Catalog::GetSchema`,
-/// `DuckSchemaEntry::GetCatalogSet`, `CatalogSet::DropEntry`. DuckDB 2.0 has a class for names.
+/// The functions' mangled names: `ClientContext::RunFunctionInTransaction`,
+/// `Catalog::GetSystemCatalog`, `Catalog::GetSchema`, `DuckSchemaEntry::GetCatalogSet`,
+/// `CatalogSet::DropEntry`. DuckDB 2.0 has a class for names.
 const NAMES: [[&CStr; 5]; 2] = [
     [
         c"_ZN6duckdb13ClientContext24RunFunctionInTransactionERKSt8functionIFvvEEb",
@@ -33,7 +34,7 @@ const NAMES: [[&CStr; 5]; 2] = [
 
 static CATALOG: OnceLock<Option<Catalog>> = OnceLock::new();
 
-/// Looks the functions up, once.
+/// Looks up the functions, once.
 ///
 /// # Safety
 /// The handle must be libduckdb's.
@@ -46,7 +47,7 @@ pub(crate) unsafe fn find(library: *mut c_void) {
     });
 }
 
-/// The functions; none if libduckdb does not export them.
+/// The functions; `None` if libduckdb does not export them.
 pub(crate) fn catalog() -> Option<&'static Catalog> {
     CATALOG.get()?.as_ref()
 }

@@ -1,4 +1,4 @@
-//! libduckdb: its functions, and what they take and give.
+//! libduckdb: its functions, and their argument and result types.
 
 pub(crate) mod api;
 pub(crate) mod catalog;

@@ -1,4 +1,4 @@
-//! Texts and states that DuckDB's functions take and give.
+//! Texts and states that DuckDB's functions take and return.
 
 use crate::errors::argument_error;
 use libduckdb_sys as ffi;

@@ -1,4 +1,4 @@
-//! Parameters of prepared statements: Ruby objects as DuckDB's values.
+//! Parameters of prepared statements: Ruby objects as DuckDB values.
 
 use crate::engine::connection::session::failure;
 use crate::engine::library::text::{OK, text};
@@ -12,12 +12,12 @@ use magnus::{Error, RArray, RHash, Ruby, Value};
 #[derive(Debug)]
 pub(crate) struct Parameter {
     pub(crate) name: String,
-    /// The type that it has in the statement, if that says.
+    /// The parameter's type in the statement, if the statement determines it.
     pub(crate) wanted: Option<DataType>,
 }
 
-/// The parameters of a statement that was just prepared. Later, those that have no type get that of the value that was
-/// bound last.
+/// The parameters of a statement that was just prepared. They must be read before the first bind: a
+/// parameter without a type later has the type of the last bound value.
 ///
 /// # Safety
 /// The statement must live.
@@ -37,14 +37,15 @@ pub(crate) unsafe fn parameters(statement: ffi::duckdb_prepared_statement) -> Ve
     }
 }
 
-/// Binds all parameters: in order, or, if there is one Hash for a statement with names, by name.
+/// Binds all parameters in order. If the statement has names and the only argument is a Hash, binds
+/// them by name.
 pub(crate) fn bind(
     statement: ffi::duckdb_prepared_statement,
     known: &[Parameter],
     parameters: RArray,
 ) -> Result<(), Error> {
     let named = (parameters.len() == 1).then(|| RHash::from_value(parameters.entry(0).ok()?)).flatten();
-    // Parameters without names are called by their numbers.
+    // Parameters without names have their numbers as names.
     let named = named.filter(|_| known.iter().any(|parameter| parameter.name.parse::<u32>().is_err()));
     if named.is_none() && parameters.len() != known.len() {
         let (count, given) = (known.len(), parameters.len());

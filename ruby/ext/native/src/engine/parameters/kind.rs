@@ -1,4 +1,4 @@
-//! The kind of a Ruby object: the types that keep all of it.
+//! The kind of a Ruby object: the set of types that keep the whole value.
 
 use crate::engine::connection::session::failure;
 use crate::values::{Fault, columns};
@@ -13,21 +13,21 @@ use std::sync::Arc;
 /// The digits of the largest DECIMAL.
 const MOST_DIGITS: usize = 38;
 
-/// What is known of values that share a type.
+/// The known properties of values that share a type.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) enum Kind {
     Null,
     Boolean,
-    /// All integers from `low` to `high`; whether each of the given is a Float too.
+    /// All integers are from `low` to `high`. Also, whether each of them is exact as a Float.
     Integer {
         low: i128,
         high: u128,
         floats: bool,
     },
-    /// A Float that is also a date.
+    /// An infinite Float, which can also be a date.
     Infinite,
     Float,
-    /// So many digits before and after the point.
+    /// The digits before and after the decimal point.
     Decimal {
         whole: usize,
         scale: usize,
@@ -45,7 +45,7 @@ pub(super) enum Kind {
     },
     Interval,
     List(Box<Kind>),
-    /// The fields, by name.
+    /// The fields by name.
     Struct(Vec<(String, Kind)>),
     Map(Box<[Kind; 2]>),
 }
@@ -164,7 +164,7 @@ impl Kind {
         Ok(Kind::Timestamp { zoned, nanoseconds: fraction % 1000 != 0 })
     }
 
-    /// With Symbols as keys a STRUCT, else a MAP.
+    /// A Hash with Symbols as keys is a STRUCT, any other a MAP.
     fn of_hash(hash: RHash, levels: usize) -> Result<Kind, Error> {
         let keys: RArray = hash.funcall("keys", ())?;
         if !keys.is_empty() && keys.into_iter().all(|key| Symbol::from_value(key).is_some()) {
@@ -184,7 +184,7 @@ impl Kind {
         Ok(Kind::Struct(fields))
     }
 
-    /// The kind of all elements.
+    /// The common kind of all elements.
     fn shared(elements: RArray, levels: usize, place: &str) -> Result<Kind, Error> {
         let mut shared = Kind::Null;
         for element in elements {
@@ -203,7 +203,7 @@ impl Kind {
         Ok(shared)
     }
 
-    /// The kind that keeps the values of both.
+    /// The kind that keeps the values of both kinds.
     fn and(self, other: Kind) -> Option<Kind> {
         use Kind as K;
         Some(match (self, other) {
@@ -250,7 +250,7 @@ impl Kind {
         })
     }
 
-    /// For messages.
+    /// The name for messages.
     fn name(&self) -> String {
         match self {
             Kind::Null => "NULL".into(),
@@ -261,12 +261,12 @@ impl Kind {
         }
     }
 
-    /// The narrowest type of this kind; the wanted one if that keeps as much.
+    /// The narrowest type of this kind; or the wanted type, if it keeps the value too.
     pub(super) fn data_type(&self, wanted: Option<&DataType>) -> Result<DataType, Error> {
         use DataType as T;
         Ok(match (self, wanted) {
             (Kind::Null, Some(wanted)) => wanted.clone(),
-            // As DuckDB does.
+            // DuckDB does the same.
             (Kind::Null, None) => T::Integer,
             (Kind::Boolean, _) => T::Boolean,
             (Kind::Integer { low, high, .. }, _) => {
@@ -305,7 +305,7 @@ impl Kind {
                 }
                 T::Decimal { precision: digits as u8, scale: *scale as u8 }
             }
-            // A cast would write a BLOB's bytes as codes.
+            // A cast would write the BLOB's bytes as escape codes.
             (Kind::Blob, Some(T::Varchar | T::Json | T::Uuid | T::Enum(_))) => T::Varchar,
             (Kind::Varchar, Some(T::Blob)) | (Kind::Blob, _) => T::Blob,
             (Kind::Varchar, _) => T::Varchar,
@@ -320,7 +320,7 @@ impl Kind {
                     @ (T::Timestamp | T::TimestampS | T::TimestampMs | T::TimestampNs | T::TimestampTz),
                 ),
             ) => wanted.clone(),
-            // What its own clock shows; DuckDB casts that, or compares with it.
+            // The object's local time. DuckDB casts it, or compares with it.
             (Kind::Timestamp { .. }, Some(T::Date | T::Time)) => T::Timestamp,
             (Kind::Timestamp { zoned: true, .. }, _) => T::TimestampTz,
             (Kind::Timestamp { nanoseconds: true, .. }, _) => T::TimestampNs,
@@ -357,10 +357,10 @@ impl Kind {
     }
 }
 
-/// Where those integer types begin that a number in SQL has.
+/// The first index in `RANGES` of the types that a number literal in SQL can have.
 const NATURAL: usize = 6;
 
-/// The integer types and what they hold.
+/// The integer types and their ranges.
 static RANGES: [(DataType, i128, u128); 10] = [
     (DataType::TinyInt, i8::MIN as i128, i8::MAX as u128),
     (DataType::SmallInt, i16::MIN as i128, i16::MAX as u128),
@@ -374,7 +374,7 @@ static RANGES: [(DataType, i128, u128); 10] = [
     (DataType::UHugeInt, 0, u128::MAX),
 ];
 
-/// A fixed-width value, by the same rules as a function's result.
+/// A value of fixed width, converted by the rules for a function's result.
 pub(super) fn fixed<T: bytemuck::Pod>(object: Value, data_type: &DataType) -> Result<T, Error> {
     let writer = columns::writer(data_type)?;
     let mut column = ColumnBuilder::new(data_type);

@@ -1,4 +1,4 @@
-//! Parameters of statements: Ruby objects as DuckDB's values.
+//! Parameters of statements: Ruby objects as DuckDB values.
 
 pub(crate) mod bind;
 mod kind;

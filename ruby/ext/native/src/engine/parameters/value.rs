@@ -1,7 +1,9 @@
-//! A Ruby object as a value of DuckDB's: first the one type that keeps all of it, then the value of that type.
+//! A Ruby object as a DuckDB value. First it finds the type that keeps the whole object. Then it
+//! makes the value of that type.
 //!
-//! What an Array or a MAP holds has one type in SQL. It is found from all elements, so that none is rounded or cut for
-//! the sake of the first; where no type keeps them all, that is an error.
+//! The elements of an Array or a MAP have one type in SQL. It is found from all elements, so that
+//! no element is rounded or cut to fit the first one. If no type keeps all elements, that is an
+//! error.
 
 use crate::engine::connection::session::failure;
 use crate::engine::parameters::kind::{Kind, fixed, is, is_binary};
@@ -17,7 +19,7 @@ const DAY: i64 = 86_400;
 pub(crate) struct Owned(ffi::duckdb_value);
 
 impl Owned {
-    /// Takes a value that DuckDB made; an error if it made none.
+    /// Takes a value that DuckDB made. If DuckDB made none, this is an error.
     ///
     /// # Safety
     /// The value must be nobody's, or null.
@@ -37,7 +39,7 @@ impl Owned {
         Err(failure(None, &what))
     }
 
-    /// For DuckDB to read, while this lives. Never null.
+    /// The value, valid while this object lives. Never null.
     pub(crate) fn raw(&self) -> ffi::duckdb_value {
         self.0
     }
@@ -50,7 +52,8 @@ impl Drop for Owned {
     }
 }
 
-/// An object as a value; of the type that the statement wants if that keeps as much.
+/// An object as a value. It has the type that the statement wants, if that type keeps the whole
+/// object.
 pub(crate) fn value(object: Value, wanted: Option<&DataType>) -> Result<Owned, Error> {
     if object.is_nil() {
         return null();
@@ -80,7 +83,7 @@ fn null() -> Result<Owned, Error> {
     unsafe { Owned::new(ffi::duckdb_create_null_value(), &DataType::Integer) }
 }
 
-/// An object as a value of a type that keeps it.
+/// An object as a value of a type that can keep it.
 fn make(object: Value, data_type: &DataType) -> Result<Owned, Error> {
     use DataType as T;
     if object.is_nil() {
@@ -158,7 +161,7 @@ fn make(object: Value, data_type: &DataType) -> Result<Owned, Error> {
             }
             T::Struct(fields) => {
                 let hash: RHash = object.funcall("to_h", ())?;
-                // The objects stay in an Array of Ruby's: what lies in a Vec, the collector does not see.
+                // The objects stay in a Ruby Array: the collector does not scan a Vec.
                 let given: RArray = hash.funcall("values", ())?;
                 let keys: RArray = hash.funcall("keys", ())?;
                 let names: Vec<String> = keys.into_iter().map(|key| key.to_string()).collect();
@@ -181,7 +184,7 @@ fn make(object: Value, data_type: &DataType) -> Result<Owned, Error> {
                 let (mut keys, mut values) = (raw(&keys), raw(&values));
                 ffi::duckdb_create_map_value(logical.raw(), keys.as_mut_ptr(), values.as_mut_ptr(), count)
             }
-            // No kind has these.
+            // No kind has these types.
             T::Float
             | T::Json
             | T::Uuid
@@ -215,7 +218,7 @@ fn raw(values: &[Owned]) -> Vec<ffi::duckdb_value> {
     values.iter().map(Owned::raw).collect()
 }
 
-/// Units since 1970 of a Time, or of the midnight that a Date begins with.
+/// The units since 1970 of a Time, or of the first midnight of a Date.
 fn moment(object: Value, data_type: &DataType, units_per_second: i64) -> Result<i64, Error> {
     if !is(object, "Date")? || is(object, "DateTime")? {
         return fixed(object, data_type);
