@@ -1,4 +1,4 @@
-//! A connection, as Ruby has it.
+//! Connections, for Ruby.
 
 use crate::engine::connection::closing::briefly;
 use crate::engine::connection::link::Link;
@@ -42,8 +42,8 @@ impl Connection {
         lock(&self.0).is_none()
     }
 
-    /// The part of a signature behind the name, in which names of the database's own types are what these stand for. None if it
-    /// cannot be understood.
+    /// The part of a signature after the name. Names of the database's own types are replaced by
+    /// their definitions. Returns `None` for an invalid signature.
     pub(crate) fn resolve(&self, signature: String) -> Result<Option<String>, Error> {
         let link = self.link()?;
         let mut names = TypeNames::default();
@@ -56,12 +56,14 @@ impl Connection {
         Ok(signature.map(|signature| format!("({}) -> {}", signature.declared(), signature.result())))
     }
 
-    /// Runs all statements of a text, the last with parameters, and returns its rows.
+    /// Runs all statements of a text, the last one with the parameters. Returns the rows of the
+    /// last one.
     pub(crate) fn query(&self, sql: String, parameters: RArray) -> Result<Rows, Error> {
         self.run(sql, parameters, false)
     }
 
-    /// The same, but the rows are made as they are fetched. The connection is theirs until they are freed.
+    /// Like [`Connection::query`], but the rows are made while they are fetched. The connection
+    /// belongs to them until they are freed.
     pub(crate) fn stream(&self, sql: String, parameters: RArray) -> Result<Rows, Error> {
         self.run(sql, parameters, true)
     }
@@ -82,7 +84,7 @@ impl Connection {
         rows.ok_or_else(|| failure(None, "the text has no statement"))
     }
 
-    /// Prepares one statement.
+    /// Prepares a single statement.
     pub(crate) fn prepare(&self, sql: String) -> Result<Statement, Error> {
         let link = self.link()?;
         let sql = c_string(&sql)?;
@@ -105,7 +107,7 @@ impl Connection {
         append::Appender::of_table(self.link()?, (catalog, schema, table), &columns)
     }
 
-    /// An appender for a query; the columns are pairs of name and type.
+    /// An appender for a query. The columns are pairs of name and type.
     pub(crate) fn query_appender(
         &self,
         sql: String,
@@ -114,7 +116,7 @@ impl Connection {
         append::Appender::of_query(self.link()?, &sql, &columns)
     }
 
-    /// How much of the query that runs is done, in percent; nil if that is not known.
+    /// The progress of the running query in percent; nil if it is unknown.
     pub(crate) fn progress(&self) -> Result<Option<f64>, Error> {
         let link = self.link()?;
         // SAFETY: the connection is open; others may ask it while it is at work.

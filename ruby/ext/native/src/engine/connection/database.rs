@@ -1,13 +1,14 @@
-//! Databases, as Ruby has them.
+//! Databases, for Ruby.
 //!
 //! # Files
-//! A file that this process has open already is not opened again: DuckDB's lock on it is one between processes, and two
-//! instances would overwrite each other's rows. They share one instance, and so what its connections tell each other.
+//! A file that this process has already opened is not opened again. DuckDB's file lock works only
+//! between processes, so two instances in one process would overwrite each other's rows. Databases
+//! of one file share one instance. They also share the data that its connections exchange.
 //!
 //! # Lifetime
-//! A connection keeps its database open. The collector may free any of them at any time, with the GVL held, and
-//! closing may wait for workers that need the GVL: so it is left to a thread of its own then. In a forked child
-//! nothing is closed, because DuckDB's threads are not there.
+//! A connection keeps its database open. The collector may free either at any time, while it holds
+//! the GVL. Closing may wait for DuckDB's threads that need the GVL. So a separate thread closes
+//! them in this case. A forked child closes nothing, because DuckDB's threads do not exist there.
 
 use crate::engine::connection::closing::{Raw, await_closed, briefly};
 use crate::engine::connection::connection::Connection;
@@ -21,7 +22,7 @@ use std::ffi::CString;
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, Weak};
 
-/// DuckDB's instances by their files, and the process that they belong to: a fork has files of its own.
+/// DuckDB's instances by file, and their process. A fork opens files itself.
 static INSTANCES: Mutex<Option<(u32, Raw<ffi::duckdb_instance_cache>)>> = Mutex::new(None);
 
 fn instances() -> Raw<ffi::duckdb_instance_cache> {
@@ -37,7 +38,7 @@ fn instances() -> Raw<ffi::duckdb_instance_cache> {
     }
 }
 
-/// What the connections of an instance share, by its file.
+/// The data that the connections of an instance share, by its file.
 fn sessions(path: Option<&CString>) -> Arc<Sessions> {
     static SHARED: Mutex<Vec<(CString, Weak<Sessions>)>> = Mutex::new(Vec::new());
     let Some(path) = path else { return Arc::default() };
@@ -57,8 +58,8 @@ fn sessions(path: Option<&CString>) -> Arc<Sessions> {
 pub(crate) struct Database(Mutex<Option<Arc<Handle>>>);
 
 impl Database {
-    /// Opens a file, of which the path is absolute and without links, or a database in memory; `config` maps DuckDB's
-    /// settings to texts.
+    /// Opens a file or a database in memory. A path must be absolute and without links. `config`
+    /// maps DuckDB's settings to texts.
     pub(crate) fn open(path: Option<String>, config: RHash) -> Result<Self, Error> {
         let path = path.map(|path| c_string(&path)).transpose()?;
         let mut settings = Vec::new();
@@ -107,7 +108,7 @@ impl Database {
         Ok(Self(Mutex::new(Some(Arc::new(handle)))))
     }
 
-    /// A new connection.
+    /// Makes a connection.
     pub(crate) fn connect(&self) -> Result<Connection, Error> {
         let Some(handle) = lock(&self.0).clone() else {
             return Err(failure(None, "the database is closed"));
@@ -145,7 +146,7 @@ impl Database {
         })))))
     }
 
-    /// Closes the database as soon as its connections are closed.
+    /// Closes the database after its last connection is closed.
     pub(crate) fn close(&self) {
         let handle = lock(&self.0).take();
         briefly(move || drop(handle));

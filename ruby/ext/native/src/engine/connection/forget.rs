@@ -1,8 +1,9 @@
-//! Forgetting functions, so that others can have their names.
+//! Removes functions from DuckDB, so that others can have their names.
 //!
-//! DuckDB's interface for C adds functions and never takes one back. Of the same name it refuses a second aggregate,
-//! ignores a second table function, and keeps a scalar function of other types beside the new one. So the one that is
-//! replaced is dropped from the catalog as DuckDB's Python package does it, in C++ (`shim/forget.cc`).
+//! DuckDB's C interface adds functions but cannot remove them. If a name exists, it refuses a
+//! second aggregate and ignores a second table function. It keeps an old scalar function with other
+//! types beside the new one. So the replaced function is dropped from the catalog in C++
+//! (`shim/forget.cc`), as DuckDB's Python package does it.
 
 use crate::engine::connection::closing::briefly;
 use crate::engine::connection::connection::Connection;
@@ -21,8 +22,8 @@ unsafe extern "C" {
     ) -> bool;
 }
 
-/// Has DuckDB forget the functions of a name, in the connection's transaction if it has one: the table functions, or
-/// all others. Whether it did.
+/// Drops the functions of a name, in the connection's transaction if it has one: either the table
+/// functions, or all others. Returns whether it did.
 pub(crate) fn forget(connection: &Connection, name: String, table: bool) -> Result<bool, Error> {
     let link = connection.link()?;
     let Some(catalog) = catalog() else { return Ok(false) };

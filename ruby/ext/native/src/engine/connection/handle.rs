@@ -1,4 +1,4 @@
-//! An open database, as its connections share it.
+//! An open database, which its connections share.
 
 use crate::engine::connection::closing::{Raw, in_own_process};
 use crate::engine::connection::session::Sessions;

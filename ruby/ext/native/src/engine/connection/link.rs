@@ -1,7 +1,8 @@
-//! An open connection, and how its queries run.
+//! Open connections, and how their queries run.
 //!
-//! A query runs task by task on the Ruby thread that asked for it, without the GVL, beside DuckDB's own workers.
-//! Between two tasks the thread looks whether the VM wants it (see [`crate::engine::connection::session`]).
+//! A query runs task by task on the Ruby thread that called it, without the GVL, in parallel with
+//! DuckDB's own threads. Between two tasks, the thread checks whether the VM needs it (see
+//! [`crate::engine::connection::session`]).
 
 use crate::engine::connection::closing::{Raw, in_own_process};
 use crate::engine::connection::handle::Handle;
@@ -15,11 +16,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Acquire, Ordering::Relaxed, Ordering::Release};
 use std::time::Duration;
 
-/// How long the query's thread rests when only the workers have something to do.
+/// The time for which the query's thread sleeps when only DuckDB's threads have work.
 pub(super) const REST: Duration = Duration::from_micros(300);
 
-/// An open connection. DuckDB serialises its use; a query that is begun inside of a block of another one on the
-/// same connection would wait for ever, so Ruby never lets that happen.
+/// An open connection. DuckDB runs its queries one after the other. A query that a block of another
+/// query starts on the same connection would wait forever. The Ruby code prevents this.
 #[derive(Debug)]
 pub(crate) struct Link {
     pub(crate) raw: ffi::duckdb_connection,
@@ -34,7 +35,7 @@ unsafe impl Send for Link {}
 // SAFETY: DuckDB serialises their use.
 unsafe impl Sync for Link {}
 
-/// As long as it lives, a query is at work on the connection.
+/// A query uses the connection while this object lives.
 pub(super) struct Work<'a>(&'a Link);
 
 impl Drop for Work<'_> {
@@ -49,19 +50,21 @@ impl Link {
         Work(self)
     }
 
-    /// Whether a query is at work on the connection, so that nothing else can be.
+    /// Whether a query uses the connection. Then nothing else can use it.
     pub(crate) fn is_at_work(&self) -> bool {
         self.at_work.load(Relaxed)
     }
 
-    /// Runs a part of a query without the GVL. It is begun even if the VM wants the thread, because what was begun before
-    /// must come to its end; that the VM wants it ends the query.
+    /// Runs a part of a query without the GVL. The part runs even if the VM needs the thread,
+    /// because an earlier part must be completed. An exception of the VM's interrupts ends the
+    /// query.
     pub(super) fn finish<T>(&self, part: impl FnOnce() -> T) -> T {
         gvl::without_fail(part, || self.session.interrupt(), |unwind| self.session.stop(unwind))
     }
 
-    /// Runs what plans or runs a query inside of DuckDB, and so may call blocks; it fails with DuckDB's words. It uses
-    /// nothing of Ruby. It is not begun if what the VM wants of the thread raises.
+    /// Runs work that plans or runs a query inside DuckDB, and so may call blocks. The work uses
+    /// nothing of Ruby. Its errors have DuckDB's messages. If an interrupt of the VM raises before
+    /// the start, the work does not run.
     ///
     /// # Errors
     /// Those of a query.
@@ -76,9 +79,9 @@ impl Link {
         }
     }
 
-    /// Ends a query of which not all rows were fetched, or none. DuckDB does that when the next query begins.
+    /// Ends a query of which not all rows were fetched. DuckDB ends it when the next query begins.
     pub(crate) fn end_stream(&self) {
-        // No worker is to wait for a block.
+        // No DuckDB thread may wait for a block now.
         self.session.group.cancel();
         // SAFETY: the connection is open. What comes of this query is of no interest.
         unsafe { ffi::duckdb_query(self.raw, c"SELECT 1".as_ptr(), std::ptr::null_mut()) };
@@ -94,10 +97,11 @@ impl Link {
         self.aside(|| Chunk(unsafe { ffi::duckdb_fetch_chunk(result) }))
     }
 
-    /// Has DuckDB work on a thread of its own: it works until it is done, and this thread must see what the VM wants of
-    /// it meanwhile. If that raises, the work is ended, and what it gives is dropped.
+    /// Runs DuckDB's work on a separate thread. The work cannot be left before it is done, and this
+    /// thread must handle the VM's interrupts meanwhile. If an interrupt raises, the work is ended
+    /// and its result is dropped.
     fn aside<T>(&self, work: impl FnOnce() -> T) -> Result<T, Error> {
-        /// Tells the end of the work, however it ends.
+        /// Reports the end of the work, also after a panic.
         struct End<'a>(&'a AtomicBool, &'a Session);
         impl Drop for End<'_> {
             fn drop(&mut self) {
@@ -112,7 +116,7 @@ impl Link {
                 self.session.rest(REST);
             }
         };
-        // This thread does not touch what the work uses until that is done.
+        // This thread does not use the work's data until the work is done.
         let work = Raw(work);
         std::thread::scope(|scope| {
             let end = End(&done, &self.session);
@@ -129,7 +133,7 @@ impl Link {
                     self.session.stop(unwind);
                     // SAFETY: the connection is open. Its workers stop at their next check.
                     unsafe { ffi::duckdb_interrupt(self.raw) };
-                    // They must be gone before the program goes on.
+                    // They must stop before the program continues.
                     self.finish(|| {
                         while !done.load(Acquire) {
                             wait();
@@ -149,7 +153,7 @@ impl Link {
         })
     }
 
-    /// What a query that failed with this message raises.
+    /// The exception for a query that failed with this message.
     pub(crate) fn failure(&self, message: &str) -> Error {
         failure(self.session.left(), message)
     }

@@ -1,11 +1,12 @@
-//! What a connection's query and its workers tell each other: cancellation, and how a block was left.
+//! The state that a query and DuckDB's threads share: cancellation, and the exceptions of blocks.
 //!
-//! A block that raises fails its query with the exception's text. The exception itself is stored
-//! ([`crate::lane::exceptions`]), and the query's thread raises it again once DuckDB is done.
+//! If a block raises, its query fails with the exception's text. The exception itself is stored
+//! ([`crate::lane::exceptions`]). The query's thread raises it again when DuckDB is done.
 //!
-//! While DuckDB works for a Ruby thread, that thread does not hold the GVL. When the VM wants the thread, the VM sets
-//! `interrupted`. The thread checks the flag between two tasks of the query, and while it waits for a lane. Only an
-//! exception or a jump ends the query; a signal handler that returns does not.
+//! While DuckDB works for a Ruby thread, that thread does not hold the GVL. When the VM needs the
+//! thread, the VM sets `interrupted`. The thread checks this flag between two tasks of the query,
+//! and while it waits for a lane. Only an exception or a jump ends the query. A signal handler that
+//! returns does not end it.
 
 use crate::lane::exceptions;
 use crosslane::Error as CallError;
@@ -20,41 +21,43 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed, Ord
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
-/// How a block left its query.
+/// The way in which a block left its query.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Left {
-    /// By the exception with this ticket.
+    /// With the exception of this ticket.
     Raised(u64),
-    /// By the exception with this ticket, which was meant for the query's thread and not for the block.
+    /// With the exception of this ticket, which was meant for the query's thread and not for the
+    /// block.
     Stopped(u64),
-    /// By a jump of the query's own thread.
+    /// With a jump of the query's own thread.
     Jumped(i64),
 }
 
-/// What a query that was left fails with.
+/// The reason why a query fails.
 #[derive(Debug)]
 struct Leaving {
     how: Left,
-    /// Of the block that raised.
+    /// The error of the block that raised.
     error: Option<CallError>,
 }
 
-/// One connection's part in this.
+/// The session of one connection.
 pub(crate) struct Session {
     pub(crate) group: Arc<CallGroup>,
-    /// Who leaves first decides.
+    /// The first reason is kept.
     left: Mutex<Option<Leaving>>,
-    /// 1 if the VM wants the query's thread, which rests on it as a futex.
+    /// 1 if the VM needs the query's thread. The thread sleeps on it as a futex.
     interrupted: AtomicU32,
     /// The query's thread.
     thread: Mutex<Option<Me>>,
-    /// The number of the statement: the same while it is planned and in the run after that, unless another comes between.
+    /// The number of the statement. The planning and the run after it have the same number, unless
+    /// another statement begins in between.
     statement: AtomicU64,
-    /// Whether the last that began was the planning of a statement, not a run.
+    /// Whether the last step that began was the planning of a statement, and not a run.
     planned: AtomicBool,
 }
 
-/// The number of a statement that is planned, or that runs again.
+/// A number for a statement that is planned, or that runs again.
 fn next_statement() -> u64 {
     static LAST: AtomicU64 = AtomicU64::new(0);
     LAST.fetch_add(1, Relaxed)
@@ -95,8 +98,8 @@ impl Session {
         self.group.cancel();
     }
 
-    /// Notes the jump of a block, or keeps its exception until [`Session::settle`] notes that. Returns the exception's
-    /// ticket, or 0. With the GVL.
+    /// Stores the jump of a block. Keeps an exception of a block until [`Session::settle`] stores
+    /// it. Returns the exception's ticket, or 0. With the GVL.
     pub(crate) fn catch(&self, unwind: Unwind) -> u64 {
         match unwind {
             Unwind::Jump(state) => {
@@ -107,8 +110,9 @@ impl Session {
         }
     }
 
-    /// Notes what the VM wants of the query's thread. It outranks what a block raised, and what came before, but nothing
-    /// outranks a jump, which is the thread's end or leads out of the query. With the GVL.
+    /// Stores an exception or jump of the VM's interrupts for the query's thread. It replaces the
+    /// exception of a block and earlier interrupts. Nothing replaces a jump: a jump ends the
+    /// thread, or leads out of the query. With the GVL.
     pub(crate) fn stop(&self, unwind: Unwind) {
         let how = match unwind {
             Unwind::Jump(state) => Left::Jumped(state),
@@ -125,8 +129,9 @@ impl Session {
         self.leave(how, None);
     }
 
-    /// Notes the exception of a block that fails its call. From then on all calls of the query fail with its error,
-    /// because DuckDB reports that of any worker, such as one that was cancelled for it.
+    /// Stores the exception of a block that fails its call. From then on, all calls of the query
+    /// fail with this error. The reason is that DuckDB reports the error of any of its threads,
+    /// also of one that was cancelled because of this error.
     ///
     /// # Errors
     /// That of the query, if the call failed.
@@ -141,17 +146,18 @@ impl Session {
         })
     }
 
-    /// Whether the query is to end, whatever DuckDB does.
+    /// Whether the query must end, even if DuckDB ignores its errors.
     pub(crate) fn is_stopped(&self) -> bool {
         matches!(*self.lock(), Some(Leaving { how: Left::Stopped(_) | Left::Jumped(_), .. }))
     }
 
-    /// Whether the block that left it jumped, which cannot be repeated without the block.
+    /// Whether the block left the query with a jump. A jump cannot be repeated without calling the
+    /// block.
     pub(crate) fn has_jumped(&self) -> bool {
         matches!(*self.lock(), Some(Leaving { how: Left::Jumped(_), .. }))
     }
 
-    /// Whether the query has failed, so that nothing more of it is to be called.
+    /// Whether the query has failed. Then no more of its functions may be called.
     pub(crate) fn has_left(&self) -> bool {
         self.lock().is_some()
     }
@@ -163,7 +169,7 @@ impl Session {
         self.planned.store(true, Relaxed);
     }
 
-    /// The number of the statement that is planned or runs.
+    /// The number of the statement that is being planned or run.
     pub(crate) fn statement(&self) -> u64 {
         self.statement.load(Relaxed)
     }
@@ -177,9 +183,9 @@ impl Session {
         *lock(&self.thread) = Some(Me::get());
     }
 
-    /// How a block has left the query for good: by a jump, or by what ends a program or a thread, which goes on whatever
-    /// DuckDB makes of the error. It swallows those of constants that it tries to work out while it
-    /// plans. With the GVL.
+    /// Whether a block has left the query with a jump, or with an exception that ends a program or
+    /// a thread. Such a reason counts even if DuckDB ignores the error. While DuckDB plans, it
+    /// ignores errors of constants that it tries to compute. With the GVL.
     pub(crate) fn left_for_good(&self) -> Option<Left> {
         let left = self.lock().as_ref()?.how;
         let for_good = match left {
@@ -189,12 +195,12 @@ impl Session {
         for_good.then_some(left)
     }
 
-    /// How a block has left the query.
+    /// Takes the way in which a block has left the query.
     pub(crate) fn left(&self) -> Option<Left> {
         self.lock().take().map(|left| left.how)
     }
 
-    /// The VM wants the query's thread. Called by another, or by a signal handler.
+    /// The VM needs the query's thread. Another thread or a signal handler calls this.
     pub(crate) fn interrupt(&self) {
         self.interrupted.store(1, SeqCst);
         // SAFETY: waking has no requirement but a living word.
@@ -208,12 +214,12 @@ impl Session {
         }
     }
 
-    /// Whether the VM wants the query's thread, which is this one.
+    /// Whether the VM needs this thread, which is the query's.
     pub(crate) fn take_interrupt(&self) -> bool {
         self.interrupted.swap(0, Relaxed) == 1 || lock(&self.thread).is_some_and(Me::is_wanted)
     }
 
-    /// Waits a moment for the workers.
+    /// Sleeps for a short time while DuckDB's threads work.
     pub(crate) fn rest(&self, time: Duration) {
         let time = libc::timespec { tv_sec: 0, tv_nsec: i64::from(time.subsec_nanos()) };
         // SAFETY: the word and the time live across the call.
@@ -223,7 +229,7 @@ impl Session {
         }
     }
 
-    /// Asked by calls that wait: on the query's own thread, does what the VM wants.
+    /// Called by calls that wait. On the query's own thread, it handles the VM's interrupts.
     pub(crate) fn must_stop(&self) -> bool {
         if self.has_left() {
             return true;
@@ -244,7 +250,7 @@ fn errors() -> Result<RModule, Error> {
         .const_get("Errors")
 }
 
-/// What a failed query raises: what its block was left with, or else DuckDB's own words.
+/// The exception of a failed query: the block's exception, or an error with DuckDB's message.
 pub(crate) fn failure(left: Option<Left>, message: &str) -> Error {
     match left {
         Some(Left::Jumped(state)) => Unwind::Jump(state).into_error(),
@@ -280,7 +286,7 @@ impl Sessions {
         lock(&self.sessions).remove(&connection);
     }
 
-    /// The session of a connection; one of its own for a connection that is not ours.
+    /// The session of a connection. A connection that is not ours gets a new one.
     pub(crate) fn of(&self, connection: u64) -> Arc<Session> {
         lock(&self.sessions).get(&connection).cloned().unwrap_or_else(Session::new)
     }

@@ -1,4 +1,4 @@
-//! Statements: extracted from a text, prepared, and run.
+//! Statements: they are extracted from a text, prepared, and run.
 
 use crate::engine::connection::closing::briefly;
 use crate::engine::connection::link::{Link, REST};
@@ -14,7 +14,7 @@ use magnus::{Error, RArray};
 use std::ffi::CStr;
 use std::sync::{Arc, Mutex};
 
-/// `Crosslane::Native::Statement`: prepared once, run many times.
+/// `Crosslane::Native::Statement`: it is prepared once and run many times.
 #[magnus::wrap(class = "Crosslane::Native::Statement", free_immediately)]
 pub(crate) struct Statement(pub(super) Mutex<Option<Arc<OnLink>>>);
 
@@ -36,7 +36,7 @@ impl Statement {
         lock(&self.0).clone().ok_or_else(|| failure(None, "the database is closed"))
     }
 
-    /// The parameters' names and types; nil for a type that the statement leaves open.
+    /// The names and types of the parameters; nil for a type that the statement does not determine.
     pub(crate) fn parameters(&self) -> Result<Vec<(String, Option<String>)>, Error> {
         let statement = self.prepared()?;
         let described = |parameter: &Parameter| {
@@ -45,8 +45,8 @@ impl Statement {
         Ok(statement.0.parameters.iter().map(described).collect())
     }
 
-    /// The names and types of the columns that its rows will have; nil for types that are open, or that Ruby cannot
-    /// have.
+    /// The names and types of the result's columns; nil for types that are not determined, or that
+    /// Ruby cannot read.
     pub(crate) fn columns(&self) -> Result<Vec<(String, Option<String>)>, Error> {
         let statement = self.prepared()?;
         let raw = statement.0.raw;
@@ -65,7 +65,7 @@ impl Statement {
         Ok((0..count).map(described).collect())
     }
 
-    /// Frees it, as soon as it is not at work.
+    /// Frees the statement after its last use.
     pub(crate) fn free(&self) {
         let statement = lock(&self.0).take();
         briefly(move || drop(statement));
@@ -102,7 +102,7 @@ impl Statements {
         Ok(this)
     }
 
-    /// Plans a statement; functions with constant arguments are called here already.
+    /// Plans a statement. The planning already calls functions that have constant arguments.
     pub(super) fn prepare(&self, link: &Link, index: ffi::idx_t) -> Result<Prepared, Error> {
         let _work = link.work();
         link.session.begin_plan();
@@ -148,7 +148,8 @@ impl Drop for Prepared {
 }
 
 impl Prepared {
-    /// Runs the statement to its end, or, if its rows are streamed, until the first are there.
+    /// Runs the statement to its end. If its rows are streamed, it runs until the first rows are
+    /// ready.
     pub(super) fn run(&self, link: &Arc<Link>, streamed: bool) -> Result<Rows, Error> {
         let mut rows = self.execute(link, streamed)?;
         if streamed {
@@ -163,7 +164,7 @@ impl Prepared {
         let mut pending = Pending(std::ptr::null_mut());
         let begin =
             if streamed { ffi::duckdb_pending_prepared_streaming } else { ffi::duckdb_pending_prepared };
-        // Plans again what depends on parameters.
+        // The parts of the plan that depend on parameters are planned again.
         // SAFETY: the statement lives.
         let plan = || unsafe { begin(self.raw, &raw mut pending.0) };
         let state = link.finish(plan);
@@ -181,10 +182,11 @@ impl Prepared {
             if link.session.is_stopped() {
                 // SAFETY: the connection is open. Its workers stop at their next check.
                 unsafe { ffi::duckdb_interrupt(link.raw) };
-                // They must be gone before the program goes on.
+                // They must stop before the program continues.
                 link.finish(|| while !pending.work(&link.session) {});
                 link.finish(|| drop(pending));
-                // One that came to its end meanwhile has not failed: the connection would keep it until its next query.
+                // If the query was completed meanwhile, it has not failed, and the connection would
+                // keep it until its next query.
                 link.finish(|| link.end_stream());
                 return Err(failure(link.session.left(), "the query was interrupted"));
             }
@@ -210,7 +212,7 @@ impl Prepared {
             let message = unsafe { text(ffi::duckdb_result_error(result.raw_mut())) };
             return Err(link.failure(&message));
         }
-        // Any other exception that the query has swallowed is nobody's.
+        // Any other exception that DuckDB has ignored is dropped.
         if let Some(left) = link.session.left_for_good() {
             if streamed {
                 drop(result);
@@ -223,7 +225,7 @@ impl Prepared {
     }
 }
 
-/// A query that is being run.
+/// A running query.
 struct Pending(ffi::duckdb_pending_result);
 
 // SAFETY: used by one thread at a time.
@@ -237,7 +239,8 @@ impl Drop for Pending {
 }
 
 impl Pending {
-    /// Works on the query until it is done, or is to end, or the VM wants this thread. Whether it is done.
+    /// Works on the query until it is done, or must end, or the VM needs this thread. Returns
+    /// whether it is done.
     fn work(&mut self, session: &Session) -> bool {
         loop {
             // SAFETY: the pending result lives.
@@ -251,7 +254,7 @@ impl Pending {
             if finished {
                 return true;
             }
-            // A query that is to end may go on all the same: TRY makes NULL of what its calls say.
+            // A query that must end may continue: TRY turns the errors of its calls into NULL.
             if session.take_interrupt() || session.is_stopped() {
                 return false;
             }

@@ -1,7 +1,7 @@
-//! Appending rows to a table, or giving them to a query: in columns, a chunk at a time.
+//! Appends rows to a table, or gives them to a query: in columns, one chunk at a time.
 //!
-//! The connection may be used between two rows. While a query is at work on it, and rows come from a block of that
-//! query, full chunks wait.
+//! The connection may be used between two rows. If the rows come from a block of a query that uses
+//! the connection, full chunks wait until the query has ended.
 
 use crate::engine::connection::link::Link;
 use crate::engine::connection::session::failure;
@@ -27,11 +27,11 @@ pub(crate) struct Appender(RefCell<Option<Inner>>);
 struct Inner {
     raw: ffi::duckdb_appender,
     columns: Vec<(DataType, Writer, ColumnBuilder)>,
-    /// Which of the rows in the columns have the default value, and in which column.
+    /// The row and the column of each default value in the columns.
     defaults: Vec<(usize, usize)>,
-    /// In the columns.
+    /// The number of rows in the columns.
     rows: usize,
-    /// In all.
+    /// The number of all rows.
     count: usize,
     /// Full chunks, in order.
     full: Vec<Chunk>,
@@ -54,11 +54,11 @@ impl Drop for Inner {
     }
 }
 
-/// A table's place: its catalog, schema and name.
+/// The place of a table: its catalog, schema and name.
 pub(crate) type Place = (Option<String>, Option<String>, String);
 
 impl Appender {
-    /// For a table, or some of its columns; the others get their default values.
+    /// For a table, or some of its columns. Other columns get their default values.
     pub(crate) fn of_table(link: Arc<Link>, place: Place, columns: &[String]) -> Result<Self, Error> {
         let (catalog, schema, name) = place;
         let [catalog, schema] = [catalog, schema].map(|part| part.map(|part| c_string(&part)).transpose());
@@ -81,7 +81,8 @@ impl Appender {
         inner.appender()
     }
 
-    /// For a query, which finds the rows, with columns of these names and types, as `appended_data`.
+    /// For a query, which reads the rows as `appended_data`. The columns have these names and
+    /// types.
     pub(crate) fn of_query(link: Arc<Link>, sql: &str, columns: &[(String, String)]) -> Result<Self, Error> {
         let sql = c_string(sql)?;
         let names =
@@ -109,7 +110,7 @@ impl Appender {
         Inner::new(link, raw, state)?.appender()
     }
 
-    /// Adds a row, an Array.
+    /// Adds a row, which is an Array.
     pub(crate) fn row(&self, row: RArray) -> Result<(), Error> {
         let mut inner = self.inner()?;
         let Some(inner) = &mut *inner else { return Err(failure(None, "the appender is closed")) };
@@ -148,7 +149,8 @@ impl Appender {
         Ok(())
     }
 
-    /// Adds some rows of an Arrow C stream; false at its end. `names` are those of the columns.
+    /// Adds some rows of an Arrow C stream; returns false at its end. `names` are the columns'
+    /// names.
     pub(crate) fn take(&self, stream: Obj<ArrowStream>, names: Vec<String>) -> Result<bool, Error> {
         let mut source = stream.source()?;
         source.open()?;
@@ -158,7 +160,7 @@ impl Appender {
             let columns = inner.as_ref().ok_or_else(closed)?.columns.iter();
             source.check(&names, columns.map(|(known, ..)| known))?;
         }
-        // What makes the rows may close the database.
+        // The code that makes the rows may close the database.
         if !source.advance()? {
             return Ok(false);
         }
@@ -174,12 +176,12 @@ impl Appender {
         added.map(|()| true)
     }
 
-    /// Whether rows were given to DuckDB, which may have written them.
+    /// Whether DuckDB has got rows. It may have written some of them.
     pub(crate) fn is_begun(&self) -> Result<bool, Error> {
         Ok(self.inner()?.as_ref().is_some_and(|inner| inner.count > 0))
     }
 
-    /// Writes what was added; returns how many rows there were.
+    /// Writes the added rows and returns their number.
     pub(crate) fn close(&self) -> Result<usize, Error> {
         let Some(mut inner) = self.inner()?.take() else { return Ok(0) };
         if inner.link.is_at_work() {
@@ -197,7 +199,7 @@ impl Appender {
         Ok(inner.count)
     }
 
-    /// Gives up what was added and not yet written, unless it is at work.
+    /// Discards the rows that are not written, unless the appender is in use.
     pub(crate) fn free(&self) {
         if let Ok(mut inner) = self.0.try_borrow_mut() {
             inner.take();
@@ -209,7 +211,7 @@ impl Appender {
     }
 }
 
-/// What an appender says of its last error.
+/// The text of an appender's last error.
 fn message(appender: ffi::duckdb_appender) -> String {
     // SAFETY: the appender lives; the error is destroyed, and its text copied before.
     unsafe {
@@ -220,7 +222,7 @@ fn message(appender: ffi::duckdb_appender) -> String {
     }
 }
 
-/// What comes of a call of an appender's, with DuckDB's words.
+/// The outcome of a call of an appender, with DuckDB's error message.
 fn outcome(appender: ffi::duckdb_appender, state: ffi::duckdb_state) -> Result<(), String> {
     if state == OK { Ok(()) } else { Err(message(appender)) }
 }
@@ -230,14 +232,14 @@ fn append(appender: ffi::duckdb_appender, chunk: &Chunk) -> Result<(), String> {
     outcome(appender, unsafe { ffi::duckdb_append_data_chunk(appender, chunk.0) })
 }
 
-/// `Crosslane::DEFAULT`, which stands for a column's default value.
+/// `Crosslane::DEFAULT`, which represents a column's default value.
 fn default_value() -> Result<VALUE, Error> {
     let module: RModule = Ruby::get().expect("with the GVL").class_object().const_get("Crosslane")?;
     Ok(module.const_get::<_, Value>("DEFAULT")?.as_raw())
 }
 
 impl Inner {
-    /// What was made with this state.
+    /// The appender that DuckDB made with this state.
     fn new(link: Arc<Link>, raw: ffi::duckdb_appender, state: ffi::duckdb_state) -> Result<Self, Error> {
         let process = std::process::id();
         let (columns, defaults, full) = (Vec::new(), Vec::new(), Vec::new());
@@ -245,7 +247,7 @@ impl Inner {
         if state == OK { Ok(inner) } else { Err(inner.error()) }
     }
 
-    /// Ready for rows.
+    /// Prepares the columns for rows.
     fn appender(mut self) -> Result<Appender, Error> {
         // SAFETY: the appender lives; the types are destroyed.
         unsafe {
@@ -269,7 +271,7 @@ impl Inner {
         failure(None, &self.message())
     }
 
-    /// Makes a chunk of what is in the columns.
+    /// Makes a chunk from the rows in the columns.
     fn fill(&mut self) -> Result<(), Error> {
         if self.rows == 0 {
             return Ok(());

@@ -9,7 +9,7 @@ use magnus::Error;
 use magnus::typed_data::Obj;
 use std::ffi::{CString, c_char, c_int, c_void};
 
-/// The structure of the C interface.
+/// The structure `ArrowArrayStream` of the C interface.
 #[repr(C)]
 pub(crate) struct Stream {
     pub(crate) get_schema: Option<unsafe extern "C" fn(*mut Stream, *mut ffi::ArrowSchema) -> c_int>,
@@ -19,12 +19,12 @@ pub(crate) struct Stream {
     pub(crate) private: *mut c_void,
 }
 
-/// The rows that a stream still has to give.
+/// The rows that a stream has not returned yet.
 struct Remaining {
     result: ffi::duckdb_result,
     options: ffi::duckdb_arrow_options,
     error: CString,
-    /// Keeps the connection, which the options belong to.
+    /// Keeps the connection open, because the options belong to it.
     _link: Option<std::sync::Arc<crate::engine::connection::link::Link>>,
 }
 
@@ -38,8 +38,9 @@ impl Drop for Remaining {
     }
 }
 
-/// The address of a new stream of the rows that were not read yet. The rows belong to it from then on; who
-/// imports it releases it, as the interface demands, and the structure itself is freed with `free_stream`.
+/// Makes a stream of the unread rows, and returns its address. The stream owns the rows from then
+/// on. The importer releases the stream, as the interface requires. `free_stream` frees the
+/// structure itself.
 pub(crate) fn stream(rows: Obj<Rows>) -> Result<usize, Error> {
     let mut inner = rows.inner()?;
     let Some(link) = inner.link.take() else {
@@ -60,7 +61,7 @@ pub(crate) fn stream(rows: Obj<Rows>) -> Result<usize, Error> {
     Ok(Box::into_raw(Box::new(stream)) as usize)
 }
 
-/// Frees a stream's structure; releases it before, if nobody has.
+/// Frees a stream's structure. If the stream is not released, releases it first.
 pub(crate) fn free_stream(address: usize) {
     // SAFETY: the address is what `stream` returned, freed once.
     unsafe {
@@ -120,7 +121,7 @@ unsafe extern "C" fn get_next(stream: *mut Stream, out: *mut ffi::ArrowArray) ->
         let remaining = remaining(stream);
         let chunk = Chunk(ffi::duckdb_fetch_chunk(remaining.result));
         if chunk.0.is_null() {
-            // A released array says that this was all.
+            // A released array marks the end of the stream.
             out.write(std::mem::zeroed());
             return 0;
         }

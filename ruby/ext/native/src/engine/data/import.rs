@@ -1,9 +1,12 @@
 //! Arrow C streams (the Arrow C stream interface, `ArrowArrayStream`) as rows of an appender.
 //!
-//! A stream may be made in Ruby: each of its callbacks may raise, throw, or be where its thread is ended. So they are
-//! called with the GVL, protected, and nothing is to be dropped between here and them. What is on its way then must not
-//! meet other code of Ruby, such as a `release`: so that is called by an `ensure` in Ruby, where the VM keeps it.
-//! The rows are converted and appended without the GVL.
+//! A stream may be made in Ruby. Each of its callbacks may raise, throw, or be left because its
+//! thread is ended. So they are called with the GVL, protected, and no frame between here and the
+//! callback holds anything that must be dropped.
+//!
+//! While such a jump is under way, no other Ruby code may run, such as a `release`. So an `ensure`
+//! in Ruby calls `release`: there the VM keeps the jump. The rows are converted and appended
+//! without the GVL.
 
 use crate::engine::connection::session::failure;
 use crate::engine::data::export::Stream;
@@ -20,7 +23,7 @@ use std::cell::{RefCell, RefMut};
 use std::ffi::c_int;
 use std::ops::Range;
 
-/// Chunks that are appended at once, before the VM may have the thread.
+/// The most chunks that are appended before the VM may use the thread.
 const CHUNKS: usize = 64;
 
 /// `Crosslane::Native::ArrowStream`.
@@ -31,11 +34,11 @@ pub(crate) struct ArrowStream(RefCell<Source>);
 pub(crate) struct Source {
     stream: Stream,
     schema: Option<Schema>,
-    /// What it has given last.
+    /// The array that the stream has returned last.
     array: ffi::ArrowArray,
-    /// How many rows of that were appended.
+    /// The number of the array's rows that are appended.
     taken: usize,
-    /// How many rows of all were.
+    /// The number of all appended rows.
     rows: usize,
 }
 
@@ -43,7 +46,7 @@ pub(crate) struct Source {
 unsafe impl Send for Source {}
 
 impl ArrowStream {
-    /// Moves a stream here from its address, where a released one stays behind.
+    /// Moves a stream from its address to this object. A released stream stays at the address.
     pub(crate) fn take(address: usize) -> Result<Self, Error> {
         let place = address as *mut Stream;
         // SAFETY: the address is that of a stream, as Ruby vouches, or null. Consumers may move it.
@@ -64,7 +67,7 @@ impl ArrowStream {
         self.0.try_borrow_mut().map_err(|_| failure(None, "the Arrow stream is being read already"))
     }
 
-    /// Releases it, as its last user does.
+    /// Releases the stream. The last user of the stream calls this.
     pub(crate) fn release(&self) -> Result<(), Error> {
         let mut source = self.source()?;
         source.release_array()?;
@@ -72,14 +75,14 @@ impl ArrowStream {
         let stream = &raw mut source.stream;
         // SAFETY: it was not released yet.
         let released = protect(|| unsafe { release(stream) });
-        // Also if it has raised.
+        // The stream counts as released even if the callback has raised.
         source.stream.release = None;
         Ok(released?)
     }
 }
 
 impl Source {
-    /// How many rows were appended.
+    /// The number of appended rows.
     pub(crate) fn rows(&self) -> usize {
         self.rows
     }
@@ -95,7 +98,8 @@ impl Source {
         Ok(())
     }
 
-    /// Gets rows if all were appended; false at the end. With the GVL.
+    /// Gets the next array if all rows of the last one are appended; returns false at the end. With
+    /// the GVL.
     pub(crate) fn advance(&mut self) -> Result<bool, Error> {
         while self.taken as i64 >= self.array.length {
             self.release_array()?;
@@ -105,7 +109,7 @@ impl Source {
             // SAFETY: the stream was not released, and there is room for an array.
             protect(|| unsafe { state = get_next(stream, array) })?;
             if state != 0 {
-                // What a callback that has failed leaves is nothing.
+                // After a failed callback, the array's content is invalid.
                 self.array = ffi::ArrowArray::empty();
                 return Err(self.said(state)?);
             }
@@ -138,7 +142,7 @@ impl Source {
         read.map_err(|why| failure(None, &why))
     }
 
-    /// With the GVL.
+    /// Releases the array. With the GVL.
     fn release_array(&mut self) -> Result<(), Unwind> {
         self.taken = 0;
         let mut array = std::mem::replace(&mut self.array, ffi::ArrowArray::empty());
@@ -150,7 +154,7 @@ impl Source {
         }
     }
 
-    /// What the stream says of a call that has failed.
+    /// The stream's error for a failed call.
     fn said(&mut self, state: c_int) -> Result<Error, Unwind> {
         let (get, stream) = (self.stream.get_last_error, &raw mut self.stream);
         let mut said = std::ptr::null();
@@ -165,7 +169,7 @@ impl Source {
         Ok(failure(None, &format!("the Arrow stream has failed: {message}")))
     }
 
-    /// Whether the stream has columns for those that are due.
+    /// Checks that the stream has a column for each expected one.
     pub(crate) fn check<'a>(
         &self,
         names: &[String],
@@ -193,7 +197,7 @@ impl Source {
         Err(failure(None, &message))
     }
 
-    /// Has the next rows appended, as chunks.
+    /// Appends the next rows, as chunks.
     pub(crate) fn append(&mut self, append: impl Fn(&Chunk) -> Result<(), String>) -> Result<(), String> {
         let Some(schema) = &self.schema else { return Ok(()) };
         // SAFETY: the stream has given both.
@@ -223,14 +227,14 @@ impl Source {
         Ok(())
     }
 
-    /// Where something is wrong: a row of the array, and a column.
+    /// The place of an error: a row of the array, and a column.
     fn place(&self, row: usize, column: usize, what: &str) -> String {
         let name = self.schema.iter().flat_map(Schema::columns).nth(column).map_or("", |(name, _)| name);
         let row = self.rows - self.taken + row + 1;
         format!("row {row}, column {} ({name}): {what}", column + 1)
     }
 
-    /// An error, and what has which types, if these differ.
+    /// An error, with the types of both sides if they differ.
     pub(crate) fn explain<'a>(
         &self,
         why: &str,
@@ -247,13 +251,13 @@ impl Source {
     }
 }
 
-/// Whether there are bytes where a BIT is due: DuckDB exports those in a form of its own, which its cast does not read.
+/// Whether bytes would be cast to a BIT. DuckDB exports a BIT in a form that its cast cannot read.
 fn is_ambiguous(given: &DataType, due: &DataType) -> bool {
     (*given == DataType::Blob && *due == DataType::Bit)
         || given.children().zip(due.children()).any(|(given, due)| is_ambiguous(given, due))
 }
 
-/// A chunk of some rows, or the row and the column that cannot be in it, and why.
+/// A chunk of some rows. The error has the row and the column that do not fit, and the reason.
 fn chunk(schema: &Schema, batch: &Batch<'_>, rows: Range<usize>) -> Result<Chunk, (usize, usize, Refusal)> {
     let engine = |error: crosslane::Error| (rows.start, 0, Refusal::Wrong(error.to_string()));
     let types = schema.columns().map(|(_, data_type)| LogicalType::new(data_type));

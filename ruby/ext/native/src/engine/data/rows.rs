@@ -1,4 +1,4 @@
-//! The rows of a query: made into Ruby objects chunk by chunk, when they are asked for.
+//! The rows of a query. They become Ruby objects chunk by chunk, when they are fetched.
 
 use crate::engine::connection::closing::{Raw, briefly, in_own_process};
 use crate::engine::connection::link::Link;
@@ -26,11 +26,12 @@ pub(crate) struct Rows(RefCell<Inner>);
 pub(crate) struct Inner {
     pub(crate) raw: ffi::duckdb_result,
     pub(crate) names: Vec<String>,
-    /// Of columns that have no counterpart: why. They can still go out as Arrow.
+    /// The type of each column. For a column without a corresponding type, the reason. Such a
+    /// column can still be exported as Arrow.
     pub(crate) types: Vec<Result<DataType, String>>,
     readers: Vec<Reader>,
     pub(crate) link: Option<Arc<Link>>,
-    /// Whether the query goes on and makes the rows.
+    /// Whether the query still runs and makes the rows.
     streams: bool,
     process: u32,
     closed: bool,
@@ -86,7 +87,7 @@ impl Rows {
         self.0.try_borrow_mut().map_err(|_| failure(None, "the rows are being read already"))
     }
 
-    /// Reads what the columns are.
+    /// Reads the types of the columns.
     pub(crate) fn describe(&mut self, link: Arc<Link>) -> Result<(), Error> {
         let inner = self.0.get_mut();
         inner.link = Some(link);
@@ -102,7 +103,7 @@ impl Rows {
         Ok(())
     }
 
-    /// The rows are made by a query that goes on.
+    /// Marks the rows as those of a running query.
     pub(crate) fn stream(&mut self) {
         self.0.get_mut().streams = true;
     }
@@ -111,19 +112,19 @@ impl Rows {
         Ok(self.inner()?.names.clone())
     }
 
-    /// The columns' types as SQL writes them; nil for those that Ruby cannot have.
+    /// The SQL types of the columns; nil for types that Ruby cannot read.
     pub(crate) fn types(&self) -> Result<Vec<Option<String>>, Error> {
         let inner = self.inner()?;
         Ok(inner.types.iter().map(|data_type| data_type.as_ref().ok().map(DataType::to_string)).collect())
     }
 
-    /// How many rows an INSERT, UPDATE or DELETE changed.
+    /// The number of rows that an INSERT, UPDATE or DELETE changed.
     pub(crate) fn changed(&self) -> Result<u64, Error> {
         // SAFETY: the result is complete.
         Ok(unsafe { ffi::duckdb_rows_changed(&raw mut self.inner()?.raw) })
     }
 
-    /// Frees the rows that were not read, unless they are being read.
+    /// Frees the unread rows, unless a thread is reading them.
     pub(crate) fn free(&self) {
         let Ok(mut inner) = self.0.try_borrow_mut() else { return };
         let inner = &mut *inner;
@@ -131,7 +132,7 @@ impl Rows {
         briefly(|| inner.free());
     }
 
-    /// The rows of the next chunk as Arrays; nil at the end.
+    /// The rows of the next chunk as Arrays; nil after the last one.
     pub(crate) fn fetch(&self) -> Result<Option<RArray>, Error> {
         let mut inner = self.inner()?;
         let inner = &mut *inner;
