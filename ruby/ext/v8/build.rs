@@ -1,4 +1,4 @@
-//! Where the library finds V8: beside itself (`v8/`), or where it was built.
+//! Sets the paths where the library looks for V8: next to itself (`v8/`), and where it was built.
 
 fn main() {
     let libraries = std::env::var("DEP_NODE_LIBRARIES").unwrap_or_default();

@@ -1,12 +1,19 @@
-//! The VM's lock: giving it up for a wait, taking it for a call, and where a thread stands.
+//! The VM's lock (GVL): releasing it for a wait, taking it for a call, and whether a thread has it.
 //!
-//! A wait without the lock must end when the VM wants its thread back (a signal, `Timeout`, `Thread#kill`). For what
-//! another thread wants, the VM calls `unblock`, from that thread. A signal's handler runs on the main thread itself
-//! and only interrupts its system call; the VM calls `unblock` for it if there are no other threads, from the handler
-//! (so it must be async-signal-safe). So waits of the main thread also ask [`Me::is_wanted`]. What the VM wants is done
-//! by [`check_interrupts`], where nothing is held that a longjmp would leak.
+//! A wait without the lock must end when the VM needs its thread (for a signal, `Timeout` or
+//! `Thread#kill`):
 //!
-//! Without the lock nothing may look at a Ruby object, not even at a thread: the collector may be moving it.
+//! - If another thread needs it, the VM calls `unblock` from that thread.
+//! - A signal's handler runs on the main thread itself and only interrupts its system call. If
+//!   there are no other threads, the VM calls `unblock` from the handler. So `unblock` must be
+//!   async-signal-safe. Otherwise it is not called for a signal, so waits of the main thread also
+//!   check [`Me::is_wanted`].
+//!
+//! [`check_interrupts`] handles the VM's interrupts. It is called where the frames hold nothing
+//! that a longjmp would leak.
+//!
+//! Without the lock, no code may access a Ruby object, not even a thread: the collector may be
+//! moving it.
 
 use crate::protect::{Unwind, protect};
 use std::convert::Infallible;
@@ -14,22 +21,22 @@ use std::ffi::{c_int, c_void};
 
 unsafe extern "C" {
     fn ruby_thread_has_gvl_p() -> c_int;
-    /// Whether signals wait for their handlers; only looks at a counter.
+    /// Whether signals wait for their handlers. It only reads a counter.
     fn rb_thread_check_trap_pending() -> c_int;
 }
 
-/// Where a thread stands, which decides how it may call Ruby.
+/// The relation of a thread to the VM. It decides how the thread may call Ruby.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Stand {
-    /// A Ruby thread with the lock: it calls.
+    /// A Ruby thread with the lock. It can call Ruby.
     Locked,
-    /// A Ruby thread without the lock: it takes the lock, and calls.
+    /// A Ruby thread without the lock. It takes the lock before it calls Ruby.
     Unlocked,
-    /// Any other thread: it must ask a Ruby thread.
+    /// Any other thread. It must ask a Ruby thread.
     Foreign,
 }
 
-/// Where the current thread stands.
+/// The relation of the current thread to the VM.
 pub fn stand() -> Stand {
     // SAFETY: both functions only look at the thread's own data.
     unsafe {
@@ -56,7 +63,8 @@ impl Me {
         Self { main: unsafe { rb_sys::rb_thread_current() == rb_sys::rb_thread_main() } }
     }
 
-    /// Whether a signal waits for this thread; the VM tells of everything else. Without the GVL too.
+    /// Whether a signal waits for this thread. The VM reports all other interrupts by `unblock`. It
+    /// may be called without the GVL.
     pub fn is_wanted(self) -> bool {
         // SAFETY: looks at a counter of the process.
         self.main && unsafe { rb_thread_check_trap_pending() != 0 }
@@ -73,7 +81,7 @@ impl<W: FnOnce() -> T, T> Work<W, T> {
         Self { work: Some(work), result: None }
     }
 
-    /// What the VM calls.
+    /// The function that the VM calls.
     extern "C" fn run(data: *mut c_void) -> *mut c_void {
         // SAFETY: the pointer is to a `Work` that lives until this returns.
         let data = unsafe { &mut *data.cast::<Self>() };
@@ -92,8 +100,9 @@ impl<W: FnOnce() -> T, T> Work<W, T> {
     }
 }
 
-/// Runs `work` without the lock; `unblock` is called when it should end early, from another thread or a signal
-/// handler. `None` if it was not even begun, because the VM wants the thread at once.
+/// Runs `work` without the lock. The VM calls `unblock` if `work` should end early, from another
+/// thread or a signal handler. Returns `None` if `work` did not run because the VM needed the
+/// thread at once.
 ///
 /// # Panics
 /// If `work` panics.
@@ -116,8 +125,9 @@ pub fn without<T, W: FnOnce() -> T, U: Fn() + Sync>(work: W, unblock: U) -> Opti
     data.finish()
 }
 
-/// Runs `work` without the lock, to its end: what the VM wants of the thread before it is begun is done, and `stop` gets
-/// what that raises. With the lock, `work` could wait for ever, for one who needs the lock.
+/// Runs `work` without the lock, to its end. Interrupts of the VM are handled before `work`, and
+/// `stop` gets their exceptions and jumps. With the lock, `work` could wait forever for a thread
+/// that needs the lock.
 ///
 /// # Panics
 /// If `work` panics.
@@ -132,10 +142,11 @@ pub fn without_fail<T>(work: impl FnOnce() -> T, unblock: impl Fn() + Sync, stop
     }
 }
 
-/// Runs `work` without the lock, unless what the VM wants of the thread before it is begun raises something.
+/// Runs `work` without the lock. If an interrupt of the VM raises before `work`, `work` does not
+/// run.
 ///
 /// # Errors
-/// What was raised; the work was not begun.
+/// The exception or jump of the interrupt; `work` did not run.
 ///
 /// # Panics
 /// If `work` panics.
@@ -157,13 +168,14 @@ fn without_unless<T, E>(
     }
 }
 
-/// Runs `work` with the lock, on a Ruby thread: takes the lock if the thread is without. `None` if it was not
-/// even begun.
+/// Runs `work` with the lock, on a Ruby thread. If the thread does not have the lock, takes it.
+/// Returns `None` if `work` did not run.
 ///
-/// The VM does what it wants of a thread when that gives the lock back, and raises there, over all frames. So it is
-/// asked before, until it wants nothing more, and `stop` gets what it raises: its exceptions, the thread's end.
-/// What another thread or a signal asks for between the last look and the VM's own, some instructions later, is
-/// still raised there.
+/// When a thread releases the lock, the VM handles its interrupts, and raises across all frames. So
+/// this handles the interrupts before the release, until there are none. `stop` gets their
+/// exceptions and jumps, such as the thread's end. One gap remains: an interrupt may come some
+/// instructions later, between the last check and the VM's own. The VM raises it during the
+/// release.
 ///
 /// # Panics
 /// If `work` panics.
@@ -174,7 +186,7 @@ pub fn with<T>(work: impl FnOnce() -> T, stop: impl Fn(Unwind)) -> Option<T> {
     let work = || {
         let result = work();
         loop {
-            // Other threads may take a turn here.
+            // Other threads may run here.
             if let Err(unwind) = check_interrupts() {
                 stop(unwind);
             }
@@ -186,14 +198,16 @@ pub fn with<T>(work: impl FnOnce() -> T, stop: impl Fn(Unwind)) -> Option<T> {
         result
     };
     let mut data = Work::new(work);
-    // SAFETY: the caller stands on a Ruby thread without the lock, and the work lets no longjmp out.
+    // SAFETY: the caller stands on a Ruby thread without the lock, and the work lets no longjmp
+    // out.
     unsafe {
         rb_sys::rb_thread_call_with_gvl(Some(data.runner()), (&raw mut data).cast());
     }
     data.finish()
 }
 
-/// Does what the VM wants of this thread: runs signal handlers, raises what another thread raised in it, ends it.
+/// Handles the VM's interrupts for this thread: it runs signal handlers, raises exceptions from
+/// other threads, and ends the thread if another one has killed it.
 pub fn check_interrupts() -> Result<(), Unwind> {
     // SAFETY: nothing is held across the call.
     protect(|| unsafe { rb_sys::rb_thread_check_ints() })

@@ -1,4 +1,4 @@
-//! Ruby's lock and its longjmps, for native code that waits and calls.
+//! Ruby's lock and its longjmps, for native code that waits or calls Ruby.
 
 mod gvl;
 mod protect;

@@ -1,4 +1,4 @@
-//! Where longjmps end: exceptions and other ways out of Ruby code as values.
+//! Catches longjmps: exceptions and other jumps out of Ruby code become values.
 
 use magnus::error::Tag;
 use magnus::rb_sys::FromRawValue;
@@ -9,18 +9,19 @@ use std::ffi::{CStr, c_int};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::OnceLock;
 
-/// How Ruby code was left, if not by its end.
+/// The way in which Ruby code ended, other than by a return.
 #[derive(Debug)]
 pub enum Unwind {
-    /// By an exception. The caller must keep it on its stack, or give it to Ruby.
+    /// An exception. The caller must keep it on its stack, or pass it to Ruby.
     Raise(VALUE),
-    /// By `throw`, `break` or the thread's end: the number says how, the VM itself knows where to. It is as wide as an
-    /// exception, so that an object or an unwind is returned in registers.
+    /// A jump by `throw`, `break` or the thread's end. The number is the kind of jump; the VM
+    /// itself keeps the target. The number is as wide as an exception, so a result with an object
+    /// or an unwind is returned in registers.
     Jump(i64),
 }
 
 impl Unwind {
-    /// An exception with a message.
+    /// A new exception with a message.
     pub fn new(class: &CStr, message: &str) -> Self {
         let mut exception = Qnil as VALUE;
         let raised = protect(|| {
@@ -34,7 +35,7 @@ impl Unwind {
         raised.map_or_else(|other| other, |()| Unwind::Raise(exception))
     }
 
-    /// Whether the program is to end, or the thread: nothing may hold that up.
+    /// Whether this ends the program or the thread. Such an unwind must not be delayed.
     pub fn is_final(&self) -> bool {
         match self {
             // SAFETY: the exception is alive, and asking for its class raises nothing.
@@ -47,10 +48,11 @@ impl Unwind {
         }
     }
 
-    /// Goes on with what was caught.
+    /// Raises or jumps again.
     ///
     /// # Safety
-    /// With the GVL. The callers' frames, up to Ruby's own or those of a [`protect`], hold nothing that is to be dropped.
+    /// With the GVL. The callers' frames, up to Ruby's own or those of a [`protect`], hold nothing
+    /// that must be dropped.
     pub unsafe fn resume(self) -> ! {
         match self {
             // SAFETY: as the caller says.
@@ -64,7 +66,7 @@ impl Unwind {
         }
     }
 
-    /// What was caught, for who goes on with it elsewhere.
+    /// The unwind as an error of magnus, which raises or jumps again elsewhere.
     pub fn into_error(self) -> magnus::Error {
         match self {
             Unwind::Raise(exception) => {
@@ -76,8 +78,8 @@ impl Unwind {
                 }
             }
             Unwind::Jump(state) => {
-                // SAFETY: the VM still holds what this state belongs to; magnus catches it, and lets it go on
-                // where its caller's frames are gone.
+                // SAFETY: the VM still holds what this state belongs to; magnus catches it, and
+                // lets it go on where its caller's frames are gone.
                 let jumped = magnus::rb_sys::protect(|| unsafe {
                     rb_sys::rb_jump_tag(state as c_int);
                     #[allow(unreachable_code, reason = "bindgen does not know that this never returns")]
@@ -133,10 +135,10 @@ impl From<magnus::Error> for Unwind {
     }
 }
 
-/// A Proc that raises and rescues.
+/// A Proc that raises an exception and rescues it.
 static RESCUE: OnceLock<VALUE> = OnceLock::new();
 
-/// Called once, when a library is loaded. With the GVL.
+/// Must be called once, when a library is loaded. With the GVL.
 ///
 /// # Errors
 /// If there is no memory.
@@ -153,8 +155,8 @@ pub fn prepare() -> Result<(), Unwind> {
     Ok(())
 }
 
-/// Tells the VM that a NoMemoryError or a SystemStackError was caught. It notes where one is raised, and does nothing that
-/// others want of the thread until Ruby code has caught an exception.
+/// Reports to the VM that a NoMemoryError or a SystemStackError was caught. After it raises one of
+/// them, the VM handles no interrupts of the thread until Ruby code has rescued an exception.
 fn caught_lack() {
     if let Some(rescue) = RESCUE.get() {
         let mut state = 0;
@@ -171,11 +173,11 @@ unsafe extern "C" fn rescued(rescue: VALUE) -> VALUE {
     unsafe { rb_sys::rb_proc_call(rescue, rb_sys::rb_ary_new()) }
 }
 
-/// What Ruby makes, for which it may find no memory. What `make` owns is lost then: `make` must hold nothing else that is to be
-/// dropped while it calls into Ruby.
+/// Runs `make`, which makes Ruby objects and may find no memory for them. A jump leaks the data
+/// that `make` owns. So `make` must hold nothing that must be dropped while it calls into Ruby.
 ///
 /// # Errors
-/// What Ruby raised.
+/// The exception or jump of Ruby.
 pub fn made<T>(make: impl FnOnce() -> T) -> Result<T, Unwind> {
     let mut make = Some(make);
     let mut result = None;
@@ -183,7 +185,7 @@ pub fn made<T>(make: impl FnOnce() -> T) -> Result<T, Unwind> {
     Ok(result.expect("it was not left"))
 }
 
-/// The name of an object's class. Ruby makes one for a class without a name.
+/// The name of an object's class. For a class without a name, Ruby makes one.
 ///
 /// # Errors
 /// If there is no memory for it.
@@ -192,7 +194,7 @@ pub fn class_name(object: Value) -> Result<String, Unwind> {
     made(|| unsafe { object.classname() }.into_owned())
 }
 
-/// Runs Ruby code. `body` must hold nothing that is to be dropped while it calls into Ruby.
+/// Runs Ruby code. `body` must hold nothing that must be dropped while it calls into Ruby.
 ///
 /// # Panics
 /// If `body` does, after the VM's own frames are gone.

@@ -1,4 +1,4 @@
-//! Longjmps and the lock in a VM of the test's own.
+//! Longjmps and the lock, in the test's own VM.
 
 use crate::{Stand, Unwind, class_name, made, protect, stand, with, without, without_fail, without_or_raise};
 use magnus::{Error, Ruby, Value, function};
@@ -27,7 +27,7 @@ fn an_exception_is_a_value() {
     assert!(matches!(unwind, Unwind::Raise(_)) && !unwind.is_final());
     let error = unwind.into_error();
     assert!(error.to_string().contains("why"), "{error}");
-    // Nothing of it is left.
+    // No exception remains in the VM.
     assert_eq!(run("$!.nil? ? 1 : 0").expect("an Integer"), 1 << 1 | 1);
     assert!(run("exit 3").expect_err("an exception").is_final());
     assert!(run("raise Interrupt").expect_err("an exception").is_final());
@@ -112,16 +112,16 @@ fn what_is_wanted_when_the_work_is_done_is_told() {
 }
 
 fn what_is_wanted_before_the_work_is_done_first() {
-    // Two more signals wait, one after the other, when the first handler raises.
+    // When the first handler raises, two more signals wait, one after the other.
     run("$signals = 0; trap('USR1') { Process.kill('USR1', $$) if ($signals += 1) % 3 > 0; raise IOError }")
         .expect("a handler");
     // SAFETY: the signal has the VM's handler, which only notes it.
     let signal = || unsafe { raise(SIGUSR1) };
-    // No Ruby code runs in here, because that would do what is wanted.
+    // No Ruby code runs in `work`, because Ruby code would handle the interrupts.
     let told = Cell::new(0);
     signal();
     let stood = without_fail(stand, || {}, |unwind| told.set(told.get() + u32::from(is_raise(&unwind))));
-    // With the lock, the work would keep it from those whom it waits for.
+    // With the lock, `work` would block the threads that it waits for.
     assert_eq!((stood, told.get()), (Stand::Unlocked, 3));
     signal();
     for _ in 0..3 {
@@ -137,7 +137,7 @@ fn is_raise(unwind: &Unwind) -> bool {
     matches!(unwind, Unwind::Raise(_))
 }
 
-/// The VM belongs to the thread that began it, so this is one test.
+/// One thread must start and use the VM, so all tests are in this one.
 #[test]
 fn ruby() {
     // SAFETY: the VM is begun once, and lives as long as this frame.

@@ -1,4 +1,5 @@
-//! Values on their way through a column, the entries of aggregates, and waits: what Ruby gives and gets, without a database.
+//! Tests the native part without a database: values that go through a column, the entries of tables
+//! and aggregates, and waits.
 
 use crate::values::{Fault, Vm, columns};
 use crate::worker::serve::{Reuse, answer_by};
@@ -20,7 +21,7 @@ fn evaluate(text: &str) -> Value {
     eval(&format!("# encoding: utf-8\n{text}")).expect("an expression")
 }
 
-/// For each type, values that survive.
+/// For each type, values that are unchanged after the way into a column and back.
 const SURVIVE: [(&str, &[&str]); 18] = [
     ("BOOLEAN", &["true", "false"]),
     ("TINYINT", &["-128", "127"]),
@@ -50,7 +51,8 @@ fn every_value_survives_its_column() {
         for text in values.iter().chain(&["nil"]) {
             let value = evaluate(text);
             let mut column = ColumnBuilder::new(&data_type);
-            // SAFETY: with the GVL; an exception would end the test. The column is of this type and has the row.
+            // SAFETY: with the GVL; an exception would end the test. The column is of this type and
+            // has the row.
             let read = unsafe {
                 let vm = Vm::new();
                 writer.write(&vm, &value.as_raw(), &mut column).expect("a value of the type");
@@ -61,7 +63,7 @@ fn every_value_survives_its_column() {
     }
 }
 
-/// For each type, objects that are no value of it, and the exception's class.
+/// For each type, objects that are refused, and the exception's class.
 const REFUSED: [(&str, &str, Class); 14] = [
     ("BOOLEAN", "1", Class::Type),
     ("TINYINT", "128", Class::Range),
@@ -92,7 +94,7 @@ fn what_is_no_value_is_told_and_leaves_no_trace() {
         let (told, message) = *fault;
         assert_eq!(told, class, "{data_type}, {refused}: {message}");
         column.truncate(1);
-        // What failed half-way is gone from the children too.
+        // If an object fails partway, its parts are removed from the child columns too.
         column.null();
         let column = column.column(&data_type);
         assert!(column.rows == 2 && !column.is_valid(0) && !column.is_valid(1));
@@ -111,7 +113,7 @@ fn numbers(values: &[Option<i64>]) -> ColumnBuilder {
     column
 }
 
-/// Tables as files declare them.
+/// Tables, as files declare them.
 const TABLES: &str = "
   class Tables
     def self.declared = @declared ||= []
@@ -141,10 +143,10 @@ const TABLES: &str = "
   end
   Tables.declared";
 
-/// A batch, on the boundaries of words.
+/// A header, and a batch that is aligned to 64-bit words.
 type Message = (Header, Vec<u64>);
 
-/// An engine of tables.
+/// The engine's side of a scan of tables.
 struct Tables {
     vm: Vm,
     declared: Value,
@@ -153,8 +155,8 @@ struct Tables {
 }
 
 impl Tables {
-    /// Scans a function, or asks for its partitions, with one argument: the batches until the last, the mishaps, and the text of
-    /// a failure. No more than `most` batches are wanted.
+    /// Scans a function, or asks for its partitions, with one argument. Returns all batches, and
+    /// the header and text of a failure. It requests at most `most` batches.
     fn scan(
         &mut self,
         number: u32,
@@ -216,7 +218,7 @@ impl Tables {
     }
 }
 
-/// The rows of batches, each as its values.
+/// The rows of batches, each as a text of its values.
 fn shown(batches: &[Message], returns: &str) -> Vec<String> {
     let returns: DataType = returns.parse().expect("a type");
     let mut rows = Vec::new();
@@ -235,7 +237,7 @@ fn tables_are_scanned() {
     let mut tables = Tables { vm, declared: evaluate(TABLES), engine, guest };
     let scan = (Entry::Scan, None);
     let sizes = |batches: &[Message]| batches.iter().map(|(header, _)| header.rows).collect::<Vec<_>>();
-    // Bare values, a parameter that is left out, and batches that grow.
+    // Values without an Array, a parameter that is left out, and batches of growing size.
     let (batches, failure) = tables.scan(0, scan, None, &[Some(5000), None], 100);
     let made = sizes(&batches);
     assert!(
@@ -244,16 +246,16 @@ fn tables_are_scanned() {
     );
     let (batches, _) = tables.scan(0, scan, None, &[Some(5), Some(2)], 100);
     assert_eq!(shown(&batches, "STRUCT(i BIGINT)"), ["{i = 0}", "{i = 2}", "{i = 4}"]);
-    // No column is wanted, or the second one alone.
+    // The query needs no column, or only the second one.
     let (batches, _) = tables.scan(0, scan, Some(&[]), &[Some(3), None], 100);
     assert_eq!(sizes(&batches), [3]);
     let (batches, failure) = tables.scan(1, scan, Some(&[1]), &[Some(1)], 100);
     assert_eq!(failure, None);
     let names = shown(&batches, "STRUCT(s VARCHAR)").join(" ");
     assert_eq!(names, "{s = 'a'} {s = 'b'} {s = 'c'} {s = 'd'} NULL NULL NULL");
-    // The exception and what is no VARCHAR, but not the row that is nil.
+    // The exception and the invalid VARCHAR count as errors; the row that is nil does not.
     assert_eq!(batches.iter().map(|(header, _)| header.errors).sum::<u32>(), 2);
-    // Batches are cut to what the engine takes.
+    // Large batches are cut to the size that the engine accepts.
     let (batches, _) = tables.scan(2, scan, None, &[Some(5000)], 100);
     let made = sizes(&batches);
     assert!(made[..2] == [2048, 2048] && made.iter().sum::<u32>() == 5002, "{made:?}");
@@ -261,25 +263,25 @@ fn tables_are_scanned() {
     assert_eq!((&rows[4999][..], &rows[5001][..]), ("{i = 4999, s = '4999'}", "{i = -2, s = 'y'}"));
     let (batches, _) = tables.scan(2, scan, Some(&[]), &[Some(3)], 100);
     assert_eq!(sizes(&batches).iter().sum::<u32>(), 5);
-    // Partitions go out and come back.
+    // Partitions are sent to the engine and come back.
     let (batches, failure) = tables.scan(3, (Entry::Partitions, None), None, &[Some(3)], 100);
     assert_eq!((sizes(&batches), failure), (vec![3], None));
     let column = batch::column(bytemuck::cast_slice(&batches[0].1), &DataType::Blob).expect("a column");
     let (batches, _) = tables.scan(3, (Entry::Scan, Some(column.bytes(1))), None, &[Some(10)], 100);
     assert_eq!(shown(&batches, "STRUCT(i BIGINT)"), ["{i = 20}"]);
-    // Who wants no more is told no more, and the lane goes on.
+    // If the engine wants no more rows, it gets no more, and the lane stays usable.
     let (batches, failure) = tables.scan(4, scan, None, &[], 2);
     assert!(batches.len() < 6 && failure.is_none(), "{}", batches.len());
     let (batches, _) = tables.scan(5, scan, Some(&[0, 2]), &[], 100);
     assert_eq!(shown(&batches, "STRUCT(a BIGINT, c BIGINT)"), ["{a = 97, c = 99}"]);
-    // A row that is none, and one that is an exception, with their numbers.
+    // An invalid row and an exception are reported with their row numbers.
     let (batches, failure) = tables.scan(6, scan, None, &[], 100);
     let (header, text) = failure.expect("a failure");
     assert_eq!(shown(&batches, "STRUCT(i BIGINT)"), ["{i = 1}"]);
     assert!(header.row == 1 && text.contains("where BIGINT is due"), "{text}");
     let (_, failure) = tables.scan(7, scan, None, &[], 100);
     assert!(matches!(failure, Some((header, text)) if header.row == 1 && text.contains("no second")));
-    // It has no other entries.
+    // A table has no other entries.
     for entry in [Entry::Call, Entry::Update, Entry::SetUp] {
         let sent = tables.engine.submit(Address::whole(0, entry), 1, &());
         assert!(matches!(sent, Ok(Some(_))));
@@ -292,7 +294,7 @@ fn tables_are_scanned() {
     }
 }
 
-/// Aggregates as files declare them: of a class, of a block, and vectorized.
+/// Aggregates, as files declare them: with a class, with a block, and vectorized.
 const AGGREGATES: &str = "
   class Sum
     attr_reader :all
@@ -320,7 +322,7 @@ const AGGREGATES: &str = "
    Crosslane::Aggregate.new('closed(x BIGINT) -> BIGINT', Closed),
    Crosslane::Aggregate.new('strict(x BIGINT) -> BIGINT', Strict)]";
 
-/// What aggregates of files answer: the results, or a failure's text, and the header.
+/// The uses of aggregates: each returns the results or a failure's text, and the header.
 struct Uses {
     vm: Vm,
     declared: Value,
@@ -380,17 +382,17 @@ fn aggregates_of_files_keep_states() {
     let (declared, outs) = (evaluate(AGGREGATES), Reuse::default());
     let mut uses = Uses { vm, declared, engine, guest, outs };
     let some = |values: &[i64]| values.iter().map(|value| Some(*value)).collect::<Vec<_>>();
-    // NULL is left out, and so is the row that fails.
+    // A NULL and the failing row are left out.
     let header = uses.update(20, &some(&[0, 1, 0, 2]), &[Some(10), None, Some(5), Some(13)]);
     assert_eq!((header.kind, header.rows, header.errors), (BATCH, 0, 1));
     assert_eq!(uses.finish(20, &[0, 1, 2, 0]), some(&[15, 0, 0, 15]));
-    // A kept state is copied, and one that is not is gone.
+    // A state that is kept is copied. A state that is not kept is removed.
     uses.combine(20, 5, 0, true);
     uses.update(20, &some(&[0]), &some(&[100]));
     assert_eq!(uses.finish(20, &[5, 0]), some(&[15, 115]));
     uses.combine(20, 5, 0, false);
     assert_eq!(uses.finish(20, &[5, 0]), some(&[130, 0]));
-    // States go as bytes; one that has nothing does not.
+    // States are sent as bytes. An empty state is not sent.
     let (_, words) = uses.of(20, Entry::Save, &[&numbers(&some(&[5, 0]))], 2);
     let column = batch::column(bytemuck::cast_slice(&words), &DataType::Blob).expect("a column");
     assert!(column.is_valid(0) && !column.is_valid(1));
@@ -400,11 +402,11 @@ fn aggregates_of_files_keep_states() {
     assert_eq!(uses.finish(20, &[7, 5]), some(&[130, 260]));
     uses.of(20, Entry::Forget, &[&numbers(&some(&[5]))], 1);
     assert_eq!(uses.finish(20, &[7, 5]), some(&[130, 0]));
-    // A block's state may be nil, which is a state.
+    // The state of a block may be nil. This counts as a state.
     uses.update(21, &some(&[0, 0, 1]), &some(&[2, 3, 1]));
     uses.combine(21, 2, 1, false);
     assert_eq!(uses.finish(21, &[0, 1, 2]), [Some(5), None, None]);
-    // All rows of a group come at once, and those that are forgotten not at all.
+    // All rows of a group come at once. Rows of dropped states do not come.
     uses.update(22, &some(&[0, 1, 0]), &some(&[1, 2, 3]));
     uses.update(22, &some(&[1, 0, 3]), &[Some(4), None, Some(5)]);
     uses.of(22, Entry::Forget, &[&numbers(&some(&[3]))], 1);
@@ -412,7 +414,7 @@ fn aggregates_of_files_keep_states() {
     uses.update(22, &some(&[0]), &some(&[10]));
     uses.combine(22, 1, 0, false);
     assert_eq!(uses.finish(22, &[1]), some(&[6 + 8 + 11]));
-    // What Marshal cannot have can be merged, but not kept meanwhile.
+    // A state that Marshal cannot dump can be merged, but not kept.
     uses.update(23, &some(&[0]), &some(&[1]));
     assert_eq!(uses.combine(23, 1, 0, false).0.kind, BATCH);
     let (header, words) = uses.combine(23, 2, 1, true);
@@ -421,7 +423,7 @@ fn aggregates_of_files_keep_states() {
         header.kind == FAILURE && text.contains("a state of closed has to be copied, by Marshal"),
         "{text}"
     );
-    // The row that fails is told; those before it have changed their states.
+    // The failing row is reported. The rows before it have changed their states.
     let header = uses.update(24, &some(&[0, 1, 0]), &[None, Some(1), Some(13)]);
     assert_eq!((header.kind, header.row, header.retries), (FAILURE, 2, 0));
     uses.update(24, &some(&[0, 0, 0]), &some(&[1, 2, 3]));
@@ -436,7 +438,7 @@ fn aggregates_of_files_keep_states() {
     }
 }
 
-/// A lane whose engine takes no replies holds up itself alone, whatever it answers.
+/// A lane whose engine takes no replies does not stop other threads, whatever it answers.
 fn other_threads_run_while_a_lane_waits_for_room() {
     // SAFETY: with the GVL.
     let vm = unsafe { Vm::calling(false) };
@@ -447,11 +449,11 @@ fn other_threads_run_while_a_lane_waits_for_room() {
     let wrong = || Unwind::new(c"ArgumentError", "wrong");
     while_full(&|guest, call| succeed(&vm, guest, call, &out, Mishaps::default()));
     while_full(&|guest, call| fail(&vm, guest, call, wrong().into()));
-    // It refuses calls.
+    // It refuses calls in this state, too.
     while_full(&|guest, call| answer_by(&vm, &aggregate, guest, call, &mut Reuse::default()));
 }
 
-/// Answers a call in a lane that is full, until another thread of Ruby has run.
+/// Answers a call in a full lane, until another Ruby thread has run.
 fn while_full(answer: &dyn Fn(&mut GuestLane, Call) -> Result<(), Unwind>) {
     let (mut engine, mut guest) = both_ends(4096);
     fill(&mut engine, &mut guest);
@@ -460,7 +462,7 @@ fn while_full(answer: &dyn Fn(&mut GuestLane, Call) -> Result<(), Unwind>) {
     let (mut told, tell) = std::io::pipe().expect("a pipe");
     let _: Value = eval(&format!("$told = Thread.new {{ IO.for_fd({}).syswrite('.') }}", tell.into_raw_fd()))
         .expect("a thread");
-    // It takes the replies when the thread has run.
+    // The engine takes the replies after the thread has run.
     let engine = std::thread::spawn(move || {
         told.read_exact(&mut [0]).expect("a thread that runs");
         while engine.in_flight() > 0 {
@@ -471,7 +473,7 @@ fn while_full(answer: &dyn Fn(&mut GuestLane, Call) -> Result<(), Unwind>) {
     engine.join().expect("an engine");
 }
 
-/// The VM belongs to the thread that began it, so this is one test.
+/// One thread must start and use the VM, so all tests are in this one.
 #[test]
 fn values() {
     // SAFETY: the VM is begun once, and lives as long as this frame.

@@ -1,6 +1,7 @@
-//! Ruby objects in the encoding that travels to V8 and back (`crates/crosslane-js/shim/shim.h`).
+//! Ruby objects in the encoding for values between Ruby and V8 (`crates/crosslane-js/shim/shim.h`).
 //!
-//! A value may be as large as a program makes it: what there is no memory for is an exception.
+//! A program may make values of any size. If there is no memory for a value, this raises an
+//! exception.
 
 use crate::class_of_v8;
 use crosslane_gvl::{class_name, made, protect};
@@ -23,9 +24,9 @@ const OBJECT: u8 = 7;
 const DATE: u8 = 8;
 const BIGINT: u8 = 9;
 const BYTES: u8 = 10;
-/// A promise that nothing has settled.
+/// A pending promise.
 pub(crate) const PENDING: u8 = 11;
-/// As on the other side.
+/// The largest depth of nested values; the other side has the same limit.
 const DEEPEST: u32 = 100;
 
 fn ruby() -> Ruby {
@@ -36,12 +37,12 @@ fn refused(message: String) -> Error {
     Error::new(ruby().exception_type_error(), message)
 }
 
-/// What there is no memory for.
+/// The exception for a value without memory.
 pub(crate) fn no_memory() -> Error {
     crate::error("MemoryError", &Reason::NoMemory.to_string())
 }
 
-/// An Array, as `invoke` takes it: the number of elements, and these.
+/// Encodes an Array as `invoke` expects it: the number of elements, and the elements.
 pub(crate) fn encode_all(values: RArray) -> Result<Vec<u8>, Error> {
     let mut out = Vec::new();
     put_count(values.len(), &mut out)?;
@@ -57,7 +58,7 @@ fn put(bytes: &[u8], out: &mut Vec<u8>) -> Result<(), Error> {
     Ok(())
 }
 
-/// How many elements or bytes follow.
+/// Writes the number of the following elements or bytes.
 fn put_count(count: usize, out: &mut Vec<u8>) -> Result<(), Error> {
     let Ok(count) = u32::try_from(count) else {
         return Err(refused(format!(
@@ -72,7 +73,7 @@ fn put_bytes(bytes: &[u8], out: &mut Vec<u8>) -> Result<(), Error> {
     put(bytes, out)
 }
 
-/// A text in UTF-8. What is none is converted, or raises.
+/// A text in UTF-8. Other encodings are converted, or raise.
 fn utf8(string: RString) -> Result<RString, Error> {
     if string.is_utf8_compatible_encoding() { Ok(string) } else { string.conv_enc(ruby().utf8_encoding()) }
 }
@@ -102,17 +103,17 @@ pub(crate) fn text(string: RString) -> Result<String, Error> {
     Ok(copy)
 }
 
-/// A value that V8's side encoded.
+/// Decodes a value from V8.
 pub(crate) fn decode(encoded: &[u8]) -> Result<Value, Error> {
     made(|| Decoder(encoded).value())?
 }
 
-/// An argument list that V8's side encoded.
+/// Decodes an argument list from V8.
 pub(crate) fn decode_all(encoded: &[u8]) -> Result<RArray, Error> {
     made(|| Decoder(encoded).all())?
 }
 
-/// One object.
+/// Encodes an object.
 pub(crate) fn encode(value: Value, depth: u32, out: &mut Vec<u8>) -> Result<(), Error> {
     if depth > DEEPEST {
         return Err(refused(
@@ -153,7 +154,7 @@ pub(crate) fn encode(value: Value, depth: u32, out: &mut Vec<u8>) -> Result<(), 
 
 fn encode_hash(hash: RHash, depth: u32, out: &mut Vec<u8>) -> Result<(), Error> {
     put(&[OBJECT], out)?;
-    // The keys that there are now, whatever their `to_s` does to the Hash.
+    // Copies the keys, because their `to_s` may change the Hash.
     let keys: RArray = hash.funcall("keys", ())?;
     put_count(keys.len(), out)?;
     for index in 0..keys.len() {
@@ -177,13 +178,13 @@ fn encode_string(string: RString, out: &mut Vec<u8>) -> Result<(), Error> {
 }
 
 fn encode_integer(integer: Integer, out: &mut Vec<u8>) -> Result<(), Error> {
-    // (Magnus takes the low half of some integers of 63 bits for what `to_i32` asks for.)
+    // (Magnus's `to_i32` accepts some integers of 63 bits and returns their low half.)
     if let Ok(exact) = integer.to_i64() {
         if let Ok(small) = i32::try_from(exact) {
             put(&[INT], out)?;
             return put(&small.to_le_bytes(), out);
         }
-        // Up to 2^53 a number is exact; beyond that only a BigInt is.
+        // Integers up to 2^53 are exact as a number. Larger ones are exact only as a BigInt.
         if exact.unsigned_abs() <= 1 << 53 {
             put(&[NUMBER], out)?;
             return put(&(exact as f64).to_le_bytes(), out);
@@ -191,7 +192,8 @@ fn encode_integer(integer: Integer, out: &mut Vec<u8>) -> Result<(), Error> {
     }
     let raw = integer.as_raw();
     let mut words: Vec<u64> = Vec::new();
-    // SAFETY: protected; the words are as many as are passed, and nothing in the closure is to be dropped.
+    // SAFETY: protected; the words are as many as are passed, and nothing in the closure is to be
+    // dropped.
     let sign = unsafe {
         let count = rb_sys::rb_absint_numwords(raw, 64, std::ptr::null_mut()) as usize;
         words.try_reserve_exact(count).map_err(|_| no_memory())?;
@@ -213,7 +215,7 @@ fn encode_other(value: Value, depth: u32, out: &mut Vec<u8>) -> Result<(), Error
         class.is_some_and(|class| value.is_kind_of(class))
     };
     if is("Time") || is("DateTime") {
-        // Time#to_time comes with the library "date" only.
+        // Time#to_time exists only with the library "date".
         let time: Value = if is("Time") { value } else { value.funcall("to_time", ())? };
         let seconds: f64 = time.funcall("to_f", ())?;
         put(&[DATE], out)?;
@@ -244,7 +246,8 @@ fn encode_other(value: Value, depth: u32, out: &mut Vec<u8>) -> Result<(), Error
     Err(refused(format!("a {class} cannot be passed to JavaScript; pass its to_h, to_a or to_s")))
 }
 
-/// Reads encoded values. V8's side wrote them. Ruby's own exceptions may leave it (see [`made`]).
+/// Reads the values that V8's side has encoded. Ruby's own exceptions may jump out of it (see
+/// [`made`]).
 pub(crate) struct Decoder<'a>(pub(crate) &'a [u8]);
 
 impl Decoder<'_> {
@@ -271,7 +274,7 @@ impl Decoder<'_> {
         Ok(ruby().enc_str_new(self.bytes()?, ruby().utf8_encoding()))
     }
 
-    /// An integer from its sign and words.
+    /// Makes an Integer from its sign and words.
     fn integer(&mut self) -> Result<Integer, Error> {
         let [negative] = self.take()?;
         let count = self.count()?;
@@ -290,13 +293,14 @@ impl Decoder<'_> {
         }
         let start = words.as_ptr().cast();
         let mut raw = ruby().qnil().as_raw();
-        // SAFETY: protected; the words are as many as are passed, and nothing in the closure is to be dropped.
+        // SAFETY: protected; the words are as many as are passed, and nothing in the closure is to
+        // be dropped.
         protect(|| raw = unsafe { rb_sys::rb_integer_unpack(start, count as _, 8, 0, flags) })?;
         // SAFETY: the Integer lies on this stack.
         Integer::try_convert(unsafe { Value::from_raw(raw) })
     }
 
-    /// The elements of an argument list.
+    /// Reads the elements of an argument list.
     pub(crate) fn all(&mut self) -> Result<RArray, Error> {
         let count = self.count()?;
         let array = ruby().ary_new_capa(count);
@@ -315,7 +319,8 @@ impl Decoder<'_> {
             INT => ruby.integer_from_i64(i32::from_le_bytes(self.take()?).into()).as_value(),
             NUMBER => {
                 let number = f64::from_le_bytes(self.take()?);
-                // What is whole is an Integer, as in JSON; -0 and what a double cannot tell apart are not.
+                // A whole number is an Integer, as in JSON. -0 and numbers beyond a double's exact
+                // range are Floats.
                 if number.fract() == 0.0
                     && number.abs() <= 9_007_199_254_740_992.0
                     && number.to_bits() != 1 << 63
@@ -344,7 +349,8 @@ impl Decoder<'_> {
                 let (seconds, rest) = ((millis / 1000.0).floor(), millis.rem_euclid(1000.0));
                 let at = rb_sys::timespec { tv_sec: seconds as i64, tv_nsec: rest as i64 * 1_000_000 };
                 let mut time = ruby.qnil().as_raw();
-                // SAFETY: protected, and nothing in the closure is to be dropped. The offset says UTC.
+                // SAFETY: protected, and nothing in the closure is to be dropped. The offset says
+                // UTC.
                 protect(|| unsafe { time = rb_sys::rb_time_timespec_new(&at, c_int::MAX - 1) })?;
                 // SAFETY: the Time lies on this stack.
                 unsafe { Value::from_raw(time) }

@@ -1,12 +1,14 @@
-//! Contexts and snapshots, as Ruby sees them.
+//! Contexts and snapshots, for Ruby.
 //!
-//! All that V8 does happens without the GVL, on the thread that asked for it; arguments were encoded before, and
-//! results are made into objects afterwards. A block that JavaScript calls takes the GVL for as long as it runs. What
-//! ends it for good (an interrupt, `exit`, `Thread#kill`, `Timeout`) ends the JavaScript around it; other exceptions
-//! are JavaScript's to catch, and arrive as themselves if it does not.
+//! V8 always works without the GVL, on the calling thread. Arguments are encoded before, and
+//! results become Ruby objects afterwards. A block that JavaScript calls takes the GVL while it
+//! runs. An interrupt, `exit`, `Thread#kill` or `Timeout` in a block also ends the JavaScript
+//! around it. JavaScript can catch any other exception. If it does not, the exception is raised
+//! unchanged.
 //!
-//! A Ruby object of these lives while its method runs, since the VM finds `self` on the stack; a context that the
-//! collector frees is disposed of on a thread of its own, because that takes time.
+//! A Ruby object of these classes stays alive while its method runs, because the VM finds `self` on
+//! the stack. A context that the collector frees is disposed of on a separate thread, because that
+//! takes time.
 
 use crate::codec::{self, PENDING, decode, decode_all, encode, encode_all};
 use crate::stack;
@@ -43,7 +45,7 @@ fn refusal(refused: &Refused) -> Error {
     }
 }
 
-/// What JavaScript threw, with its own stack before Ruby's.
+/// The exception for a value that JavaScript threw, with JavaScript's stack before Ruby's.
 fn thrown_error(thrown: &Thrown, timeout: f64, memory: usize) -> Error {
     match thrown {
         Thrown::Exception(failure) => {
@@ -70,7 +72,8 @@ fn thrown_error(thrown: &Thrown, timeout: f64, memory: usize) -> Error {
     }
 }
 
-/// What [`Context::stop`] has made of a call, with JavaScript's stack if it is known.
+/// The exception of a call that [`Context::stop`] has ended, with JavaScript's stack if it is
+/// known.
 fn stopped_error(thrown: Option<Thrown>) -> Error {
     let stack = match thrown {
         Some(Thrown::Ended(_, stack)) => stack,
@@ -79,7 +82,7 @@ fn stopped_error(thrown: Option<Thrown>) -> Error {
     error("StoppedError", format!("the script was stopped\n{stack}").trim_end())
 }
 
-/// Why a promise has no value.
+/// The reason why a promise has no value.
 fn waits(is_inner: bool) -> &'static str {
     if is_inner {
         "the promise is not settled: in a block, promises go on when the call is done that has called the block"
@@ -98,7 +101,7 @@ impl Snapshot {
         made?.map(|made| Self(Arc::new(made))).map_err(|refused| refusal(&refused))
     }
 
-    /// Has a script run for a snapshot, which the VM can interrupt as it can any call.
+    /// Runs a script for a snapshot. The VM can interrupt it like any call.
     fn run(
         source: RString,
         name: RString,
@@ -115,7 +118,7 @@ impl Snapshot {
         let started = |handle: &Arc<Handle>| {
             let watched = bridge.watch(handle);
             watched.begin(me, None);
-            // The VM may have wanted the thread before there was anything to be told.
+            // The VM may have needed the thread before the watch existed.
             watched.want();
         };
         let want = || {
@@ -159,23 +162,24 @@ impl Snapshot {
     }
 }
 
-/// What V8 calls back into.
+/// The callbacks of V8.
 struct Bridge {
-    /// The Ruby object that knows the attached blocks (`Crosslane::V8::Context`), pinned while this lives.
+    /// The Ruby object that has the attached blocks (`Crosslane::V8::Context`). It is pinned while
+    /// this object lives.
     blocks: Opaque<Value>,
     watched: OnceLock<Arc<Watched>>,
-    /// How a block, or the VM, left the script.
+    /// The way in which a block, or the VM, left the script.
     left: Mutex<Option<Left>>,
 }
 
-/// A way out that waits to be taken.
+/// An exception or jump that is not raised yet.
 struct Left {
     way: Way,
     /// Whether JavaScript cannot catch it.
     last: bool,
 }
 
-/// An exception waits in the Ruby object.
+/// For `Raise`, the Ruby object has the exception.
 enum Way {
     Raise,
     Jump(i64),
@@ -186,12 +190,12 @@ impl Bridge {
         Arc::new(Self { blocks: Opaque::from(blocks), watched: OnceLock::new(), left: Mutex::new(None) })
     }
 
-    /// Has the scripts watched that the handle belongs to.
+    /// Starts to watch the scripts of the handle's context.
     fn watch(&self, handle: &Arc<Handle>) -> &Arc<Watched> {
         self.watched.get_or_init(|| Watched::new(Arc::clone(handle)))
     }
 
-    /// Runs Ruby code for a script. None runs before it is watched.
+    /// Runs Ruby code for a script. Without a watch, no Ruby code runs.
     fn with<T>(&self, work: impl FnOnce() -> T) -> Option<T> {
         let watched = self.watched.get()?;
         watched.enter_ruby();
@@ -200,12 +204,13 @@ impl Bridge {
         result
     }
 
-    /// Whether something has left the script for good.
+    /// Whether an exception or jump has left the script that JavaScript cannot catch.
     fn has_left(&self) -> bool {
         lock(&self.left).as_ref().is_some_and(|left| left.last)
     }
 
-    /// Notes a way out; the first that is `last` counts, and ends the script. With the GVL.
+    /// Stores an exception or jump. The first one that is `last` is kept, and ends the script. With
+    /// the GVL.
     fn leave(&self, unwind: Unwind, last: bool) {
         if self.has_left() {
             return;
@@ -225,7 +230,8 @@ impl Bridge {
         }
     }
 
-    /// What JavaScript sees of an error: its name and its message, a line each. With the GVL.
+    /// The text that JavaScript gets of an error: its name and its message, one line each. With the
+    /// GVL.
     fn told(&self, error: &Error) -> String {
         let blocks = ruby().get_inner(self.blocks);
         match error.error_type() {
@@ -237,12 +243,12 @@ impl Bridge {
         }
     }
 
-    /// Gives the exception that waits the frames of JavaScript that it has passed. With the GVL.
+    /// Adds JavaScript's frames to the backtrace of the exception that passes. With the GVL.
     fn passed(&self, frames: &str) {
         let _ = ruby().get_inner(self.blocks).funcall::<_, _, Value>("passed", (frames,));
     }
 
-    /// The way out that waits, and whether it is `last`. With the GVL.
+    /// Takes the stored exception or jump, and whether it is `last`. With the GVL.
     fn left(&self) -> Option<(Unwind, bool)> {
         let Left { way, last } = lock(&self.left).take()?;
         let unwind = match way {
@@ -297,7 +303,8 @@ impl Program for Bridge {
             return true;
         }
         let Some(watched) = self.watched.get() else { return false };
-        // Something has left the script already, for good, or the program has stopped it.
+        // Whether the script must end: because of an exception or jump, or because the program has
+        // stopped it.
         let is_over = || self.has_left() || watched.is_stopped();
         if !is_over() && watched.take_wanted() {
             self.with(|| {});
@@ -312,7 +319,7 @@ struct Inner {
     watched: Arc<Watched>,
 }
 
-/// `Crosslane::V8::Native::Context`. Ruby lets one thread at a time in.
+/// `Crosslane::V8::Native::Context`. The Ruby code calls it from one thread at a time.
 #[derive(TypedData)]
 #[magnus(class = "Crosslane::V8::Native::Context", free_immediately, mark)]
 pub(crate) struct Context {
@@ -324,7 +331,7 @@ pub(crate) struct Context {
 
 impl DataTypeFunctions for Context {
     fn mark(&self, marker: &Marker) {
-        // Also keeps it where it is.
+        // This also prevents that the collector moves the object.
         marker.mark(self.blocks);
     }
 }
@@ -333,15 +340,15 @@ impl Drop for Context {
     fn drop(&mut self) {
         let inner = self.inner.get_mut().unwrap_or_else(PoisonError::into_inner).take();
         if let Some(inner) = inner.filter(|inner| inner.context.is_here()) {
-            // Freed by the collector: with the GVL held.
+            // The collector frees the context while it holds the GVL.
             let _ = std::thread::Builder::new().name("crosslane-v8-end".into()).spawn(move || drop(inner));
         }
     }
 }
 
 impl Context {
-    /// Boots a context; `blocks` is told what JavaScript wants of Ruby. With `locked` it holds the GVL meanwhile, which
-    /// is there to be compared with.
+    /// Boots a context. V8's callbacks call `blocks`. With `locked`, it holds the GVL meanwhile;
+    /// this serves only for comparison.
     pub(crate) fn boot(
         snapshot: Option<magnus::typed_data::Obj<Snapshot>>,
         timeout: Option<f64>,
@@ -378,7 +385,8 @@ impl Context {
         }
     }
 
-    /// Runs something in the context, and makes its value an object. With `settled`, that is no promise which waits.
+    /// Runs work in the context, and decodes its value. With `settled`, a pending promise is an
+    /// error.
     fn run(
         &self,
         settled: bool,
@@ -410,7 +418,7 @@ impl Context {
             (Err(Thrown::Exception(failure)), Some((unwind, _))) if failure.ticket != 0 => {
                 Err(unwind.into_error())
             }
-            // Whatever else was left by, JavaScript has caught.
+            // JavaScript has caught all other exceptions.
             (Ok(value), _) if settled && value == [PENDING] => Err(error("Error", waits(is_inner))),
             (Ok(value), _) => decode(&value),
             (Err(thrown), _) => {
@@ -420,10 +428,10 @@ impl Context {
         }
     }
 
-    /// Has the call at work end, with those that it is inside of. False if there is none.
+    /// Ends the running call and the calls around it. Returns false if no call runs.
     pub(crate) fn stop(&self) -> bool {
         let inner = self.inner.read().unwrap_or_else(PoisonError::into_inner);
-        // What a fork has copied is nobody's call, and its locks may be held for ever.
+        // In a fork, the copied call does not run, and its locks may never be released.
         inner.as_ref().is_some_and(|inner| inner.context.is_here() && inner.watched.stop())
     }
 
@@ -431,13 +439,13 @@ impl Context {
         thrown_error(thrown, self.timeout.map_or(0.0, |timeout| timeout.as_secs_f64()), self.memory)
     }
 
-    /// With `settled`, a promise that is not settled then is an error.
+    /// Runs a script. With `settled`, a promise that is pending at the end is an error.
     pub(crate) fn eval(&self, source: RString, name: RString, settled: bool) -> Result<Value, Error> {
         let (source, name) = (codec::text(source)?, codec::text(name)?);
         self.run(settled, |context, stack| context.eval(Script { source: &source, name: &name, stack }))
     }
 
-    /// With `settled`, as in [`Context::eval`].
+    /// Calls a function. `settled` has the same meaning as in [`Context::eval`].
     pub(crate) fn invoke(&self, path: RString, arguments: RArray, settled: bool) -> Result<Value, Error> {
         let (path, arguments) = (codec::text(path)?, encode_all(arguments)?);
         self.run(settled, |context, stack| context.invoke(&path, &arguments, stack))
@@ -449,7 +457,7 @@ impl Context {
         Ok(())
     }
 
-    /// Has V8 free what it can.
+    /// Makes V8 free all memory that it can free.
     pub(crate) fn collect(&self) -> Result<(), Error> {
         self.run(false, |context, stack| context.collect(stack).map(|()| vec![0]))?;
         Ok(())

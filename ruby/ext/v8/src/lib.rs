@@ -1,11 +1,12 @@
 //! V8 contexts for Ruby, on the isolates of `crosslane_js::embed`.
 //!
-//! | module | what |
+//! | module | contents |
 //! |---|---|
-//! | [`context`] | contexts and snapshots; V8 works without the GVL, and touches nothing of Ruby meanwhile |
-//! | [`codec`] | Ruby objects in the encoding that travels |
-//! | [`watch`] | the thread that ends late calls, and calls whose Ruby thread is wanted |
-//! | [`stack`] | how much stack there is left |
+//! | [`context`] | contexts and snapshots; V8 works without the GVL, and does not access Ruby
+//! objects meanwhile |
+//! | [`codec`] | the encoding of Ruby objects for V8 |
+//! | [`watch`] | the thread that ends late calls, and calls whose Ruby thread the VM needs |
+//! | [`stack`] | the remaining size of the stack |
 
 #![allow(missing_docs, reason = "the only thing to be seen is Ruby's entry point, which a macro makes")]
 
@@ -20,8 +21,8 @@ use magnus::{
     Error, ExceptionClass, Module, Object, RClass, RModule, Ruby, TryConvert, TypedData, function, method,
 };
 
-/// Defines a class whose objects are made here. It is looked up at once: where a thread is killed, or interrupted, the
-/// first use could not find it.
+/// Defines a class whose objects Rust makes. The class is looked up at once: the first use might
+/// happen while the thread is killed or interrupted, and the lookup would fail then.
 fn define<T: TypedData>(ruby: &Ruby, module: RModule, name: &str) -> Result<RClass, Error> {
     module.define_class(name, ruby.class_object())?;
     Ok(T::class(ruby))

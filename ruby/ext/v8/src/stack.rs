@@ -1,16 +1,16 @@
-//! How much of the machine stack is left: Ruby's threads have one megabyte, its fibers less, and V8 must stop before
-//! the end.
+//! The remaining size of the machine stack. Ruby's threads have one megabyte, its fibers less. V8
+//! must stop before the end.
 
 use crosslane_js::embed::MOST_STACK;
 use std::cell::Cell;
 
-/// What V8's own C++ code and ours may need beyond V8's limit.
+/// The bytes that C++ code of V8 and of this project may need beyond V8's limit.
 const RESERVE: usize = 160 << 10;
-/// What a stack is taken to have that is not the thread's own (a fiber's).
+/// The assumed size of a stack that is not the thread's own, such as a fiber's.
 const FIBER: usize = 96 << 10;
 
 thread_local! {
-    /// Where the thread's stack ends, at the bottom, and begins.
+    /// The lowest and the highest address of the thread's stack.
     static BOUNDS: Cell<Option<(usize, usize)>> = const { Cell::new(None) };
 }
 
@@ -33,7 +33,7 @@ fn bounds() -> (usize, usize) {
     bounds
 }
 
-/// Bytes that V8 may use from here on.
+/// The bytes of the stack that V8 may use from here on.
 pub(crate) fn left() -> usize {
     let marker = 0u8;
     let place = (&raw const marker).addr();

@@ -1,4 +1,4 @@
-//! Values on their way to V8 and back, without V8.
+//! Encodes and decodes values without V8.
 
 use crate::codec::{Decoder, encode};
 use magnus::value::ReprValue;
@@ -32,7 +32,7 @@ fn what_is_sent_comes_back() {
         let decoded = decoder.value().expect("what was encoded");
         assert!(decoder.0.is_empty(), "{text}: {} bytes too many", decoder.0.len());
         assert!(value.eql(decoded).expect("comparable"), "{decoded:?} instead of {value:?}");
-        // What is cut off is an exception, wherever that is.
+        // A truncated value is an error, wherever it is cut.
         for length in 0..encoded.len() {
             assert!(Decoder(&encoded[..length]).value().is_err(), "{text}: {length} bytes are enough");
         }
@@ -51,7 +51,7 @@ fn what_javascript_has_not_is_refused() {
     }
 }
 
-/// The VM belongs to the thread that began it, so this is one test.
+/// One thread must start and use the VM, so all tests are in this one.
 #[test]
 fn codec() {
     // SAFETY: the VM is begun once, and lives as long as this frame.

@@ -1,7 +1,9 @@
-//! One thread for all contexts: it ends calls that take too long, or that the program has stopped, and has calls looked
-//! at whose Ruby thread is wanted (by a signal, `Timeout`, `Thread#kill`).
+//! One thread watches the calls of all contexts. It ends calls that take too long or that the
+//! program has stopped. If the VM needs a call's Ruby thread (for a signal, `Timeout` or
+//! `Thread#kill`), it interrupts the call, which then handles the VM's interrupts.
 //!
-//! It looks at the calls at work every [`TICK`], and sleeps while there are none. It runs as long as there are contexts.
+//! The thread checks the running calls every [`TICK`], and sleeps while there are none. It runs
+//! while there are contexts.
 
 use crosslane_gvl::Me;
 use crosslane_js::attention::Attention;
@@ -12,29 +14,30 @@ use std::thread::{self, Thread};
 use std::time::{Duration, Instant};
 
 const TICK: Duration = Duration::from_millis(5);
-/// After which time a call that was told to end is ended wherever it is.
+/// The time after which a call that was told to end is ended wherever it is.
 const PATIENCE: Duration = Duration::from_millis(200);
 
-/// A call at work, with those that it is inside of.
+/// A running call, with the calls around it.
 #[derive(Clone, Copy)]
 pub(crate) struct Work {
     caller: Me,
-    /// When it is late. An inner call has no time of its own: it is a part of the outer one.
+    /// The time from which the call is late. An inner call has no deadline of its own: it is a part
+    /// of the outer call.
     deadline: Option<Instant>,
-    /// Whether a block of the program runs: it ends by itself, and hears of what the VM wants.
+    /// Whether a block of the program runs. A block ends by itself, and the VM interrupts it.
     in_ruby: bool,
-    /// When it was told to end.
+    /// The time at which it was told to end.
     told: Option<Instant>,
 }
 
-/// A context, as the thread sees it.
+/// The thread's data about a context.
 pub(crate) struct Watched {
     handle: Arc<Handle>,
     work: Mutex<Option<Work>>,
-    /// Whether the VM wants the caller.
+    /// Whether the VM needs the calling thread.
     wanted: AtomicBool,
-    /// Whether the program has stopped the calls at work. Only written while `work` is locked: so it means those calls,
-    /// and none that begins when they have ended.
+    /// Whether the program has stopped the running calls. It is written only while `work` is
+    /// locked. So it concerns these calls, and no later one.
     stopped: AtomicBool,
 }
 
@@ -46,7 +49,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 static CONTEXTS: Mutex<(Option<Thread>, Vec<Weak<Watched>>)> = Mutex::new((None, Vec::new()));
 static ATTENTION: Attention = Attention::new();
 
-/// Has the thread look, and go on looking for a while.
+/// Makes the thread check the calls, and continue to check for a while.
 fn attend() {
     if ATTENTION.begin()
         && let Some(thread) = &lock(&CONTEXTS).0
@@ -68,7 +71,7 @@ impl Watched {
         this
     }
 
-    /// A call begins. Returns the one that it is inside of, for its end.
+    /// Registers the begin of a call. Returns the call around it, which `end` needs.
     pub(crate) fn begin(&self, caller: Me, timeout: Option<Duration>) -> Option<Work> {
         let mut work = lock(&self.work);
         let outer = *work;
@@ -90,14 +93,14 @@ impl Watched {
         lock(&self.work).is_some()
     }
 
-    /// The call is over. Whether it was stopped before that.
+    /// Registers the end of the call. Returns whether it was stopped before.
     pub(crate) fn end(&self, outer: Option<Work>) -> bool {
         let mut work = lock(&self.work);
         *work = outer;
         self.is_stopped()
     }
 
-    /// Has the call at work end, with those that it is inside of. False if there is none.
+    /// Ends the running call and the calls around it. Returns false if no call runs.
     pub(crate) fn stop(&self) -> bool {
         let work = lock(&self.work);
         if work.is_none() {
@@ -109,20 +112,20 @@ impl Watched {
         true
     }
 
-    /// Whether the program has stopped the call at work.
+    /// Whether the program has stopped the running call.
     pub(crate) fn is_stopped(&self) -> bool {
         self.stopped.load(Relaxed)
     }
 
-    /// A block of the program begins.
+    /// Registers the begin of a block of the program.
     pub(crate) fn enter_ruby(&self) {
         if let Some(work) = &mut *lock(&self.work) {
             work.in_ruby = true;
         }
     }
 
-    /// The block has ended. A call that is late then ends at V8's next check, before its next block at the latest, however
-    /// short the time is that it spends outside of blocks.
+    /// Registers the end of the block. A late call then ends at V8's next check. This is before its
+    /// next block at the latest, however short the time between the blocks is.
     pub(crate) fn leave_ruby(&self) {
         if let Some(work) = &mut *lock(&self.work) {
             work.in_ruby = false;
@@ -130,17 +133,17 @@ impl Watched {
         self.look();
     }
 
-    /// The VM wants the caller. From any thread, or a signal handler.
+    /// The VM needs the calling thread. Any thread or a signal handler may call this.
     pub(crate) fn want(&self) {
         self.wanted.store(true, Relaxed);
     }
 
-    /// The call at work is not to go on.
+    /// Ends the running call at once.
     pub(crate) fn end_now(&self) {
         self.handle.end(Reason::Closed, false);
     }
 
-    /// Whether the VM wants the caller, which then finds out what for.
+    /// Whether the VM needs the calling thread. The caller then handles the VM's interrupts.
     pub(crate) fn take_wanted(&self) -> bool {
         let mut work = lock(&self.work);
         let Some(work) = &mut *work else { return false };
@@ -148,7 +151,7 @@ impl Watched {
         self.wanted.swap(false, Relaxed) || work.caller.is_wanted()
     }
 
-    /// Tells the call at work to end, if it is to.
+    /// Tells the running call to end, if it must end.
     fn look(&self) {
         let mut work = lock(&self.work);
         let Some(work) = work.as_mut().filter(|work| !work.in_ruby) else { return };
@@ -160,7 +163,7 @@ impl Watched {
         } else {
             return;
         };
-        // The first time at V8's next check; if there comes none, wherever it is.
+        // A call first ends at V8's next check. If no check comes in time, it ends wherever it is.
         let late = work.told.map(|told| now - told >= PATIENCE);
         if late != Some(false) {
             work.told = Some(now);
@@ -171,7 +174,7 @@ impl Watched {
 
 impl Drop for Watched {
     fn drop(&mut self) {
-        // It may have been the last.
+        // This may have been the last context.
         attend();
     }
 }
@@ -190,7 +193,7 @@ fn watch() {
         };
         contexts.iter().for_each(|context| context.look());
         let due = ATTENTION.is_due(&mut last_call, || contexts.iter().any(|context| context.is_at_work()));
-        // Those that the program is done with end here, or before.
+        // Contexts that the program no longer uses are dropped here, or were dropped before.
         drop(contexts);
         if due {
             thread::sleep(TICK);

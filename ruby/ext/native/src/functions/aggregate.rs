@@ -87,7 +87,8 @@ impl Aggregates for Vm {
     fn update(&self, callee: &Callee, state: VALUE, arguments: &mut Arguments) -> Result<VALUE, Unwind> {
         let (update, step) = callee.update();
         let (count, values) = arguments.taken();
-        // SAFETY: protected; there are so many arguments, which lie on the stack until they are emptied.
+        // SAFETY: protected; there are so many arguments, which lie on the stack until they are
+        // emptied.
         let state = unsafe {
             match step {
                 None => {

@@ -1,7 +1,7 @@
 //! Functions that lanes can call, by number.
 //!
-//! The first call of a function prepares it for all lanes of the process. A lane holds the function only during a call.
-//! So Ruby can collect a block that no database of the program knows any more.
+//! The first call of a function prepares it for all lanes of the process. A lane holds the function
+//! only during a call. So Ruby can collect a block that no database of the program knows any more.
 
 use crate::functions::aggregate::Aggregate;
 use crate::functions::scalar::Function;

@@ -209,8 +209,8 @@ impl Invoke for Vm {
     #[inline(always)]
     fn call(&self, callee: &Callee, arguments: &mut Arguments) -> Result<VALUE, Unwind> {
         let Arguments { values, count, all } = arguments;
-        // SAFETY: protected; there are so many arguments, which the collector sees until they are emptied. A Proc is the
-        // block of the frame that was entered.
+        // SAFETY: protected; there are so many arguments, which the collector sees until they are
+        // emptied. A Proc is the block of the frame that was entered.
         let result = unsafe {
             let (count, values) = match *all == Qnil as VALUE {
                 true => (*count as c_int, values.as_ptr()),

@@ -117,7 +117,8 @@ impl Asks {
     /// # Safety
     /// With the GVL, protected.
     unsafe fn push(&self, vm: &Vm, columns: &[Column<'_>], arguments: VALUE) -> Result<(), Unwind> {
-        // SAFETY: as the caller says; the collector sees what is on this stack, and what is in the Array.
+        // SAFETY: as the caller says; the collector sees what is on this stack, and what is in the
+        // Array.
         let push = |value: VALUE| unsafe {
             rb_sys::rb_ary_push(arguments, value);
         };
@@ -167,7 +168,8 @@ impl Opening {
         let mut asked = Qnil as VALUE;
         let mut failed = None;
         protect(|| {
-            // SAFETY: protected, with the GVL, and nothing in the closure is to be dropped. The collector sees the Array.
+            // SAFETY: protected, with the GVL, and nothing in the closure is to be dropped. The
+            // collector sees the Array.
             unsafe {
                 let arguments = rb_sys::rb_ary_new_capa(self.types.len() as i64);
                 match self.asks.push(vm, &columns, arguments) {
@@ -333,8 +335,8 @@ impl Taker {
     fn take_into(&self, rows: &mut Rows, row: VALUE) -> Result<(), Unwind> {
         // SAFETY: with the GVL, as the caller.
         let vm = unsafe { Vm::new() };
-        // SAFETY: the scan's own thread is in `each`, and with it the lane's borrower; no other code of Ruby runs on this
-        // thread until this is done with the lane.
+        // SAFETY: the scan's own thread is in `each`, and with it the lane's borrower; no other
+        // code of Ruby runs on this thread until this is done with the lane.
         let lane = unsafe { &mut *self.lane.get() };
         if !rows.look(lane).map_err(io_error)? {
             return Err(ended());
@@ -394,12 +396,14 @@ unsafe extern "C" fn take(
     arguments: *const VALUE,
     _block: VALUE,
 ) -> VALUE {
-    // SAFETY: there are so many arguments, and the data is a taker, which the VM keeps for the block.
+    // SAFETY: there are so many arguments, and the data is a taker, which the VM keeps for the
+    // block.
     let (row, taker) = unsafe { (row_of(count, arguments), Value::from_raw(data)) };
     let outcome = Obj::<Taker>::try_convert(taker).map_err(Unwind::from).and_then(|taker| taker.take(row));
     match outcome {
         Ok(()) => Qnil as VALUE,
-        // SAFETY: nothing of this frame is to be dropped; the exception goes on through the block's callers.
+        // SAFETY: nothing of this frame is to be dropped; the exception goes on through the block's
+        // callers.
         Err(unwind) => unsafe { unwind.resume() },
     }
 }

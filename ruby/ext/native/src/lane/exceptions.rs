@@ -28,8 +28,8 @@ fn lock() -> MutexGuard<'static, Exceptions> {
     EXCEPTIONS.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Stores an exception, which must be on the caller's stack. Returns its ticket, or 0 if there is no memory for it.
-/// With the GVL.
+/// Stores an exception, which must be on the caller's stack. Returns its ticket, or 0 if there is
+/// no memory for it. With the GVL.
 pub(crate) fn add(exception: VALUE) -> u64 {
     // SAFETY: the exception is alive, as the caller says.
     let Ok(held) = Held::new(unsafe { Value::from_raw(exception) }) else { return 0 };
@@ -54,7 +54,8 @@ pub(crate) fn is_final(ticket: u64) -> bool {
     let Some(exception) = lock().exceptions.get(&ticket).map(|held| held.get().as_raw()) else {
         return false;
     };
-    // SAFETY: the exception is alive, since nothing was run since it was looked up. Asking for its class raises nothing.
+    // SAFETY: the exception is alive, since nothing was run since it was looked up. Asking for its
+    // class raises nothing.
     let is_throw = unsafe { rb_sys::rb_obj_is_kind_of(exception, known().uncaught_throw) == Qtrue as VALUE };
     is_throw || Unwind::Raise(exception).is_final()
 }

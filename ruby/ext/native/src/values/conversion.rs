@@ -251,8 +251,8 @@ impl Values for Vm {
     }
 
     fn with_big<R>(&self, value: &VALUE, take: impl FnOnce(&[u8]) -> R) -> Taken<R, Self> {
-        // SAFETY: protected; the String has the bytes that are passed, one more than the magnitude needs, and lives until
-        // they were taken.
+        // SAFETY: protected; the String has the bytes that are passed, one more than the magnitude
+        // needs, and lives until they were taken.
         unsafe {
             if !rb_sys::RB_INTEGER_TYPE_P(*value) {
                 return Err(Refusal::Mismatch);
@@ -388,7 +388,8 @@ impl Values for Vm {
         value: &VALUE,
         mut element: impl FnMut(usize, &VALUE) -> Written,
     ) -> Taken<Written, Self> {
-        // SAFETY: protected; the length is looked at anew, because what takes an element may call Ruby.
+        // SAFETY: protected; the length is looked at anew, because what takes an element may call
+        // Ruby.
         unsafe {
             let array = array(*value)?;
             let mut at = 0;

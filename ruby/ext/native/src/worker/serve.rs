@@ -1,6 +1,7 @@
 //! Serves a lane: finds the function of each call, and answers the call.
 //!
-//! Forked workers and host lanes run the same loop. A host lane is a thread of the engine's own process.
+//! Forked workers and host lanes run the same loop. A host lane is a thread of the engine's own
+//! process.
 //!
 //! A lane waits without the GVL. A signal, `Timeout` or `Thread#kill` ends the wait at once.
 

@@ -62,7 +62,7 @@ impl Connection {
         self.run(sql, parameters, false)
     }
 
-    /// Like [`Connection::query`], but the rows are made while they are fetched. The connection
+    /// Like `query`, but the rows are made while they are fetched. The connection
     /// belongs to them until they are freed.
     pub(crate) fn stream(&self, sql: String, parameters: RArray) -> Result<Rows, Error> {
         self.run(sql, parameters, true)

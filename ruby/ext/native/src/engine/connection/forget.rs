@@ -27,8 +27,9 @@ unsafe extern "C" {
 pub(crate) fn forget(connection: &Connection, name: String, table: bool) -> Result<bool, Error> {
     let link = connection.link()?;
     let Some(catalog) = catalog() else { return Ok(false) };
-    // SAFETY: the connection is open. DuckDB's handle of its context is a structure with the address of that. The
-    // functions are those that the shim expects, as their names say, and the text lives across the call.
+    // SAFETY: the connection is open. DuckDB's handle of its context is a structure with the
+    // address of that. The functions are those that the shim expects, as their names say, and the
+    // text lives across the call.
     let forgotten = briefly(|| unsafe {
         let mut handle = std::ptr::null_mut();
         ffi::duckdb_connection_get_client_context(link.raw, &raw mut handle);

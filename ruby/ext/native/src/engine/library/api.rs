@@ -24,8 +24,8 @@ macro_rules! table {
         /// The handle must be libduckdb's.
         #[allow(clippy::missing_transmute_annotations, reason = "each field's type is another")]
         unsafe fn table(library: *mut c_void) -> Result<ffi::duckdb_ext_api_v1, &'static str> {
-            // SAFETY: the table consists of optional functions, and all-zero means none. A function's type is that of
-            // the C header of this DuckDB, which the library implements.
+            // SAFETY: the table consists of optional functions, and all-zero means none. A
+            // function's type is that of the C header of this DuckDB, which the library implements.
             unsafe {
                 let mut table: ffi::duckdb_ext_api_v1 = std::mem::zeroed();
                 $(

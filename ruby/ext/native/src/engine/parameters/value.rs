@@ -89,7 +89,8 @@ fn make(object: Value, data_type: &DataType) -> Result<Owned, Error> {
     if object.is_nil() {
         return null();
     }
-    // SAFETY: plain values, and bytes that live across the calls, which copy them; the results are new.
+    // SAFETY: plain values, and bytes that live across the calls, which copy them; the results are
+    // new.
     unsafe {
         let made = match data_type {
             T::Boolean => ffi::duckdb_create_bool(object.to_bool()),
