@@ -9,14 +9,15 @@ require "tmpdir"
 require "timeout"
 require "crosslane"
 
-# What the tests share.
+# The common part of the tests.
 class CrosslaneTest < Minitest::Test
-  # A test that hangs has failed, and the next one runs.
+  # The most seconds of a test. A test that takes longer fails, and the next one runs.
   LONGEST = 120
-  Hangs = Class.new(Exception) # rubocop:disable Lint/InheritException -- no test rescues it
+  Hangs = Class.new(Exception) # rubocop:disable Lint/InheritException -- no test may rescue it
   ALONE = "CROSSLANE_TEST_ALONE"
 
-  # Has a test run in a process of its own, with nothing of other tests on its heap and its stacks.
+  # Runs a test in a process of its own, so that other tests leave nothing on its heap and its
+  # stacks.
   def self.alone(test)
     body = instance_method(test)
     define_method(test) do
@@ -41,7 +42,7 @@ class CrosslaneTest < Minitest::Test
     @opened&.each(&:close)
   end
 
-  # A database with a table of so many numbers, which several workers scan.
+  # A database with a table of `count` numbers, which several DuckDB threads scan.
   def numbers(count = 500_000, **options)
     db = open(**options)
     db.query("CREATE TABLE numbers AS SELECT i AS x FROM range(#{count}) r(i)")
@@ -54,7 +55,7 @@ class CrosslaneTest < Minitest::Test
     assert done, "it never came to pass"
   end
 
-  # What a program prints, in a process of its own, which ends with the test.
+  # The output of a program. The program runs in a process of its own, which ends with the test.
   def run_alone(*arguments, environment: {})
     library = File.expand_path("../lib", __dir__)
     Open3.popen3(environment, RbConfig.ruby, "-I", library, *arguments) do |input, output, error, process|
@@ -67,7 +68,7 @@ class CrosslaneTest < Minitest::Test
     end
   end
 
-  # Workers may let go of a query a moment after its end.
+  # DuckDB's threads may release a query shortly after its end.
   def assert_no_states
     eventually do
       Crosslane::Host.forget
@@ -75,7 +76,7 @@ class CrosslaneTest < Minitest::Test
     end
   end
 
-  # Runs a block in a fork, and returns what it returns.
+  # Runs a block in a fork, and returns its result.
   def forked
     reader, writer = IO.pipe
     pid = fork do

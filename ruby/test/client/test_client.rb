@@ -2,12 +2,12 @@
 
 require_relative "../helper"
 
-# Transactions, appending, what a statement says of itself, and queries beside the program.
+# Transactions, appended rows, descriptions of statements, and queries in the background.
 class TestClient < CrosslaneTest
   def test_what_a_transaction_raises
     db = open
     db.query("CREATE TABLE t (i INTEGER PRIMARY KEY)")
-    # The block's own, whatever is left to roll back.
+    # The block's own exception is raised, even if nothing remains to roll back.
     assert_raises(IndexError) { db.transaction { db.query("ROLLBACK") && raise(IndexError) } }
     assert_raises(IndexError) { db.transaction { db.query("INSERT INTO t VALUES (1)") && raise(IndexError) } }
     error = assert_raises(Crosslane::Error) { db.transaction { db.query("COMMIT") } }
@@ -18,7 +18,7 @@ class TestClient < CrosslaneTest
     db.query("ROLLBACK")
     other = Crosslane.open
     assert_raises(IndexError) { other.transaction { other.close || raise(IndexError) } }
-    # A commit that fails has rolled back.
+    # A failed commit has rolled back.
     db.query("INSERT INTO t VALUES (0)")
     assert_raises(Crosslane::Error) do
       db.transaction do
@@ -44,7 +44,7 @@ class TestClient < CrosslaneTest
     assert_equal 0, db.value("SELECT count(*) FROM t")
   end
 
-  # A block that the query's own thread calls has another connection, which no transaction runs on.
+  # A block that the query's own thread calls has another connection, without a transaction.
   def test_a_transaction_in_a_block_of_a_query
     db = open(threads: 1)
     db.query("CREATE TABLE t (i INTEGER)")
@@ -88,7 +88,7 @@ class TestClient < CrosslaneTest
     assert_match(/not a foldable default/, error.message)
     error = assert_raises(Crosslane::Error) { db.append("t", [[1]], columns: ["nothing"]) }
     assert_match(/nothing/, error.message)
-    # A row that does not fit leaves no default value behind.
+    # A row that does not fit leaves no default value in the columns.
     appended = db.append("t", columns: %w[name n]) do |rows|
       assert_raises(Crosslane::Error) { rows << [Crosslane::DEFAULT, "no number"] }
       rows << ["kept", 7]
@@ -130,7 +130,7 @@ class TestClient < CrosslaneTest
     assert_equal [[7]], db.query("FROM t").to_a
   end
 
-  # DuckDB runs the query whenever it has many.
+  # DuckDB runs the query each time it has many rows.
   alone def test_blocks_of_a_query_that_is_given_many_rows
     db = open
     db.query("CREATE TABLE t (x BIGINT)")
@@ -193,7 +193,7 @@ class TestClient < CrosslaneTest
     assert_raises(Crosslane::Error) { db.start("SELECT 1") }
   end
 
-  # What DuckDB writes at once.
+  # The number of rows that DuckDB writes at once.
   STEP = 204_800
 
   def test_what_stays_of_rows_when_one_is_wrong

@@ -3,7 +3,7 @@
 require_relative "../helper"
 require "fileutils"
 
-# A server's functions without a database.
+# Calls a server's functions without a database.
 class TestServed < CrosslaneTest
   SERVER = File.expand_path("../../../python/crosslane/crosslane-server", __dir__)
   FUNCTIONS = <<~'RUBY'
@@ -92,7 +92,7 @@ class TestServed < CrosslaneTest
     @server.value
     @output.close
   rescue Errno::ESRCH, IOError
-    # It was stopped before.
+    # The server was stopped before.
   end
 
   def client(**options, &block) = Crosslane::Client.open(@address, **options, &block)
@@ -176,7 +176,7 @@ class TestServed < CrosslaneTest
       assert_equal [["a", 1], ["bc", 2]], client.scan(:words, "a bc").to_a
       assert_equal [[[0], [1]], [[0], [5]]], [client.scan(:numbers, 2).to_a, client.scan(:numbers, 2, step: 5).to_a]
       assert_equal [[0], [1], [2]], client.scan(:pages, 3).sort
-      # Who reads a table may call.
+      # The client can call functions while it reads a table.
       called = client.scan(:words, "A B").map { |word, _| client.call(:initials, word) }
       assert_equal %w[A B], called
       endless = client.scan(:endless)
@@ -196,7 +196,7 @@ class TestServed < CrosslaneTest
       given = [{ n: 2, name: "a" }, { "name" => nil, "n" => 4 }, Struct.new(:n, :name).new(6, "c")]
       assert_equal [[1, "a"], [2, nil], [3, "c"]], client.map(given, :halves).to_a
       assert_empty client.map([], :halves).to_a
-      # Who reads a stream may call, and take rows one by one.
+      # The client can call functions while it reads a stream, and take rows one by one.
       sums = client.map([[2, "a"], [4, "b"]], :halves).map { |half, _| client.call(:plus, half, 1) }
       assert_equal [2, 3], sums
       one_by_one = client.map(rows, :halves).each
@@ -204,7 +204,7 @@ class TestServed < CrosslaneTest
     end
   end
 
-  # Rows of the reader are read as results are taken: a bounded number ahead.
+  # The reader is read while results are taken, and only a limited number of rows ahead.
   def test_a_stream_reads_only_so_far_ahead
     client(lanes: 2) do |client|
       read = 0
@@ -232,12 +232,12 @@ class TestServed < CrosslaneTest
       unread = client.map(endless, :halves)
       2.times { unread.close }
       assert_raises(Crosslane::Error) { unread.to_a }
-      # What the reader raises ends it, too.
+      # An exception of the reader also ends the stream.
       failing = Enumerator.new { |_| raise KeyError, "no rows" }
       assert_raises(KeyError) { client.map(failing, :halves).to_a }
       error = assert_raises(Crosslane::Error) { client.map((1..9).map { |n| [n] }, :picky).to_a }
       assert_match(/picky, batch 1: IndexError: seven/, error.message)
-      # A killed thread gives its worker back.
+      # When a thread is killed, its worker is given back.
       killed = Thread.new { client.map([[@begun]], :waits).to_a }
       await_begin
       assert killed.kill.join(30)
@@ -288,7 +288,7 @@ class TestServed < CrosslaneTest
         [e.message, client.call(:plus, 1, 2)]
       end
       await_begin
-      # Others run meanwhile, and wait in line.
+      # Other calls run meanwhile, or wait in the queue.
       waits = Thread.new { client.call(:plus, 2, 2) }
       calls.raise(IndexError, "enough")
       assert_equal ["enough", 3], calls.value

@@ -3,7 +3,7 @@
 require_relative "../helper"
 require "fiddle"
 
-# Arrow C streams as rows of a table: those of results, and those of a producer in Ruby.
+# Arrow C streams as rows of a table: streams of results, and streams of a producer in Ruby.
 class TestAppendArrow < CrosslaneTest
   UNION = "UNION(n BIGINT, s VARCHAR)"
   DEEP = "STRUCT(x BIGINT, y UNION(k BIGINT, l ENUM('a', 'b')[]))"
@@ -30,7 +30,7 @@ class TestAppendArrow < CrosslaneTest
       "MAP {'a': {x: i, y: ['a', NULL]::ENUM('a', 'b')[]::UNION(k BIGINT, l ENUM('a', 'b')[])}, 'b': NULL}",
     "STRUCT(a BIGINT[2])[2]" => "[{a: [i, NULL]}, NULL]"
   }.freeze
-  # Of these, Arrow has all that there is to know only so.
+  # Arrow keeps these types completely only with the lossless conversion.
   LOSSLESS = {
     "BIT" => "substr('1010101010110', 1, 1 + (i % 12)::INTEGER)",
     "TIMETZ" => "('0' || i % 9 || ':00:00+0' || i % 5)::TIMETZ",
@@ -125,7 +125,7 @@ class TestAppendArrow < CrosslaneTest
     assert_match(/no Arrow stream at this address, or it was released already/, error.message)
     assert_equal 1, producer.released[:stream]
     assert_match(/no Arrow stream/, assert_raises(Crosslane::Error) { db.append_arrow("t", 0) }.message)
-    # It is released in any case.
+    # The stream is released in any case.
     producer = Producer.new([[[1, "a"]]])
     assert_raises(Crosslane::Error) { db.append_arrow("no table", producer) }
     assert_equal [1, 0], producer.released.values_at(:stream, :array)
@@ -136,7 +136,7 @@ class TestAppendArrow < CrosslaneTest
     assert_equal [[1, "a"], [9, "nine"]], db.query("FROM t").to_a
   end
 
-  # What gives a stream when it is asked, as data frames do.
+  # An object that returns a stream when it is asked, as data frames do.
   Frame = Struct.new(:arrow_c_stream)
 
   def test_what_exports_a_stream
@@ -145,14 +145,14 @@ class TestAppendArrow < CrosslaneTest
     assert_equal [[1, "a"], [nil, nil]], db.query("FROM t").to_a
   end
 
-  # A stream of arrays of one BIGINT and one VARCHAR column, made by Ruby.
+  # A stream of arrays with a BIGINT column and a VARCHAR column, made by Ruby.
   class Producer
     attr_reader :released
 
-    # What is to raise when it is released, and what that does before.
+    # The exception that the release raises, and a block that runs before it.
     attr_writer :raises, :before_release
 
-    # @param arrays [Array<Array>] the rows of each; those before `offset` are none
+    # @param arrays [Array<Array>] the rows of each array; the rows before `offset` do not count
     def initialize(arrays, offset: 0, columns: 2, &before)
       @arrays = arrays
       @offset = offset
@@ -232,7 +232,7 @@ class TestAppendArrow < CrosslaneTest
     end
   end
 
-  # One whose texts are a dictionary of an extension's.
+  # A producer whose texts are a dictionary of an extension type.
   class Extension < Producer
     def initialize(extension, ...)
       @extension = extension
@@ -252,7 +252,7 @@ class TestAppendArrow < CrosslaneTest
       0
     end
 
-    # The second column's values become the dictionary of its indices.
+    # The values of the second column become the dictionary of its indices.
     def column(values)
       plain = super
       return plain unless values.any?(String)
@@ -289,7 +289,7 @@ class TestAppendArrow < CrosslaneTest
     db = open
     texts = [[1, '{"a": [7]}'], [2, nil], [3, "[1, 2]"]]
     db.query("CREATE TABLE t (n BIGINT, word STRUCT(a BIGINT[]))")
-    # Only from JSON there is such a cast.
+    # Only JSON can be cast to this type.
     db.append_arrow("t", Extension.new("arrow.json", [texts.first(2)]))
     assert_equal [[1, [7]], [2, nil]], db.query("SELECT n, word.a FROM t").to_a
     db.query("CREATE TABLE plain (n BIGINT, word VARCHAR)")
@@ -310,7 +310,7 @@ class TestAppendArrow < CrosslaneTest
     assert_equal 0, db.value("SELECT count(*) FROM t")
   end
 
-  # DuckDB writes rows long before the last.
+  # DuckDB writes rows long before the last one is appended.
   def test_all_or_nothing
     db = table
     many = rows(2048) * 120
@@ -321,7 +321,7 @@ class TestAppendArrow < CrosslaneTest
     error = assert_raises(Crosslane::Error) { db.append_arrow("t", Producer.new([many, invalid])) }
     assert_match(/\Arow #{many.size + 2}, column 2 \(c\): got text that is not UTF-8/, error.message)
     assert_equal 0, db.value("SELECT count(*) FROM t")
-    # In a transaction, as an INSERT that fails.
+    # In a transaction, the result is the same as for an INSERT that fails.
     db.query("BEGIN; INSERT INTO t VALUES (7, 'seven')")
     assert_raises(Crosslane::Error) { db.append_arrow("t", fails.call) }
     error = assert_raises(Crosslane::Error) { db.query("FROM t") }
@@ -330,14 +330,14 @@ class TestAppendArrow < CrosslaneTest
     assert_equal 0, db.value("SELECT count(*) FROM t")
     db.transaction do
       assert_equal 3, db.append_arrow("t", Producer.new([rows(3)]))
-      # Nothing was appended that would have to go.
+      # Nothing was appended, so nothing must be removed.
       assert_raises(Crosslane::Error) { db.append_arrow("t", Producer.new([:fail])) }
       assert_equal 3, db.value("SELECT count(*) FROM t")
     end
     assert_equal 3, db.value("SELECT count(*) FROM t")
   end
 
-  # A callback may be left in every way.
+  # A callback may end in any way.
   def test_what_leaves_a_stream
     [1, 4].each do |threads|
       db = table(threads: threads)
@@ -364,7 +364,7 @@ class TestAppendArrow < CrosslaneTest
         waits.pop
         assert_nil thread.tap(&:kill).value
         assert_raises(Timeout::Error) { Timeout.timeout(0.1, &ask) }
-        # An `ensure` or a `rescue` inside changes nothing.
+        # An `ensure` or a `rescue` inside the callback does not change the outcome.
         leave = -> { Integer("x") rescue raise(IndexError) } # rubocop:disable Style/RescueModifier
         assert_raises(IndexError, &ask)
         assert_equal 0, db.value("SELECT count(*) FROM t")
@@ -380,7 +380,7 @@ class TestAppendArrow < CrosslaneTest
       assert_equal what.to_s, assert_raises(KeyError) { db.append_arrow("t", producer) }.message
       assert_equal 1, producer.released[:stream], what
     end
-    # What is on its way passes a release that runs code of its own.
+    # The exception is kept while a release runs code of its own.
     producer = Producer.new([rows(10), :fail])
     producer.before_release = -> { Integer("x") rescue [3].each { |i| next i } } # rubocop:disable Style/RescueModifier
     producer.define_singleton_method(:error) { |_out| throw :out, 8 }
@@ -418,7 +418,7 @@ class TestAppendArrow < CrosslaneTest
     assert_match(/closed/, assert_raises(Crosslane::Error) { db.append_arrow("t", Producer.new([])) }.message)
   end
 
-  # The table asks a block whether it takes a row.
+  # A CHECK of the table calls a block for each row.
   def test_what_leaves_a_block_of_the_table
     db = open(threads: 2)
     own = Class.new(StandardError)

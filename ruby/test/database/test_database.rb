@@ -114,7 +114,7 @@ class TestDatabase < CrosslaneTest
     db.query("INSERT INTO days VALUES (?)", Time.new(2024, 2, 29, 23, 0, 0, "-05:00"))
     assert_equal 1, db.value("SELECT count(*) FROM days WHERE day = ?", Date.new(2024, 2, 29))
     assert_equal 0, db.value("SELECT count(*) FROM days WHERE day = ?", Time.utc(2024, 2, 29, 23))
-    # A statement does not take the type of what was bound before for its own.
+    # The type of an earlier bound value does not become the type of the parameter.
     statement = db.prepare("SELECT ?")
     given = [Date.new(2024), time, 1, 2**70]
     assert_equal(given, given.map { |value| statement.query(value).first.first })
@@ -260,7 +260,7 @@ class TestDatabase < CrosslaneTest
     db.udf(:twice, "(x BIGINT) -> BIGINT", replace: true) { |x| -2 * x }
     db.udf(:upper, "(x VARCHAR) -> VARCHAR", replace: true) { |x| "<#{x}>" }
     assert_equal ["<a>", -4], db.query("SELECT upper('a'), twice(2)").first
-    # The name is the block's now.
+    # The name now belongs to the block.
     db.udf(:twice, "(x BIGINT) -> BIGINT") { |x| 2 * x }
     assert_equal 4, db.value("SELECT twice(2)")
   end
@@ -272,7 +272,7 @@ class TestDatabase < CrosslaneTest
       db.udf(:f, "(x BIGINT) -> VARCHAR", overload: true) { |x| "<#{x}>" }
       expected = "<1>"
     rescue Crosslane::Error => e
-      # DuckDB 1.5 cannot; the old one stays.
+      # DuckDB 1.5 cannot do this. The old function stays.
       assert_match(/cannot change the type of f's result/, e.message)
       expected = 1
     end
@@ -366,7 +366,8 @@ class TestDatabase < CrosslaneTest
     assert_raises(Crosslane::Error) { db.query("SELECT 1") }
   end
 
-  # What a program prints that has opened $db, and whether its file is whole afterwards, without a log of changes.
+  # The output of a program that has opened $db, and the files of the database afterwards. A whole
+  # file has no log of changes beside it.
   def at_the_end_of(program)
     Dir.mktmpdir do |folder|
       path = File.join(folder, "x.duckdb")
@@ -387,7 +388,7 @@ class TestDatabase < CrosslaneTest
       "at_exit { print 1, $db.value('FROM t') }; (Thread.list - [Thread.main]).each(&:kill).each(&:join)",
       "$early = -> { print 1, $db.value('FROM t') }"
     ].each do |program|
-      # As what minitest/autorun does, which is required first.
+      # This is required first, as minitest/autorun is, and does the same.
       early = "BEGIN { at_exit { $early&.call } }; "
       assert_equal ["142", ["x.duckdb"]], at_the_end_of(early + program), program
     end

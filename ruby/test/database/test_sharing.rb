@@ -2,7 +2,7 @@
 
 require_relative "../helper"
 
-# What threads, fibers and several databases of a program share.
+# Objects that threads, fibers and several databases of a program share.
 class TestSharing < CrosslaneTest
   def test_a_statement_that_threads_share_gives_each_its_own_rows
     db = open
@@ -21,7 +21,8 @@ class TestSharing < CrosslaneTest
   end
 
   def test_a_statement_in_a_block_of_itself
-    # The block runs on the query's own thread, on a lane because of the timeout, or on lanes of several workers.
+    # The block runs on the query's own thread; on a lane because of the timeout; or on the lanes of
+    # several DuckDB threads.
     [[1, {}], [1, { timeout: 50 }], [4, {}]].each do |threads, options|
       db = open(threads: threads)
       statement = nil

@@ -5,10 +5,10 @@ require_relative "../helper"
 # Rows that are made while they are read.
 class TestStream < CrosslaneTest
   ENDLESS = "SELECT i FROM range(1000000000000000) r(i)"
-  # An endless query that finds no more rows.
+  # An endless query without further rows after the first ones.
   BARREN = "#{ENDLESS} WHERE i < 100000".freeze
 
-  # DuckDB yields no row before it has as many as this.
+  # DuckDB yields no row before its buffer is full.
   def stream(db, sql, &block)
     db.query("SET streaming_buffer_size = '10KB'")
     db.stream(sql, &block)
@@ -42,7 +42,7 @@ class TestStream < CrosslaneTest
       db.stream("SELECT i, repeat('x', 100) || i FROM range(3000000) r(i)") { |i, text| sum += i + text.size }
       [sum, read.call - before]
     end
-    # The rows are 330 MB in DuckDB, and more in Ruby.
+    # The rows take 330 MB in DuckDB, and more in Ruby.
     assert_equal (2_999_999 * 1_500_000) + 300_000_000 + (0...3_000_000).sum { |i| i.to_s.size }, peak.first
     assert_operator peak.last, :<, 100_000
   end
@@ -67,7 +67,7 @@ class TestStream < CrosslaneTest
         db.query("DELETE FROM t WHERE i >= 50000")
         assert_equal 50_000, db.stream("FROM t").count
         assert_equal [[0]], db.stream("FROM t").first(1)
-        # Another connection sees what is committed.
+        # Another connection sees only committed data.
         assert_equal [100_000], db.stream("FROM t").lazy.map { db.value("SELECT count(*) FROM t") }.first(1)
         db.query("INSERT INTO t VALUES (-1)")
       end
@@ -95,7 +95,7 @@ class TestStream < CrosslaneTest
       [BARREN, "#{ENDLESS} WHERE stuck(i) >= 0"].each do |sql|
         @last = nil
         read = -> { stream(db, sql) { |(i)| @last = i } }
-        # On a machine that is slow enough, the query ends before its first rows.
+        # On a slow machine, the query ends before its first rows. So the time grows.
         patience = 0.1
         until @last&.positive?
           patience *= 2
@@ -139,7 +139,7 @@ class TestStream < CrosslaneTest
       error = assert_raises(Crosslane::Error) { db.stream(ENDLESS) { db.close } }
       assert_match(/the database is closed/, error.message)
       db = open(path: path)
-      # By another thread, while this one waits for rows.
+      # Another thread closes it while this one waits for rows.
       started = Thread::Queue.new
       reader = Thread.new { assert_raises(Crosslane::Error) { stream(db, BARREN) { |(i)| started << i } } }
       started.pop

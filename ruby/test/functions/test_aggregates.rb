@@ -58,7 +58,7 @@ class TestAggregates < CrosslaneTest
     assert_match(/String has no method update/, error.message)
   end
 
-  # The sum of what its objects have been given, one by one or in Arrays.
+  # The sum of the values that an object gets, one by one or in Arrays.
   class Sum
     attr_reader :sum
 
@@ -68,7 +68,7 @@ class TestAggregates < CrosslaneTest
     def finish = @sum
   end
 
-  # The rows of a query of these are those where our aggregate and DuckDB's differ.
+  # The query returns the rows in which our aggregate and DuckDB's differ.
   def assert_alike(db, ours, theirs, more)
     both = "SELECT #{ours} AS ours, #{theirs} AS theirs FROM t #{more}"
     assert_none db, "FROM (#{both}) WHERE ours IS DISTINCT FROM theirs"
@@ -107,7 +107,7 @@ class TestAggregates < CrosslaneTest
       query = "SELECT i, kept(x) FROM t GROUP BY i"
       stop ? assert_raises(IOError) { db.query(query) } : db.query(query)
       assert_no_states
-      # The collector may take a word of the stack for one.
+      # The collector may mistake a word on the stack for the address of an object.
       assert(eventually { GC.start || ObjectSpace.each_object(kind).count < 100 }, "objects are left")
     end
   end
@@ -178,11 +178,11 @@ class TestAggregates < CrosslaneTest
     assert_empty db.query(sql).first(3)
   end
 
-  # Rows of `t` where our aggregates over a window are not DuckDB's.
+  # The rows of `t` in which our aggregates over a window differ from DuckDB's.
   def assert_window(db, window, filter = "", distinct = "")
     call = ->(name) { "#{name}(#{distinct}x) #{filter} OVER (#{window})" }
     ours = "coalesce(#{call["total"]}, 0) IS DISTINCT FROM coalesce(#{call["sum"]}, 0)"
-    # The order of a list is left open where it is one of DISTINCT values.
+    # A list of DISTINCT values has no defined order.
     lists = %w[lst list].map { |name| distinct.empty? ? call[name] : "list_sort(#{call[name]})" }
     assert_none db, "FROM (SELECT *, #{ours} AS bad, #{lists[0]} AS l, #{lists[1]} AS m FROM t) " \
                     "WHERE bad OR l IS DISTINCT FROM m"
@@ -204,7 +204,7 @@ class TestAggregates < CrosslaneTest
     end
   end
 
-  # Its states lie in a vector that the thread lends, and a query inside needs another.
+  # The states are in a vector that the thread lends. A query inside the block needs another vector.
   def test_a_block_whose_query_has_aggregates_too
     each_way do |db|
       inner = aggregates(1)
@@ -229,7 +229,7 @@ class TestAggregates < CrosslaneTest
         assert_window db, "PARTITION BY k ORDER BY peer, i ROWS BETWEEN 20 PRECEDING AND 20 FOLLOWING EXCLUDE #{what}"
         assert_window db, "PARTITION BY k ORDER BY i ROWS BETWEEN a PRECEDING AND b FOLLOWING EXCLUDE #{what}"
       end
-      # DuckDB does not say of all of these states that they end.
+      # DuckDB does not report the end of all these states.
       assert_no_states
     end
   end
@@ -318,7 +318,7 @@ class TestAggregates < CrosslaneTest
     window = "OVER (ORDER BY i ROWS BETWEEN 99 PRECEDING AND 9 FOLLOWING)"
     query = Thread.new { db.query("SELECT waits(x) #{window} FROM t") }
     ready.pop
-    # A query that runs meanwhile keeps its own.
+    # A query that still runs keeps its copies.
     db.aggregate(:keeps, "(x BIGINT) -> BIGINT", combine: ->(a, b) { a + b }) do |sum, x|
       if query.alive?
         query.kill
@@ -342,7 +342,7 @@ class TestAggregates < CrosslaneTest
     query = Thread.new { db.query("SELECT stays(x) FROM t") }
     ready.pop
     query.kill
-    # The block still waits.
+    # The block is still waiting.
     assert query.join(60)
     go.close
     assert_no_states

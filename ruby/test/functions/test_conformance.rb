@@ -3,12 +3,12 @@
 require_relative "../helper"
 require_relative "../../../conformance/ruby/saw"
 
-# The language-neutral table of cases, through host lanes.
+# Runs the language-neutral table of cases through host lanes.
 class TestConformance < CrosslaneTest
   TABLE = JSON.parse(File.read(File.expand_path("../../../conformance/cases.json", __dir__)))
   NULLS = { "none" => "false", "all" => "true", "first" => "i = 0", "third" => "i % 3 = 0" }.freeze
 
-  # On the thread that asks, and on others.
+  # With one thread, the block runs on the calling thread. With four, it runs on other threads.
   THREADS = [1, 4].freeze
 
   def self.quoted(text) = "'#{text.gsub("'", "''")}'"
@@ -47,7 +47,7 @@ class TestConformance < CrosslaneTest
       end
       next if given["large"]
 
-      # The function sees what the table says, and the client reads the same.
+      # The function gets the values of the table, and the client reads the same values.
       db.udf(:saw, "(x #{type}) -> VARCHAR") { |x| saw(x) }
       fill(db, given, given["values"].size, "none", given["values"])
       db.udf(:saw_any, "(x ANY) -> VARCHAR") { |x| saw(x) }

@@ -75,7 +75,7 @@ class TestDefinitions < CrosslaneTest
     db.table(:t, "(n BIGINT, m BIGINT) -> (i BIGINT)") { |n, m| [[n + m]] }
     assert_equal [[3]], db.query("FROM t(1, 2)").to_a
     assert_raises(Crosslane::Error) { db.query("FROM t(1)") }
-    # It has nothing to do with a function of the name.
+    # It is independent of a scalar function with the same name.
     db.udf(:t, "(n BIGINT) -> BIGINT") { |n| n }
     assert_equal [[3, 5]], db.query("SELECT i, t(5) FROM t(1, 2)").to_a
   end
@@ -156,7 +156,7 @@ class TestDefinitions < CrosslaneTest
       assert_match(/slug does not exist/i, assert_raises(Crosslane::Error) { db.query(sql) }.message)
     end
     assert_raises(Crosslane::Error) { statement.query }
-    # The name is free: for a block of other types, or for a macro.
+    # The name is free: for a block with other types, or for a macro.
     db.aggregate(:slug, "(x BIGINT) -> BIGINT", combine: ->(a, b) { a + b }) { |sum, x| (sum || 0) + x }
     assert_equal 3, db.value("SELECT slug(i) FROM range(3) r(i)")
     db.drop(:slug)
@@ -180,7 +180,7 @@ class TestDefinitions < CrosslaneTest
     error = assert_raises(Crosslane::Error) { db.drop("other") }
     assert_equal "there is no block other; there are days, slug", error.message
     assert_raises(Crosslane::Error) { db.drop(:sum) }
-    # DuckDB's own functions of the name would go, too.
+    # The drop would remove DuckDB's own functions of that name too.
     db.udf(:upper, "(x BIGINT) -> BIGINT", replace: true) { |x| x }
     error = assert_raises(Crosslane::Error) { db.drop(:upper) }
     assert_match(/DuckDB has a function upper of its own/, error.message)

@@ -3,13 +3,13 @@
 require_relative "../helper"
 require "tmpdir"
 
-# What udtf declares if its only parameter is a table.
+# Functions declared with `udtf` whose only parameter is a table.
 class TestStreamFunctions < CrosslaneTest
   Flight = Struct.new(:id, :delay)
   FLIGHTS = [Flight.new(1, 70), Flight.new(2, nil), Flight.new(3, 5)].freeze
   SIGNATURE = "late(flights TABLE(id BIGINT, delay INTEGER)) -> TABLE(id BIGINT, delay INTEGER)"
 
-  # What a file declares.
+  # The functions that a file declares.
   def declared(text)
     Dir.mktmpdir do |folder|
       path = File.join(folder, "functions.rb")
@@ -18,7 +18,7 @@ class TestStreamFunctions < CrosslaneTest
     end
   end
 
-  # What a function makes of a batch, as the native half is given it.
+  # The rows that a function makes of a batch, called as the native part calls it.
   def made(options, block, batch = FLIGHTS)
     function, = declared("udtf \"#{SIGNATURE}\", #{options} do |flights|\n#{block}\nend")
     rows = []
@@ -84,7 +84,7 @@ class TestStreamFunctions < CrosslaneTest
       "Struct.new(:delay, :id).new(flights[:delay], flights[:id])"
     ].each { |block| assert_equal [[3, [[1, 2, 3], [70, nil, 5]]]], made("vectorized: true", block, columns), block }
     assert_equal [], made("vectorized: true", "nil", columns)
-    # An exception is a row of its own.
+    # An exception counts as a row.
     errors = made("vectorized: true", "[RuntimeError.new('0'), RuntimeError.new('1')]", columns)
     assert_equal %w[0 1], errors.map(&:message)
     parts = made("vectorized: true", "{ id: 0...5000, delay: 0...5000 }", columns)

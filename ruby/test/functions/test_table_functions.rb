@@ -2,7 +2,7 @@
 
 require_relative "../helper"
 
-# What a table function is told beside its arguments: parameters with names, and its columns.
+# The data that a table function gets besides its arguments: named parameters, and its columns.
 class TestTableFunctions < CrosslaneTest
   LETTERS = lambda do |word, upper: false, times: 1|
     ((upper ? word.upcase : word) * times).each_char.map { |letter| [letter] }
@@ -17,7 +17,7 @@ class TestTableFunctions < CrosslaneTest
       assert_equal "AB", ask.call("'ab', upper := true")
       assert_equal "ABAB", ask.call("'ab', times := 2, upper := true")
       assert_equal "abab", ask.call("?, TIMES = ?", "ab", 2)
-      # NULL stands for the block's own value, and what is given is cast.
+      # With NULL, the block's own default applies. Other values are cast.
       assert_equal "ABAB", ask.call("'ab', upper := 'yes'::VARCHAR, times := 2.0")
       assert_equal "ab", ask.call("'ab', times := NULL")
       error = assert_raises(Crosslane::Error) { ask.call("'ab', lower := true") }
@@ -62,7 +62,7 @@ class TestTableFunctions < CrosslaneTest
     assert_equal [["[1, 2]7"]], db.query("FROM one([1, 2], k := 7)").to_a
   end
 
-  # DuckDB casts the arguments of a table function, but lists.
+  # DuckDB casts the arguments of a table function, except lists.
   def test_lists
     db = open
     db.table(:lists, "(a BIGINT[], b VARCHAR[][]) -> (text VARCHAR)", nulls: :call) do |a, b|
@@ -75,14 +75,14 @@ class TestTableFunctions < CrosslaneTest
     assert_equal "[5] [[\"1\"]]", ask.call("?, ?", [5], [["1"]])
     assert_equal 10_000, db.value("SELECT length(text) FROM lists(repeat([1], 3332), NULL)")
     { "'[1]'" => "[1] nil", "[1, 2]::INTEGER[2]" => "[1, 2] nil", "['x']" => nil }.each do |argument, cast|
-      # DuckDB 2.0 makes lists of what is none.
+      # DuckDB 2.0 makes a list of a value that is none.
       assert_equal cast, ask.call("#{argument}, NULL")
     rescue Crosslane::Error => e
       assert_match(/BIGINT\[\]|INT64/, e.message)
     end
   end
 
-  # They are the same as in files, and so are their options.
+  # The functions and their options are the same as in files.
   def test_options
     [1, 4].each do |threads|
       db = open(threads: threads)
@@ -134,7 +134,7 @@ class TestTableFunctions < CrosslaneTest
     assert_match(/partitions returned Integer, which has no each/, error.message)
   end
 
-  # A table of words, whose columns are as many as one of its arguments says.
+  # A table of words. One of its arguments is the number of its columns.
   def wide(db, **options, &columns)
     columns ||= ->(count, **) { (1..count).to_h { |i| ["c#{i}", i.odd? ? "BIGINT" : "VARCHAR"] } }
     db.table(:wide, "(count BIGINT, rows BIGINT)", columns: columns, **options) do |count, rows: 3|
@@ -214,7 +214,7 @@ class TestTableFunctions < CrosslaneTest
       thread = Thread.new(&query)
       waits.pop
       assert_nil thread.tap(&:kill).value
-      # Such a block may ask the database itself.
+      # The block that decides the columns may query the database.
       leave = -> { { a: db.value("SELECT 'BIGINT'"), b: "VARCHAR" } }
       assert_equal 3, query.call.count
     end
@@ -222,7 +222,7 @@ class TestTableFunctions < CrosslaneTest
 
   FRUIT = [[1, "fig", 2.5, nil], [2, "plum", 3.5, Date.new(2024, 2, 29)], [3, nil, 4.5, nil]].freeze
   FRUIT_COLUMNS = "(id BIGINT, name VARCHAR, price DOUBLE, day DATE)"
-  # Queries, and what they want.
+  # Queries, and the columns that they need.
   WANTED = {
     "SELECT * FROM fruit()" => %w[id name price day],
     "SELECT price, id FROM fruit()" => %w[id price],
@@ -232,14 +232,14 @@ class TestTableFunctions < CrosslaneTest
     "SELECT name FROM fruit() ORDER BY id DESC LIMIT 1" => %w[id name],
     "SELECT a.name FROM fruit() a JOIN (SELECT id FROM fruit()) b USING (id)" => %w[id name],
     "SELECT id FROM (FROM fruit()) WHERE name = 'fig'" => %w[id name],
-    # DuckDB wants some column, and takes the first.
+    # DuckDB needs some column here, and takes the first.
     "SELECT count(*) FROM fruit()" => %w[id],
     "SELECT 7 FROM fruit()" => %w[id]
   }.freeze
 
   def fruit(db, **options, &rows) = db.table(:fruit, "() -> #{FRUIT_COLUMNS}", **options, &rows)
 
-  # A database where fruit() is a table.
+  # A database in which fruit() is a table.
   def reference
     db = open
     db.query("CREATE TABLE fruits #{FRUIT_COLUMNS.sub("->", "")}")
@@ -270,7 +270,7 @@ class TestTableFunctions < CrosslaneTest
     end
   end
 
-  # Whatever is yielded, and whether the block asks or not.
+  # This holds for all forms of rows, and for blocks with or without `wanted`.
   def test_only_wanted_columns_are_looked_at
     due = reference
     names = %i[id name price day]
@@ -313,7 +313,7 @@ class TestTableFunctions < CrosslaneTest
     message = ->(sql) { assert_raises(TypeError) { db.query(sql) }.message }
     whole = "3 values where 4 are due: id, name, price, day"
     assert_equal "returned Array [1, 2, 3], #{whole}", message.call("SELECT id, name FROM fruit()")
-    # Only who knows what is wanted can have meant that.
+    # Only a block that knows the needed columns may leave out the others.
     row = [1, "fig"]
     assert_match(/2 values where 4 are due/, message.call("SELECT id, name FROM fruit()"))
     fruit(db) { |wanted: nil| wanted && [row] }
@@ -329,7 +329,7 @@ class TestTableFunctions < CrosslaneTest
 
   def test_who_asks_for_columns
     db = open(threads: 4)
-    # A parameter of this name is a parameter.
+    # A parameter named `wanted` is a normal parameter.
     db.table(:t, "(wanted BIGINT) -> (a BIGINT, b BIGINT)") { |wanted: 5| [[wanted, 0]] }
     assert_equal 5, db.value("SELECT a FROM t()")
     assert_equal 7, db.value("SELECT a FROM t(wanted := 7)")
@@ -386,7 +386,7 @@ class TestTableFunctions < CrosslaneTest
     end
   end
 
-  # Waits until no lane is at work. Returns how many were made and ended.
+  # Waits until no lane is busy. Returns the numbers of lanes made and ended.
   def lanes_at_rest
     eventually { Crosslane::Host.lanes[:busy].zero? }
     Crosslane::Host.lanes.values_at(:made, :ended)
@@ -409,10 +409,10 @@ class TestTableFunctions < CrosslaneTest
       cut.call
       before = lanes_at_rest
       5.times { cut.call && lanes_at_rest }
-      # Also if the next query begins before the block has been left.
+      # This also holds if the next query begins before the block has ended.
       5.times { cut.call }
       assert_equal(2, db.stream("FROM endless()").take(2).size)
-      # On a machine that is slow enough, the query ends before it calls.
+      # On a slow machine, the query ends before it calls the block. So the time grows.
       patience = 0.1
       while begun == 12
         patience *= 2
@@ -437,7 +437,7 @@ class TestTableFunctions < CrosslaneTest
     end
     cut = -> { assert_equal [[0]], db.query("FROM t() LIMIT 1").to_a }
     many = ->(rows) { 5000.times { |i| rows << [i] } }
-    # One that swallows what it is left by, and yields on, is left by each row.
+    # An `each` that rescues the exception and yields again gets the exception at each row.
     refused = 0
     each = lambda do |rows|
       many.call(rows)
@@ -448,7 +448,7 @@ class TestTableFunctions < CrosslaneTest
     cut.call
     before = lanes_at_rest
     assert_equal 9, refused
-    # One that makes few rows is left by the next, and not by the next chunk.
+    # An `each` with few rows gets the exception at its next row, and not only at the next chunk.
     gate = Thread::Queue.new
     yielded = 0
     each = lambda do |rows|
@@ -460,7 +460,7 @@ class TestTableFunctions < CrosslaneTest
     gate << 1
     assert_equal before, lanes_at_rest
     assert_operator yielded, :<, 1000
-    # One that raises something else then.
+    # An `each` that raises another exception instead.
     each = lambda do |rows|
       many.call(rows)
     ensure
@@ -468,7 +468,7 @@ class TestTableFunctions < CrosslaneTest
     end
     cut.call
     assert_equal before, lanes_at_rest
-    # One that never returns is ended, and nobody waits for it.
+    # An `each` that never returns is ended, and no thread waits for it.
     each = lambda do |rows|
       many.call(rows)
     ensure

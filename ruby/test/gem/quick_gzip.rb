@@ -1,6 +1,7 @@
 # frozen_string_literal: true
 
-# RubyGems compresses as well as it can, for all who fetch a gem. That of a test is installed once.
+# RubyGems uses the best compression, because many users fetch a gem. The gem of a test is installed
+# once, so fast compression is better.
 require "zlib"
 Zlib.send(:remove_const, :BEST_COMPRESSION)
 Zlib::BEST_COMPRESSION = Zlib::BEST_SPEED

@@ -3,7 +3,7 @@
 require_relative "../helper"
 require "open3"
 
-# The example program, as a user runs it.
+# Runs the example program, as a user does.
 class TestExample < CrosslaneTest
   ROOT = File.expand_path("../../..", __dir__)
 

@@ -4,7 +4,7 @@ require_relative "../helper"
 require "open3"
 require "rubygems/package"
 
-# The gem, built and installed as users do.
+# Builds and installs the gem, as users do.
 class TestPackage < CrosslaneTest
   LONGEST = 300
 

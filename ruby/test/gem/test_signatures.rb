@@ -6,18 +6,19 @@ require "json"
 require "open3"
 require "yaml"
 
-# The gem's types for RBS (sig/).
+# The gem's RBS types (sig/).
 class TestSignatures < CrosslaneTest
   FOLDER = File.expand_path("../../sig", __dir__)
-  # What programs do not use.
+  # Classes and modules that programs do not use.
   INTERNAL = %w[
     Crosslane::Errors Crosslane::Host Crosslane::HostAggregate Crosslane::HostTable Crosslane::Library
     Crosslane::Native Crosslane::Runner Crosslane::ScanEnded Crosslane::Threads Crosslane::V8::Native
     Crosslane::WeakSet
   ].freeze
 
-  # Reads the signatures, and prints for each class its own methods and those of its objects. In a process of its own:
-  # RBS's parser does not know that the collector moves objects, which other tests make it do.
+  # Reads the signatures, and prints the methods of each class and of its objects. It runs in a
+  # process of its own: RBS's parser does not support that the collector moves objects, and other
+  # tests make the collector do so.
   READER = <<~'RUBY'
     require "json"
     require "rbs"
@@ -45,14 +46,14 @@ class TestSignatures < CrosslaneTest
     JSON.parse(output).transform_values { |kinds| kinds.transform_values { |names| names.map(&:to_sym) } }
   end
 
-  # The modules that programs use, from one on.
+  # The modules that programs use, from this one on.
   def modules(from)
     found = from.constants(false).map { |name| from.const_get(name) }.grep(Module)
     found = found.reject { |type| INTERNAL.include?(Module.instance_method(:name).bind_call(type)) }
     [from, *found.flat_map { |type| modules(type) }]
   end
 
-  # The methods that a module has of its own, without those that its comment calls private.
+  # A module's own methods, without those that a comment marks as private.
   def methods_of(type)
     type.public_instance_methods(false).reject do |name|
       file, line = type.instance_method(name).source_location

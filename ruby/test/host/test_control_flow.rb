@@ -2,11 +2,12 @@
 
 require_relative "../helper"
 
-# What leaves a block, or a query, does what it means in Ruby, and stops the query: those here would never end.
+# Exceptions and jumps out of a block or a query have their usual meaning in Ruby, and stop the
+# query. The queries here would never end by themselves.
 class TestControlFlow < CrosslaneTest
   ENDLESS = "SELECT count(*) FROM range(1000000000000000) r(i) WHERE i % 7 = 3"
 
-  # With one thread the block runs on the query's own thread, with four on lanes.
+  # With one thread, the block runs on the query's own thread. With four threads, it runs on lanes.
   def each_way
     [1, 4].each { |threads| yield numbers(500_000, threads: threads) }
   end
@@ -89,7 +90,7 @@ class TestControlFlow < CrosslaneTest
   def interrupted(query)
     asker = Thread.current
     signal = Thread.new do
-      # Until the query is waited for: a signal that came before would end the test.
+      # The signal must come during the wait for the query. An earlier one would end the test.
       sleep 0.01 until asker.stop?
       sleep 0.2
       Process.kill("INT", Process.pid)
@@ -107,7 +108,7 @@ class TestControlFlow < CrosslaneTest
     end
   end
 
-  # Each signal but the last comes with the next, and their handlers raise.
+  # Each signal except the last comes together with the next one, and their handlers raise.
   SIGNALS = <<~'RUBY'
     require "crosslane"
     again = Class.new(Exception)
@@ -165,7 +166,7 @@ class TestControlFlow < CrosslaneTest
         Process.kill("USR1", Process.pid)
       end
       assert_equal 124_999_750_000, db.value("SELECT sum(nap(x))::BIGINT FROM numbers")
-      # Without a handler it would end the program.
+      # Without a handler, the signal would end the program.
       signal.join
       trap("USR1", old)
       assert handled
@@ -179,7 +180,7 @@ class TestControlFlow < CrosslaneTest
       thread = Thread.new { db.value("SELECT sum(stuck(x)) FROM numbers") }
       eventually { calls.positive? }
       thread.kill.join
-      # Workers may let go of a query a moment after its end.
+      # DuckDB's threads may release a query shortly after its end.
       eventually { Crosslane::Host.lanes[:busy].zero? }
       before = calls
       assert_equal 1, db.value("SELECT 1")
@@ -197,7 +198,7 @@ class TestControlFlow < CrosslaneTest
     ensure
       cleaned += 1
     end
-    # On a machine that is slow enough, the query ends before it calls.
+    # On a slow machine, the query ends before it calls the block. So the time grows.
     patience = 0.1
     while begun.empty?
       patience *= 2
@@ -212,7 +213,7 @@ class TestControlFlow < CrosslaneTest
     db.value("SELECT sum(id(x)) FROM numbers")
     lanes = Thread.list.select { |thread| thread.name&.start_with?("crosslane-lane-") }
     refute_empty lanes
-    # Nobody calls them: nothing else would end their wait.
+    # No call is under way in these lanes, so nothing else would end their wait.
     lanes.each(&:kill).each(&:join)
     eventually { Crosslane::Host.lanes[:busy].zero? }
     assert_equal 3, db.value("SELECT id(3)")
@@ -229,8 +230,9 @@ class TestControlFlow < CrosslaneTest
     assert_raises(IOError) { db.value("SELECT leaves(2)") }
   end
 
-  # With a timeout the block runs on a lane while the query is planned, else on the query's own thread. DuckDB plans
-  # each of these with the call; the last two do not need it then.
+  # With a timeout, the block runs on a lane while the query is planned. Without one, it runs on the
+  # query's own thread. DuckDB calls the function while it plans each of these queries. The last two
+  # queries do not need the result.
   def each_constant(call)
     each_way do |db|
       [{}, { timeout: 50 }].each do |options|
@@ -282,7 +284,7 @@ class TestControlFlow < CrosslaneTest
       calls.pop
       assert_nil killed.tap(&:kill).value
       assert_empty calls
-      # On a machine that is slow enough, the query ends before it calls.
+      # On a slow machine, the query ends before it calls the block. So the time grows.
       patience = 0.05
       while calls.empty?
         patience *= 2

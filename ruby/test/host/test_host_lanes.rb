@@ -3,8 +3,8 @@
 require_relative "../helper"
 
 class TestHostLanes < CrosslaneTest
-  # A block that notes the threads it runs on, and waits now and then; and at first for so many threads, since one that
-  # wakes up late could find everything done.
+  # A block that records the threads it runs on, and sometimes waits. At first it waits for `least`
+  # threads, because a thread that wakes up late could find no work.
   def waiting(threads, least = 0)
     late = Process.clock_gettime(Process::CLOCK_MONOTONIC) + 60
     lambda do |x|
@@ -41,7 +41,7 @@ class TestHostLanes < CrosslaneTest
       3.times { db.query("SELECT sum(wait(x)) FROM numbers") }
       db.close
     end
-    # On a busy machine the first queries may need fewer than the next.
+    # On a busy machine, the first queries may need fewer lanes than the next ones.
     eventually do
       made = Crosslane::Host.lanes[:made]
       use.call
@@ -166,7 +166,7 @@ class TestHostLanes < CrosslaneTest
     assert_operator made, :<, 100_000
   end
 
-  # The rows of a table whose `each` is a block, which may keep its own.
+  # The rows of a table. Their `each` is a block, which may keep the block that it gets.
   class Rows
     include Enumerable
 
@@ -181,7 +181,7 @@ class TestHostLanes < CrosslaneTest
     end
   end
 
-  # A query of a table with these rows.
+  # Queries a table with these rows.
   def scan(db, rows, rest = "")
     name = "rows_#{rows.object_id}"
     db.table(name, "() -> (i BIGINT)") { rows }
@@ -221,15 +221,15 @@ class TestHostLanes < CrosslaneTest
     assert_match(/by another thread than the one that runs each/, error.message)
     fiber = ->(block) { Fiber.new { 3000.times { |i| block.call([i]) } }.resume }
     assert_equal Array.new(3000) { |i| [i] }, call.call(fiber)
-    # A row that is still being read, by a fiber, when the scan is over.
+    # A fiber is still reading a row when the scan ends.
     odd = Object.new
     odd.define_singleton_method(:i) { Fiber.yield || 1 }
     error = assert_raises(Crosslane::Error) do
       call.call(->(block) { (fiber = Fiber.new { block.call(odd) }).resume })
     end
     assert_match(/each ended within a row/, error.message)
-    # The fiber's thread is that of its lane, which may still end its scan. A scan on another lane holds that, and has
-    # the next one tried.
+    # The fiber belongs to the thread of its lane, and that lane may still be ending the fiber's
+    # scan. A scan on another lane keeps that lane busy, so that the next scan tries another one.
     scans = Array.new(8) do
       scan(db, Rows.new do |block|
         fiber.resume || block.call([5])
@@ -238,7 +238,7 @@ class TestHostLanes < CrosslaneTest
       end)
     end
     assert_equal([[5]], scans.pop.call)
-    # A row that calls for another while it is read.
+    # A row that requests another row while it is read.
     inner = nil
     odd.define_singleton_method(:i) { inner.call([1]) }
     error = assert_raises(Crosslane::Error) { call.call(->(block) { (inner = block).call(odd) }) }
@@ -287,7 +287,7 @@ class TestHostLanes < CrosslaneTest
   def test_lanes_that_cannot_be_made_are_shared
     db = numbers
     db.udf(:nap, "(x BIGINT) -> BIGINT", &waiting(Set.new))
-    # Lanes that were made are gone with their host.
+    # When the host ends, its lanes end too.
     Thread.list.find { |thread| thread.name == "crosslane-host" }.kill.join
     db.value("SELECT nap(1)")
     Crosslane::Host.class_eval do
@@ -314,7 +314,7 @@ class TestHostLanes < CrosslaneTest
     db.query("SET threads = 1")
     db.udf(:thread, "(x BIGINT) -> BIGINT", concurrency: 4) { |_| Thread.current.object_id }
     assert_operator db.value("SELECT count(DISTINCT thread(x)) FROM numbers"), :<=, 4
-    # A program may kill them.
+    # A program may kill these threads.
     kept = Thread.list.select { |thread| thread.name == "crosslane-worker" }
     refute_empty kept
     kept.each(&:kill)
@@ -395,7 +395,8 @@ class TestHostLanes < CrosslaneTest
         held.pop
       end
       assert_raises(Crosslane::Error) { db.query("SELECT stuck(1)").to_a }
-      # Each of these calls has its lane's thread take a turn, between which the host's can take as many as it likes.
+      # For each of these calls, the thread of the lane runs. Between two such runs, the host's
+      # thread can take any number of turns.
       db.udf(:id, "(x BIGINT) -> BIGINT", timeout: 60) { |x| x }
       db.query("SELECT id(0)").to_a
       Counted.turns = 0

@@ -2,13 +2,14 @@
 
 require_relative "../helper"
 
-# What Ruby's collector takes: blocks that nothing can call any more, and closed databases.
+# The objects that Ruby's collector frees: blocks that can no longer be called, and closed
+# databases.
 #
-# The collector takes each word on a thread's stack that may be an object's address for one. So each of these tests has
-# a process of its own, in which no other has left its words.
+# The collector treats each word on a thread's stack that may be an object's address as a reference.
+# So each of these tests runs in a process of its own, where other tests have left no such words.
 class TestCollection < CrosslaneTest
   MANY = 10
-  # A few may seem to be in use all the same.
+  # The collector may keep a few objects for this reason.
   FEW = 4
 
   def setup
@@ -16,22 +17,23 @@ class TestCollection < CrosslaneTest
     @take = proc { @taken += 1 }
   end
 
-  # Something that blocks hold.
+  # An object that blocks reference.
   def held
     @made += 1
     Object.new.tap { |object| ObjectSpace.define_finalizer(object, @take) }
   end
 
-  # How many of those the collector has not taken. Whoever asks never has one of them on the stack.
+  # The number of these objects that are alive. The calling thread never has one of them on its
+  # stack.
   def alive
     GC.start
     @made - @taken
   end
 
-  # Runs it on the stack of another thread.
+  # Runs the block on the stack of another thread.
   def apart(&block) = Thread.new(&block).value
 
-  # Blocks of each kind that hold something, and have been used.
+  # Defines and calls blocks of each kind that reference an object.
   def define(db)
     held = self.held
     db.udf(:here, "(x BIGINT) -> BIGINT") { |x| held && x }
@@ -135,7 +137,7 @@ class TestCollection < CrosslaneTest
     eventually { db.value("SELECT 1") && alive <= FEW }
   end
 
-  # A function and a table function that wait for the gate when they have begun.
+  # Defines a function and a table function that report their begin and then wait for the gate.
   def define_waiting(db, begun, gate)
     held = self.held
     db.udf(:f, "(x BIGINT) -> BIGINT") { |x| (begun << x if x.zero?) && gate.pop || (held && 1) }
@@ -148,7 +150,7 @@ class TestCollection < CrosslaneTest
     end
   end
 
-  # Some are kept for the next query.
+  # The caches keep some objects for the next query.
   alone def test_what_columns_of_ever_new_names_are_read_and_written_with
     db = open
     db.table(:t, "(n BIGINT)", columns: ->(n) { { "c#{n}" => "BIGINT" } }) { |n| [{ "c#{n}" => n }] }
@@ -197,7 +199,7 @@ class TestCollection < CrosslaneTest
     GC.stress = false
   end
 
-  # What another thread raises can land on any line of Ruby's.
+  # An exception from another thread can be raised at any line of Ruby code.
   alone def test_interrupts_while_blocks_are_forgotten
     functions = Crosslane::Host::FUNCTIONS.keys
     interrupts = TracePoint.new(:c_return) do |point|
@@ -225,7 +227,7 @@ class TestCollection < CrosslaneTest
     db.udf(:f, "(x BIGINT) -> BIGINT") { |_| 0 }
     writers = Array.new(2) { |n| Thread.new { 15.times { db.udf(:f, "(x BIGINT) -> BIGINT") { |_| n } } } }
     readers = Array.new(2) { Thread.new { Array.new(40) { GC.compact && db.value("SELECT f(1)") } } }
-    # Two transactions that change the same name cannot both be committed.
+    # Two transactions that change the same name cannot both commit.
     writers.each { |thread| thread.report_on_exception = false }
     writers.each { |thread| thread.join rescue assert_kind_of(Crosslane::Error, $!) } # rubocop:disable Style/RescueModifier
     assert_empty readers.flat_map(&:value).uniq - [0, 1]

@@ -4,7 +4,7 @@ require_relative "../helper"
 require "open3"
 require "rbconfig"
 
-# The collector moves objects while lanes, and V8's thread, work and wait without Ruby's lock.
+# The collector moves objects while lanes and V8's thread work and wait without Ruby's lock.
 class TestCompaction < CrosslaneTest
   PROGRAM = <<~RUBY
     require "crosslane"

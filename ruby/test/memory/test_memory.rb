@@ -2,10 +2,10 @@
 
 require_relative "../helper"
 
-# A program that is short of memory: what cannot be collected is an error of one query.
+# A program with little free memory: if memory is still missing after a collection, one query fails.
 class TestMemory < CrosslaneTest
-  # For the programs: whether a block finds no room in so many MiB above what was used. What comes next, in the same
-  # room, must not fail.
+  # For the programs: whether a block runs out of memory with only so many MiB more than before. The
+  # next block, with the same limit, must not fail.
   SHORT = <<~RUBY
     def used = File.read("/proc/self/statm").to_i * 4096
     def short?(room, used, comes_next)
@@ -40,7 +40,7 @@ class TestMemory < CrosslaneTest
     puts "lives \#{failed}"
   RUBY
 
-  # Rows that are large before anything is in them, and such that their texts make large.
+  # Rows that are large even when they are empty, and rows that are large because of their texts.
   ROWS = <<~RUBY
     require "crosslane"
     db = Crosslane.open(":memory:", config: { threads: 1 })
@@ -75,7 +75,7 @@ class TestMemory < CrosslaneTest
     end
   RUBY
 
-  # Values on their way into V8 and out of it.
+  # Values that are passed into V8 and out of it.
   VALUES = <<~RUBY
     require "crosslane/v8"
     # So large that the allocator asks the system for each.
@@ -121,7 +121,8 @@ class TestMemory < CrosslaneTest
     end
   RUBY
 
-  # V8's heap, which lacks memory although the context may have more: where V8 comes to a check, and where it does not.
+  # V8's heap runs out of memory although the context's limit is larger: once where V8 reaches a
+  # check, and once where it does not.
   HEAP = <<~RUBY
     require "crosslane/v8"
     ["const a = []; while (true) a.push(new Array(1e6).fill(1.5))",
@@ -152,7 +153,8 @@ class TestMemory < CrosslaneTest
   def test_rows_of_table_functions_and_appenders_find_no_room
     failures = run_alone("-e", SHORT + ROWS).lines.to_h { |line| line.split(": ") }
     assert_equal 5, failures.size
-    # A scan's rows travel in small batches, so that there is room for them, however many they are.
+    # The rows of a scan are sent in small batches. So there is memory for them, however many they
+    # are.
     ["rows without a value", "long texts"].each { |what| assert_equal 0, failures.delete(what).to_i, what }
     failures.each { |what, failed| assert_operator failed.to_i, :>=, 1, what }
   end

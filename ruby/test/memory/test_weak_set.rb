@@ -13,7 +13,7 @@ class TestWeakSet < CrosslaneTest
     assert_equal things.map(&:object_id).sort, set.to_a.map(&:object_id).sort
   end
 
-  # Between two phases of the collector there are objects that it knows to be dead and has not freed yet.
+  # Between two phases of the collector, some dead objects are not freed yet.
   alone def test_what_the_collector_is_about_to_free_is_not_in_it
     set = Crosslane::WeakSet.new
     100_000.times { set << Thing.new }

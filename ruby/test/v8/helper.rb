@@ -3,7 +3,7 @@
 require_relative "../helper"
 require "crosslane/v8"
 
-# What the tests of V8 share.
+# The common part of the tests of V8.
 class V8Test < CrosslaneTest
   V8 = Crosslane::V8
 

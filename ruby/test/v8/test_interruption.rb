@@ -3,7 +3,7 @@
 require_relative "helper"
 
 class TestV8Interruption < V8Test
-  # What a script that tells when it runs ends with, after it was stopped.
+  # The exception of a script after it was stopped. The script reports when it runs.
   def stopped(js, script)
     started = Thread::Queue.new
     js.attach("started") { started.push(true).size }
@@ -89,7 +89,8 @@ class TestV8Interruption < V8Test
     old = trap("USR1") { js.stop }
     assert_raises(V8::StoppedError, &run)
     signalled.join
-    # Who waits for its turn is not concerned, nor who disposes of the context.
+    # The stop does not concern a caller that waits for its turn, or a thread that disposes of the
+    # context.
     caller = Thread.new { assert_raises(V8::StoppedError, &run) }
     started.pop
     refute(forked { js.stop })
@@ -121,14 +122,14 @@ class TestV8Interruption < V8Test
       assert_nil thread.kill.value
       asker = Thread.current
       interrupter = Thread.new do
-        # A signal that came before would end the test.
+        # An earlier signal would end the test.
         sleep 0.01 until asker.stop?
         sleep(0.1) && Process.kill("INT", Process.pid)
       end
       assert_raises(Interrupt, &make)
       interrupter.join
     end
-    # Only what raises ends it.
+    # A handler that returns does not end the script; one that raises does.
     old = trap("USR1") { @handled = true }
     signal = Thread.new { sleep(0.05) && Process.kill("USR1", Process.pid) }
     made = V8::Snapshot.new("const end = Date.now() + 200; while (Date.now() < end); var here = 7")
@@ -173,7 +174,7 @@ class TestV8Interruption < V8Test
     old = trap("USR1") { handled = true }
     signal = Thread.new { sleep(0.05) && Process.kill("USR1", Process.pid) }
     assert_equal 7, js.eval("const end = Date.now() + 200; while (Date.now() < end) {}; 7")
-    # Without a handler it would end the program.
+    # Without a handler, the signal would end the program.
     signal.join
     trap("USR1", old)
     assert handled
@@ -181,7 +182,7 @@ class TestV8Interruption < V8Test
 
   def test_other_threads_go_on
     js = context
-    # Whoever waits for the script waits for these, too: nothing else ends it.
+    # A thread that waits for the script waits for these threads too: nothing else ends the script.
     other = Thread.new do
       50.times { sleep(0.001) }
       sleep 0.001 until js.stop

@@ -7,7 +7,7 @@ class TestV8Limits < V8Test
     js = context(timeout: 0.2, max_memory: 50_000_000)
     error = assert_raises(V8::TimeoutError) { js.eval("while (true) {}") }
     assert_match(/timeout of 0.2 s/, error.message)
-    # BigInts are ended by another check than code is.
+    # V8 checks for the end of BigInt operations in another place than for code.
     assert_raises(V8::TimeoutError) { js.eval("(1n << 1000000000n).toString()") }
     greedy = context(max_memory: 50_000_000)
     assert_raises(V8::MemoryError) { greedy.eval("const a = []; while (true) a.push(new Array(1000).fill(1.5))") }
@@ -17,13 +17,13 @@ class TestV8Limits < V8Test
     assert_raises(ArgumentError) { context(timeout: -1) }
   end
 
-  # The system's calls that wait for a futex, on x86-64 and on arm64.
+  # The numbers of the futex system call on x86-64 and on arm64.
   FUTEX = %w[202 98].freeze
 
   def test_the_thread_that_watches_sleeps_while_there_is_no_call
     js = context(timeout: 0.2)
     watch = nil
-    # It gives itself its name.
+    # The thread sets its name itself.
     named = lambda do |task|
       File.read("#{task}/comm") == "crosslane-v8\n"
     rescue SystemCallError
@@ -31,7 +31,7 @@ class TestV8Limits < V8Test
     end
     eventually { watch = Dir["/proc/self/task/*"].find(&named) }
     2.times do
-      # Its fourth argument is a time, or none.
+      # The fourth argument is the timeout of the wait, or null.
       eventually(20) do
         number, *arguments = File.read("#{watch}/syscall").split
         FUTEX.include?(number) && arguments[3] == "0x0"
@@ -40,7 +40,8 @@ class TestV8Limits < V8Test
     end
   end
 
-  # What V8 neither ends at its limit nor comes back from, and values at which it would end the process.
+  # Code that V8 does not end at its limit and that does not return, and values for which V8 would
+  # end the process.
   LIMIT = "the context used more than its max_memory of 60000000 bytes"
   BEYOND = "V8 cannot go on: a value may exceed its largest size"
   GREEDY = {
@@ -58,7 +59,7 @@ class TestV8Limits < V8Test
 
   GREEDY.each_with_index do |(source, message), index|
     define_method(:"test_memory_that_grows_where_nothing_can_end_it_#{index}") do
-      # In a process of its own, since what is given up stays in memory.
+      # It runs in a process of its own, because a context that is given up stays in memory.
       program = <<~'RUBY'
         require "crosslane/v8"
         js = Crosslane::V8::Context.new(max_memory: 60_000_000)
@@ -83,7 +84,7 @@ class TestV8Limits < V8Test
     end
   end
 
-  # Room for a context, and for a list of C++ that V8 makes while it parses.
+  # There is memory for a context, and for a C++ list that V8 makes while it parses.
   def test_what_the_system_has_no_memory_for_is_an_error
     program = <<~'RUBY'
       require "crosslane/v8"
@@ -109,8 +110,9 @@ class TestV8Limits < V8Test
     assert_equal "#{told}#{told}2\n", output
   end
 
-  # What is refused is as small as what V8 asks for while it holds a lock of the whole process: all other contexts would
-  # wait for a call that is given up there. What malloc has lasts until JSON's parser makes its list longer.
+  # The refused allocation is as small as those that V8 makes while it holds a lock of the whole
+  # process. If V8 gave up a call there, all other contexts would wait forever. The memory that
+  # malloc still has lasts until JSON's parser enlarges its list.
   def test_a_call_that_finds_memory_for_nothing_ends_the_process
     program = <<~'RUBY'
       require "crosslane/v8"
@@ -135,7 +137,8 @@ class TestV8Limits < V8Test
     assert_includes output, "std::bad_alloc"
   end
 
-  # Each looks for room before it boots; there is room for a few.
+  # Each thread checks for free memory before it boots a context. There is memory for a few
+  # contexts.
   def test_contexts_made_on_many_threads_without_room_for_all
     program = <<~'RUBY'
       require "crosslane/v8"
@@ -163,7 +166,7 @@ class TestV8Limits < V8Test
     end
   end
 
-  # Ruby's code inside of a call may have the context given up, and the call with it.
+  # Ruby code inside a call may make V8 give up the context, and the call with it.
   def test_output_and_a_signal_handler_whose_calls_are_given_up
     program = <<~'RUBY'
       require "crosslane/v8"
@@ -196,7 +199,7 @@ class TestV8Limits < V8Test
     js.attach("spin") { js.eval("for (;;);") }
     assert_raises(V8::TimeoutError) { js.eval("spin()") }
     assert_equal 2, js.eval("1 + 1")
-    # A block is Ruby's: it ends by itself, and its value counts.
+    # A block is Ruby code: it ends by itself, and its value counts.
     js.attach("wait") { sleep(0.3) && "done" }
     assert_equal "done", js.eval("wait()")
   end

@@ -82,7 +82,8 @@ class TestV8Pool < V8Test
     GC.stress = false
     GC.compact
     assert_equal [1, { "x" => 1 }], js.eval("pair(1)")
-    # Contexts that are freed while others boot. On a stack that ends, where the collector finds none of them.
+    # Contexts that are freed while others boot. Their thread's stack ends, so the collector finds
+    # no reference to them there.
     Thread.new { 30.times { V8::Context.new } }.join
     GC.start
     assert_equal 3, js.eval("3")

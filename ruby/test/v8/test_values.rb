@@ -13,7 +13,7 @@ class TestV8Values < V8Test
     end
   end
 
-  # V8 needs a minute for the decimal digits of one of them.
+  # V8 needs a minute to compute the decimal digits of one of these integers.
   def test_large_integers_travel_in_binary
     js = context
     js.eval("globalThis.negated = (x) => -x")
@@ -98,7 +98,8 @@ class TestV8Values < V8Test
     error = assert_raises(V8::RuntimeError) { outer.eval("inner('null.x')") }
     assert_equal ["TypeError", "Cannot read properties of null (reading 'x')"], [error.name, error.javascript_message]
     assert_equal "#{error.name}: #{error.javascript_message}", error.message
-    # Ruby's exceptions come back as themselves, and what JavaScript makes of them is its own.
+    # Ruby's exceptions come back unchanged. An exception that JavaScript makes from them is
+    # JavaScript's own.
     outer.attach("fail") { |text| raise KeyError, text }
     error = assert_raises(KeyError) { outer.eval("try { fail('k') } catch (e) { inner('1'); throw e }") }
     assert_equal "k", error.message
@@ -108,7 +109,7 @@ class TestV8Values < V8Test
     assert_equal "TypeError", error.name
   end
 
-  # What a script may return that is no value of Ruby.
+  # Values that a script may return and that Ruby does not have.
   def test_results_without_a_ruby_value
     js = context
     assert_equal({ "f" => nil, "s" => nil, "x" => 42 }, js.eval("({ f() {}, s: Symbol('s'), x: 42 })"))
@@ -140,7 +141,7 @@ class TestV8Values < V8Test
     assert_equal({}, js.eval_await("({})"))
     js.eval("let settle; const later = () => new Promise((resolve) => { settle = resolve })")
     js.eval("const settled = (value) => settle(value); globalThis.settled = settled; globalThis.later = later")
-    # A block settles it with a call of its own, or another call does, later.
+    # A call inside a block settles the promise, or a later call does.
     js.attach("settles") { |value| js.call("settled", value) }
     assert_equal 5, js.eval_await("{ const promise = later(); settles(5); promise }")
     js.eval("globalThis.waits = () => { const promise = later(); settles(6); return promise }")
@@ -151,7 +152,7 @@ class TestV8Values < V8Test
     assert_match(/not settled/, assert_raises(V8::Error) { js.eval_await("promise") }.message)
     js.call("settled", 8)
     assert_equal 8, js.eval_await("promise")
-    # In a block the script around it comes first.
+    # In a block, the promise is not settled before the outer script has ended.
     js.attach("inner") { js.eval_await("Promise.resolve(1).then((x) => x + 1)") }
     assert_match(/not settled: in a block/, assert_raises(V8::Error) { js.eval("inner()") }.message)
     assert_raises(V8::RuntimeError) { js.eval_await("Promise.reject(new Error('kaboom'))") }
