@@ -1,4 +1,4 @@
-//! Compiles what calls DuckDB in C++.
+//! Compiles the C++ code that calls DuckDB.
 
 fn main() {
     println!("cargo:rerun-if-changed=shim/forget.cc");

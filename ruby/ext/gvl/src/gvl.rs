@@ -198,8 +198,8 @@ pub fn with<T>(work: impl FnOnce() -> T, stop: impl Fn(Unwind)) -> Option<T> {
         result
     };
     let mut data = Work::new(work);
-    // SAFETY: the caller stands on a Ruby thread without the lock, and the work lets no longjmp
-    // out.
+    // SAFETY: the caller stands on a Ruby thread without the lock, and no longjmp leaves
+    // the work.
     unsafe {
         rb_sys::rb_thread_call_with_gvl(Some(data.runner()), (&raw mut data).cast());
     }

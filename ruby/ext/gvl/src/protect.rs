@@ -25,7 +25,7 @@ impl Unwind {
     pub fn new(class: &CStr, message: &str) -> Self {
         let mut exception = Qnil as VALUE;
         let raised = protect(|| {
-            // SAFETY: protected, and nothing is to be dropped in here.
+            // SAFETY: protected, and nothing needs to be dropped in here.
             unsafe {
                 let class = rb_sys::rb_path2class(class.as_ptr());
                 let text = rb_sys::rb_utf8_str_new(message.as_ptr().cast(), message.len() as i64);
@@ -57,7 +57,7 @@ impl Unwind {
         match self {
             // SAFETY: as the caller says.
             Unwind::Raise(exception) => unsafe { rb_sys::rb_exc_raise(exception) },
-            // SAFETY: as above; the VM still holds what this state belongs to.
+            // SAFETY: as above; the VM still holds the target of this state.
             Unwind::Jump(state) => unsafe { rb_sys::rb_jump_tag(state as c_int) },
         }
         #[allow(unreachable_code, reason = "bindgen does not know that these never return")]
@@ -78,8 +78,8 @@ impl Unwind {
                 }
             }
             Unwind::Jump(state) => {
-                // SAFETY: the VM still holds what this state belongs to; magnus catches it, and
-                // lets it go on where its caller's frames are gone.
+                // SAFETY: the VM still holds the target of this state. magnus catches the
+                // jump, and continues it after its caller's frames have ended.
                 let jumped = magnus::rb_sys::protect(|| unsafe {
                     rb_sys::rb_jump_tag(state as c_int);
                     #[allow(unreachable_code, reason = "bindgen does not know that this never returns")]
@@ -160,7 +160,7 @@ pub fn prepare() -> Result<(), Unwind> {
 fn caught_lack() {
     if let Some(rescue) = RESCUE.get() {
         let mut state = 0;
-        // SAFETY: with the GVL. The Proc takes nothing; what it raises all the same is dropped.
+        // SAFETY: with the GVL. The Proc takes no argument; if it raises, the exception is dropped.
         unsafe {
             rb_sys::rb_protect(Some(rescued), *rescue, &raw mut state);
             rb_sys::rb_set_errinfo(Qnil as VALUE);

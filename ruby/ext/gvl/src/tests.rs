@@ -16,7 +16,7 @@ const SIGUSR1: c_int = 10;
 fn run(code: &str) -> Result<VALUE, Unwind> {
     let code = CString::new(code).expect("no zero bytes");
     let mut result = 0;
-    // SAFETY: protected, and nothing in the closure is to be dropped.
+    // SAFETY: protected, and nothing in the closure needs to be dropped.
     protect(|| unsafe { result = rb_sys::rb_eval_string(code.as_ptr()) })?;
     Ok(result)
 }

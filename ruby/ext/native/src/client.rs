@@ -150,7 +150,7 @@ impl Client {
         let column = results.column();
         let reader = columns::reader(column.data_type)?;
         let mut values = Qnil as VALUE;
-        // SAFETY: protected, and nothing in the closure is to be dropped.
+        // SAFETY: protected, and nothing in the closure needs to be dropped.
         protect(|| unsafe {
             let vm = Vm::new();
             values = rb_sys::rb_ary_new_capa(column.rows as i64);
@@ -368,7 +368,7 @@ fn rows_of(column: &Column<'_>, first: usize) -> Result<RArray, Error> {
     let readers = column.children.iter().map(|child| columns::reader(child.data_type));
     let readers = readers.collect::<Result<Vec<_>, _>>()?;
     let mut rows = Qnil as VALUE;
-    // SAFETY: protected, and nothing in the closure is to be dropped.
+    // SAFETY: protected, and nothing in the closure needs to be dropped.
     protect(|| unsafe {
         let vm = Vm::new();
         rows = rb_sys::rb_ary_new_capa((column.rows - first) as i64);

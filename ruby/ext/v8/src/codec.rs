@@ -349,8 +349,8 @@ impl Decoder<'_> {
                 let (seconds, rest) = ((millis / 1000.0).floor(), millis.rem_euclid(1000.0));
                 let at = rb_sys::timespec { tv_sec: seconds as i64, tv_nsec: rest as i64 * 1_000_000 };
                 let mut time = ruby.qnil().as_raw();
-                // SAFETY: protected, and nothing in the closure is to be dropped. The offset says
-                // UTC.
+                // SAFETY: protected, and nothing in the closure needs to be dropped. The offset
+                // says UTC.
                 protect(|| unsafe { time = rb_sys::rb_time_timespec_new(&at, c_int::MAX - 1) })?;
                 // SAFETY: the Time lies on this stack.
                 unsafe { Value::from_raw(time) }

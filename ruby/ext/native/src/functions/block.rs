@@ -19,7 +19,7 @@ struct Work<'a> {
 /// # Safety
 /// `address` must be that of a `Work`, and alive.
 unsafe extern "C" fn rows(_native: VALUE, address: VALUE) -> VALUE {
-    // SAFETY: `with_block` passes its own, which is only shifted beside a tag.
+    // SAFETY: `with_block` passes the address of its own `Work`, with a tag in the lowest bit.
     let work = unsafe { &mut *((address & !1) as *mut Work<'_>) };
     if let Err(panic) = catch_unwind(AssertUnwindSafe(&mut *work.work)) {
         work.panic = Some(panic);

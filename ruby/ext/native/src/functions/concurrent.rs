@@ -28,7 +28,7 @@ pub(crate) fn run(batch: &Batch<'_, Vm>, out: &mut ColumnBuilder) -> Result<Mish
     // Calls the runner with rows that had `spent` tries before. `failed` is set if a row has used
     // up its retries.
     //
-    // SAFETY: to be called protected, with the GVL; nothing in its frame is to be dropped.
+    // SAFETY: to be called protected, with the GVL; nothing in its frame needs to be dropped.
     let call = |rows: VALUE, spent: u32, mishaps: &mut Mishaps, failed: &mut VALUE| unsafe {
         let arguments = [rows, clock, rb_sys::rb_uint2inum(spent as usize)];
         let outcome = send(batch.callee().raw(), c"call", &arguments);
@@ -46,7 +46,7 @@ pub(crate) fn run(batch: &Batch<'_, Vm>, out: &mut ColumnBuilder) -> Result<Mish
         if tries == Qnil as VALUE { known } else { rb_sys::rb_num2int(tries) as u32 }
     };
     protect(|| {
-        // SAFETY: protected, with the GVL, and nothing in this frame is to be dropped.
+        // SAFETY: protected, with the GVL, and nothing in this frame needs to be dropped.
         unsafe {
             rows = rb_sys::rb_ary_new_capa(batch.rows() as i64);
             for row in 0..batch.rows() {

@@ -237,7 +237,7 @@ impl Invoke for Vm {
     fn pause(&self, time: Duration) -> Result<(), Unwind> {
         let time =
             rb_sys::timeval { tv_sec: time.as_secs() as i64, tv_usec: i64::from(time.subsec_micros()) };
-        // SAFETY: protected, and nothing in this frame is to be dropped.
+        // SAFETY: protected, and nothing in this frame needs to be dropped.
         protect(|| unsafe { rb_sys::rb_thread_wait_for(time) })
     }
 }

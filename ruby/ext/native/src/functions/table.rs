@@ -117,7 +117,7 @@ impl Asks {
     /// # Safety
     /// With the GVL, protected.
     unsafe fn push(&self, vm: &Vm, columns: &[Column<'_>], arguments: VALUE) -> Result<(), Unwind> {
-        // SAFETY: as the caller says; the collector sees what is on this stack, and what is in the
+        // SAFETY: as the caller says; the collector sees the values on this stack and in the
         // Array.
         let push = |value: VALUE| unsafe {
             rb_sys::rb_ary_push(arguments, value);
@@ -168,7 +168,7 @@ impl Opening {
         let mut asked = Qnil as VALUE;
         let mut failed = None;
         protect(|| {
-            // SAFETY: protected, with the GVL, and nothing in the closure is to be dropped. The
+            // SAFETY: protected, with the GVL, and nothing in the closure needs to be dropped. The
             // collector sees the Array.
             unsafe {
                 let arguments = rb_sys::rb_ary_new_capa(self.types.len() as i64);
@@ -243,7 +243,7 @@ impl Table {
             Err(unwind) => return crosslane_guest::fail(vm, lane, call, unwind.into()),
         };
         let outcome = protect(|| {
-            // SAFETY: protected; the VM marks what a block is given, and does not move it.
+            // SAFETY: protected; the VM marks the argument of a block, and does not move it.
             unsafe {
                 let each = intern(c"each_row");
                 let data = taker.as_raw();
@@ -402,8 +402,8 @@ unsafe extern "C" fn take(
     let outcome = Obj::<Taker>::try_convert(taker).map_err(Unwind::from).and_then(|taker| taker.take(row));
     match outcome {
         Ok(()) => Qnil as VALUE,
-        // SAFETY: nothing of this frame is to be dropped; the exception goes on through the block's
-        // callers.
+        // SAFETY: nothing of this frame needs to be dropped; the exception goes on through the
+        // block's callers.
         Err(unwind) => unsafe { unwind.resume() },
     }
 }

@@ -54,7 +54,7 @@ pub(crate) fn is_final(ticket: u64) -> bool {
     let Some(exception) = lock().exceptions.get(&ticket).map(|held| held.get().as_raw()) else {
         return false;
     };
-    // SAFETY: the exception is alive, since nothing was run since it was looked up. Asking for its
+    // SAFETY: the exception is alive, since no code ran since it was looked up. Asking for its
     // class raises nothing.
     let is_throw = unsafe { rb_sys::rb_obj_is_kind_of(exception, known().uncaught_throw) == Qtrue as VALUE };
     is_throw || Unwind::Raise(exception).is_final()

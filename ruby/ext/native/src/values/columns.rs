@@ -43,7 +43,7 @@ pub(crate) fn writer_of_wanted(
 pub(crate) fn write_row(writer: &Writer, object: VALUE, out: &mut ColumnBuilder) -> Written {
     out.reserve(1)?;
     let mut written = Ok(());
-    // SAFETY: protected, with the GVL, and nothing in the closure is to be dropped.
+    // SAFETY: protected, with the GVL, and nothing in the closure needs to be dropped.
     protect(|| written = writer.write(&unsafe { Vm::new() }, &object, out)).map_err(Fault::Failed)?;
     written
 }
@@ -56,7 +56,7 @@ pub(crate) fn write_columns(
     out: &mut ColumnBuilder,
 ) -> Written {
     let mut written = Ok(());
-    // SAFETY: protected, with the GVL, and nothing in the closure is to be dropped.
+    // SAFETY: protected, with the GVL, and nothing in the closure needs to be dropped.
     protect(|| written = writer.write_columns(&unsafe { Vm::new() }, &columns, count, out))
         .map_err(Fault::Failed)?;
     written

@@ -388,7 +388,7 @@ impl Values for Vm {
         value: &VALUE,
         mut element: impl FnMut(usize, &VALUE) -> Written,
     ) -> Taken<Written, Self> {
-        // SAFETY: protected; the length is looked at anew, because what takes an element may call
+        // SAFETY: protected; the length is read again for each element, because `element` may call
         // Ruby.
         unsafe {
             let array = array(*value)?;

@@ -49,7 +49,7 @@ pub(crate) fn known() -> &'static Known {
 /// Looks up the constants.
 ///
 /// # Safety
-/// With the GVL, protected; the gem's Ruby half is loaded.
+/// With the GVL, protected; the gem's Ruby code is loaded.
 pub(crate) unsafe fn prepare() {
     // SAFETY: as the caller says; each value is pinned.
     unsafe {

@@ -63,9 +63,9 @@ pub(crate) fn serve(
     // SAFETY: the zygote received both descriptors for this lane and gives them away here.
     let (memory, socket) = unsafe { (OwnedFd::from_raw_fd(memory), OwnedFd::from_raw_fd(socket)) };
     let spin = Duration::from_micros(spin_microseconds);
-    // SAFETY: an engine sent them for this lane, which is opened here alone.
+    // SAFETY: an engine sent them for this lane, which is opened only here.
     let mut lane = unsafe { GuestLane::open(memory, socket, spin) }.map_err(io_error)?;
-    // SAFETY: with the GVL, which is given up in waits alone.
+    // SAFETY: with the GVL, which is released only in waits.
     let vm = unsafe { Vm::calling(host) };
     let mut reuse = Reuse::default();
     while let Some(call) = vm.next_call(&mut lane)? {

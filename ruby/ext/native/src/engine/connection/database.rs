@@ -69,7 +69,7 @@ impl Database {
         })?;
         let sessions = sessions(path.as_ref());
         let opened = briefly(|| {
-            // SAFETY: all handles and texts live across the calls; what is allocated is freed.
+            // SAFETY: all handles and texts live across the calls; all allocations are freed.
             unsafe {
                 let mut config = std::ptr::null_mut();
                 ffi::duckdb_create_config(&raw mut config);

@@ -45,7 +45,7 @@ unsafe impl Send for Inner {}
 impl Drop for Inner {
     fn drop(&mut self) {
         if self.process == std::process::id() {
-            // SAFETY: ours, destroyed once. What was not flushed is given up.
+            // SAFETY: ours, destroyed once. Rows that were not flushed are discarded.
             unsafe {
                 ffi::duckdb_appender_clear(self.raw);
                 ffi::duckdb_appender_destroy(&raw mut self.raw);

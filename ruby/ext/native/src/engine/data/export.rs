@@ -46,7 +46,7 @@ pub(crate) fn stream(rows: Obj<Rows>) -> Result<usize, Error> {
     let Some(link) = inner.link.take() else {
         return Err(failure(None, "the rows were given away, or their database is closed"));
     };
-    // SAFETY: an all-zero result is an empty one, which is what stays behind.
+    // SAFETY: an all-zero result is an empty one. It replaces the moved result.
     let mut result = std::mem::replace(&mut inner.raw, unsafe { std::mem::zeroed() });
     // SAFETY: the result is complete.
     let options = unsafe { ffi::duckdb_result_get_arrow_options(&raw mut result) };

@@ -42,14 +42,15 @@ pub(crate) struct Source {
     rows: usize,
 }
 
-// SAFETY: only used with the GVL, or by one who has borrowed it.
+// SAFETY: only used with the GVL, or by the thread that has borrowed it.
 unsafe impl Send for Source {}
 
 impl ArrowStream {
     /// Moves a stream from its address to this object. A released stream stays at the address.
     pub(crate) fn take(address: usize) -> Result<Self, Error> {
         let place = address as *mut Stream;
-        // SAFETY: the address is that of a stream, as Ruby vouches, or null. Consumers may move it.
+        // SAFETY: the address is that of a stream, which the Ruby code guarantees, or null.
+        // Consumers may move it.
         let stream = unsafe {
             if place.is_null() || (*place).release.is_none() {
                 let why = "there is no Arrow stream at this address, or it was released already";

@@ -178,7 +178,7 @@ impl Rows {
             batch::columns(frame.bytes(), types.iter().copied()).map_err(crate::errors::argument_error)?;
         let mut rows = Qnil as VALUE;
         let readers = &inner.readers;
-        // SAFETY: protected, and nothing in the closure is to be dropped.
+        // SAFETY: protected, and nothing in the closure needs to be dropped.
         protect(|| unsafe {
             let vm = Vm::new();
             rows = rb_sys::rb_ary_new_capa(count as i64);

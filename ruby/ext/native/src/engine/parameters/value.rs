@@ -22,7 +22,7 @@ impl Owned {
     /// Takes a value that DuckDB made. If DuckDB made none, this is an error.
     ///
     /// # Safety
-    /// The value must be nobody's, or null.
+    /// The value must have no other owner, or be null.
     unsafe fn new(raw: ffi::duckdb_value, data_type: &DataType) -> Result<Self, Error> {
         if !raw.is_null() {
             return Ok(Self(raw));
