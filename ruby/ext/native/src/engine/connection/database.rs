@@ -3,7 +3,8 @@
 //! # Files
 //! A file that this process has already opened is not opened again. DuckDB's file lock works only
 //! between processes, so two instances in one process would overwrite each other's rows. Databases
-//! of one file share one instance. They also share the data that its connections exchange.
+//! of one file share one instance. They also share the state through which its connections
+//! communicate.
 //!
 //! # Lifetime
 //! A connection keeps its database open. The collector may free either at any time, while it holds
