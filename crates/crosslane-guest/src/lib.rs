@@ -26,7 +26,7 @@ pub use declarations::{Declarations, Declared, SIZE_UNITS};
 pub use scan::Rows;
 pub use traceback::traceback;
 pub use values::{
-    Argument, Class, DAY, Fault, Integer, Moment, NULL_KEY, Reader, Refusal, Taken, Values, Writer, Wrong,
+    Argument, Class, DAY, Fault, Integer, NULL_KEY, Reader, Refusal, Taken, Temporal, Values, Writer, Wrong,
     decimal_text, units_per_second,
 };
 pub use zygote::{Guest, Loaded, live, lost_threads_note, main, readable};

@@ -2,7 +2,7 @@
 
 use crate::Lua;
 use crosslane::{DataType, Field};
-use crosslane_guest::{Class, Fault, Moment, Refusal, Taken, Values, Wrong};
+use crosslane_guest::{Class, Fault, Refusal, Taken, Temporal, Values, Wrong};
 use mlua::{Error, String, Table, Value};
 
 type Made = Result<Value, Error>;
@@ -96,8 +96,8 @@ impl Values for Lua {
         self.string(bytes)
     }
 
-    fn moment(&self, _: &Vec<String>, moment: Moment) -> Made {
-        Ok(Value::Table(self.vm.create_table_from(moment.date_parts())?))
+    fn temporal(&self, _: &Vec<String>, temporal: Temporal) -> Made {
+        Ok(Value::Table(self.vm.create_table_from(temporal.date_parts())?))
     }
 
     fn code(&self, names: &Vec<String>, code: usize) -> Made {
@@ -165,14 +165,14 @@ impl Values for Lua {
         Ok(take(&string_of(value)?.as_bytes(), false))
     }
 
-    fn to_moment(&self, value: &Value, data_type: &DataType) -> Taken<Moment, Self> {
+    fn to_temporal(&self, value: &Value, data_type: &DataType) -> Taken<Temporal, Self> {
         if let Value::Number(number) = value
             && number.is_infinite()
         {
-            return Ok(Moment::Infinite(*number));
+            return Ok(Temporal::Infinite(*number));
         }
         let table = table_of(value)?;
-        Moment::of_date_parts(data_type, |name| part(table, name))
+        Temporal::of_date_parts(data_type, |name| part(table, name))
     }
 
     fn with_elements(

@@ -343,7 +343,7 @@ def engine(
     con.close()
 
 
-def mishaps(con: duckdb.DuckDBPyConnection, spec: Spec) -> tuple[int, int]:
+def failure_counts(con: duckdb.DuckDBPyConnection, spec: Spec) -> tuple[int, int]:
     query = "SELECT errors, retries FROM crosslane_stats() WHERE function = ?"
     (found,) = con.execute(query, [spec.name]).fetchall() or [(0, 0)]
     return found
@@ -356,7 +356,7 @@ def check(con: duckdb.DuckDBPyConnection, spec: Spec, rows: list[Row]) -> None:
         "CREATE OR REPLACE TABLE model AS SELECT unnest($1::BIGINT[]) AS v, unnest($2::VARCHAR[]) AS w",
         [[v for v, _ in rows], [w for _, w in rows]],
     )
-    before = mishaps(con, spec)
+    before = failure_counts(con, spec)
     query = f"SELECT {spec.name}({'v, w' if spec.text else 'v'}) FROM model ORDER BY rowid"
     if expected.culprits and spec.on_error == "fail":
         with pytest.raises(duckdb.Error) as caught:
@@ -367,7 +367,7 @@ def check(con: duckdb.DuckDBPyConnection, spec: Spec, rows: list[Row]) -> None:
         return
     assert [value for (value,) in con.execute(query).fetchall()] == expected.values
     if "vectorized" not in spec.kind:
-        after = mishaps(con, spec)
+        after = failure_counts(con, spec)
         made = (after[0] - before[0], after[1] - before[1])
         assert made == (len(expected.culprits), expected.retries), "errors and retries"
 

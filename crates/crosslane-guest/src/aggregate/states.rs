@@ -10,7 +10,7 @@ use crate::values::Fault;
 use crosslane::batch::{Column, Encode};
 use crosslane::lane::COUNT;
 use crosslane::{Calling, ColumnBuilder, Entry, ErrorPolicy, FunctionSpec, Verdict};
-use crosslane_process::guest::{Call, GuestLane, Mishaps};
+use crosslane_process::guest::{Call, FailureCounts, GuestLane};
 use crosslane_process::limits;
 use std::io;
 
@@ -206,13 +206,13 @@ impl<L: Aggregates> Aggregate<L> {
             None => self.run(language, callee, accumulated, function, lane, call),
         };
         match outcome {
-            Ok(mishaps) => {
+            Ok(failure_counts) => {
                 let (call, results): (Call, &dyn Encode) = if function.prepared.writer.is_some() {
                     (call, &accumulated.out)
                 } else {
                     (call.with_rows(0), &())
                 };
-                succeed(language, lane, call, results, mishaps)
+                succeed(language, lane, call, results, failure_counts)
             }
             Err(mishap) => fail(language, lane, call, mishap),
         }
@@ -230,12 +230,12 @@ impl<L: Aggregates> Aggregate<L> {
         function: &Function<L>,
         lane: &GuestLane,
         call: Call,
-    ) -> Result<Mishaps, CallError<L::Error>> {
+    ) -> Result<FailureCounts, CallError<L::Error>> {
         let broken = |error: io::Error| CallError::from(L::Error::from(error));
         let columns = lane.columns(function.types().iter()).map_err(broken)?;
         let rows = call.header.rows as usize;
         let progress = Progress { word: Some(lane.progress()), sequence: call.header.exchange as u32 };
-        let mut mishaps = Mishaps::default();
+        let mut failure_counts = FailureCounts::default();
         if function.entry() == Entry::Forget {
             accumulated.buffered.forget((0..rows).map(|row| number(&columns, 0, row)));
         }
@@ -245,18 +245,21 @@ impl<L: Aggregates> Aggregate<L> {
             let taken = taken.map(|row| (number(&columns, 0, row), row));
             accumulated.buffered.add(lane.message(), taken);
             if accumulated.buffered.is_full() {
-                self.flush(language, callee, accumulated, progress, &mut mishaps)?;
+                self.flush(language, callee, accumulated, progress, &mut failure_counts)?;
             }
-            return Ok(mishaps);
+            return Ok(failure_counts);
         }
-        self.flush(language, callee, accumulated, progress, &mut mishaps)?;
+        self.flush(language, callee, accumulated, progress, &mut failure_counts)?;
         let Accumulated { states, out, .. } = accumulated;
         *out = function.results();
         out.reserve(rows).map_err(|overflow| Fault::from(overflow).into_error(language))?;
         let done = batch.run_rows_by(out, |row, values, out| {
             self.step(language, callee, states, &batch, &columns, row, values, out)
         })?;
-        Ok(Mishaps { errors: mishaps.errors + done.errors, retries: mishaps.retries + done.retries })
+        Ok(FailureCounts {
+            errors: failure_counts.errors + done.errors,
+            retries: failure_counts.retries + done.retries,
+        })
     }
 
     /// Does the work of a row. No local variable here needs to be dropped, because the language may
@@ -340,7 +343,7 @@ impl<L: Aggregates> Aggregate<L> {
         callee: &L::Callee,
         accumulated: &mut Accumulated<L>,
         progress: Progress<'_>,
-        mishaps: &mut Mishaps,
+        failure_counts: &mut FailureCounts,
     ) -> Result<(), CallError<L::Error>> {
         let buffered = std::mem::take(&mut accumulated.buffered);
         let Some(function) = self.entry(Entry::Update).filter(|_| !buffered.is_empty()) else {
@@ -378,7 +381,7 @@ impl<L: Aggregates> Aggregate<L> {
                 if language.is_final(&mishap.error) {
                     return Err(mishap);
                 }
-                match mishaps.judge(function.prepared.error_policy, mishap, &mut tries, rows.len())? {
+                match failure_counts.judge(function.prepared.error_policy, mishap, &mut tries, rows.len())? {
                     Verdict::Again(pause) => language.pause(pause)?,
                     Verdict::Null => break,
                 }

@@ -19,7 +19,7 @@ use crate::values::{Argument, Class, Fault, Reader, Refusal};
 use crosslane::batch::Column;
 use crosslane::lane::WRITING;
 use crosslane::{ColumnBuilder, Entry, Verdict};
-use crosslane_process::guest::Mishaps;
+use crosslane_process::guest::FailureCounts;
 use crosslane_ring::ProgressWord;
 
 /// The word that tells the engine the current row of a batch.
@@ -178,12 +178,12 @@ impl<'a, L: Invoke> Batch<'a, L> {
         mishap: CallError<L::Error>,
         tries: &mut u32,
         rows: usize,
-        mishaps: &mut Mishaps,
+        failure_counts: &mut FailureCounts,
     ) -> Result<Verdict, CallError<L::Error>> {
         if self.language.is_final(&mishap.error) {
             return Err(mishap);
         }
-        let verdict = mishaps.judge(self.prepared.error_policy, mishap, tries, rows)?;
+        let verdict = failure_counts.judge(self.prepared.error_policy, mishap, tries, rows)?;
         if let Verdict::Again(time) = verdict {
             self.language.pause(time)?;
         }
@@ -191,7 +191,7 @@ impl<'a, L: Invoke> Batch<'a, L> {
     }
 
     /// Calls for one row after the other.
-    pub(crate) fn run_rows(&self, out: &mut ColumnBuilder) -> Result<Mishaps, CallError<L::Error>> {
+    pub(crate) fn run_rows(&self, out: &mut ColumnBuilder) -> Result<FailureCounts, CallError<L::Error>> {
         self.run_rows_by(out, |row, values, out| self.run_row(row, values, out))
     }
 
@@ -200,9 +200,9 @@ impl<'a, L: Invoke> Batch<'a, L> {
         &self,
         out: &mut ColumnBuilder,
         mut work: impl FnMut(usize, &mut L::Arguments, &mut ColumnBuilder) -> Result<(), Fault<L::Error>>,
-    ) -> Result<Mishaps, CallError<L::Error>> {
+    ) -> Result<FailureCounts, CallError<L::Error>> {
         let language = self.language;
-        let mut mishaps = Mishaps::default();
+        let mut failure_counts = FailureCounts::default();
         let mut row = 0;
         let mut tries = (0, 0);
         while row < self.rows {
@@ -235,7 +235,12 @@ impl<'a, L: Invoke> Batch<'a, L> {
             if tries.0 != row {
                 tries = (row, 0);
             }
-            match self.retry_or_null(CallError { error, row: Some(row) }, &mut tries.1, 1, &mut mishaps)? {
+            match self.retry_or_null(
+                CallError { error, row: Some(row) },
+                &mut tries.1,
+                1,
+                &mut failure_counts,
+            )? {
                 Verdict::Again(_) => {}
                 Verdict::Null => {
                     out.null();
@@ -243,7 +248,7 @@ impl<'a, L: Invoke> Batch<'a, L> {
                 }
             }
         }
-        Ok(mishaps)
+        Ok(failure_counts)
     }
 
     #[inline(always)]
@@ -260,9 +265,12 @@ impl<'a, L: Invoke> Batch<'a, L> {
     }
 
     /// Calls the function once, with whole columns.
-    pub(crate) fn run_vectorized(&self, out: &mut ColumnBuilder) -> Result<Mishaps, CallError<L::Error>> {
+    pub(crate) fn run_vectorized(
+        &self,
+        out: &mut ColumnBuilder,
+    ) -> Result<FailureCounts, CallError<L::Error>> {
         let language = self.language;
-        let mut mishaps = Mishaps::default();
+        let mut failure_counts = FailureCounts::default();
         let rows: Vec<usize> = (0..self.rows).filter(|row| !self.skips(*row)).collect();
         let mut tries = 0;
         loop {
@@ -275,19 +283,19 @@ impl<'a, L: Invoke> Batch<'a, L> {
             let error = match (entered, fault) {
                 (Err(error), _) => error,
                 (Ok(()), Some(fault)) => fault.into_error(language),
-                (Ok(()), None) => return Ok(mishaps),
+                (Ok(()), None) => return Ok(failure_counts),
             };
             out.clear();
             match self.retry_or_null(
                 CallError { error, row: written },
                 &mut tries,
                 self.rows,
-                &mut mishaps,
+                &mut failure_counts,
             )? {
                 Verdict::Again(_) => {}
                 Verdict::Null => {
                     (0..self.rows).for_each(|_| out.null());
-                    return Ok(mishaps);
+                    return Ok(failure_counts);
                 }
             }
         }

@@ -1,9 +1,9 @@
 //! How a language makes and reads its values.
 
 use super::integer::Integer;
-use super::moment::Moment;
 use super::numbers::{big_bytes, big_text, decimal_text, uuid_bytes};
 use super::refusal::{Class, Fault, Refusal};
+use super::temporal::Temporal;
 use crosslane::{DataType, Field};
 
 /// How a language makes values from columns, and reads values for columns.
@@ -77,7 +77,7 @@ pub trait Values: Sized {
         self.text(&crosslane::display::uuid(bytes), Some(true))
     }
     /// A date, time or interval.
-    fn moment(&self, shape: &Self::Shape, moment: Moment) -> Made<Self>;
+    fn temporal(&self, shape: &Self::Shape, temporal: Temporal) -> Made<Self>;
     /// A value of an ENUM by its code.
     fn code(&self, shape: &Self::Shape, code: usize) -> Made<Self>;
     /// A LIST or ARRAY of so many elements.
@@ -184,9 +184,9 @@ pub trait Values: Sized {
     ) -> Taken<Option<usize>, Self> {
         self.with_text(value, |text, _| known(text))
     }
-    /// A value in the form that the type needs: [`Moment::Date`] for a DATE, and so on, in any
-    /// range; or [`Moment::Infinite`].
-    fn to_moment(&self, value: &Self::Value, data_type: &DataType) -> Taken<Moment, Self>;
+    /// A value in the form that the type needs: [`Temporal::Date`] for a DATE, and so on, in any
+    /// range; or [`Temporal::Infinite`].
+    fn to_temporal(&self, value: &Self::Value, data_type: &DataType) -> Taken<Temporal, Self>;
     /// Gives the elements of a list to `element`, each with how many there are.
     ///
     /// # Errors

@@ -1,10 +1,10 @@
 //! Dates and times as named numbers, for languages without objects for them.
 
-use super::moment::{DAY, Moment, SECOND};
 use super::refusal::Refusal;
+use super::temporal::{DAY, SECOND, Temporal};
 use crosslane::{DataType, calendar};
 
-impl Moment {
+impl Temporal {
     /// The numbers by their names: `year`, `month`, `day`; `hour`, `min`, `sec`, `nsec`; `offset`;
     /// `months`, `days`, `microseconds`.
     pub fn date_parts(self) -> Vec<(&'static str, i64)> {
@@ -21,20 +21,20 @@ impl Moment {
             [("year", year), ("month", month.into()), ("day", day.into())]
         };
         match self {
-            Moment::Date(days) => date(days).to_vec(),
-            Moment::Time { nanoseconds, offset } => {
+            Temporal::Date(days) => date(days).to_vec(),
+            Temporal::Time { nanoseconds, offset } => {
                 let mut parts = clock(nanoseconds / SECOND, nanoseconds % SECOND).to_vec();
                 parts.extend(offset.map(|offset| ("offset", offset.into())));
                 parts
             }
-            Moment::Timestamp { seconds, nanoseconds } => {
+            Temporal::Timestamp { seconds, nanoseconds } => {
                 let clock = clock(seconds.rem_euclid(DAY), nanoseconds.into());
                 [&date(seconds.div_euclid(DAY))[..], &clock].concat()
             }
-            Moment::Interval { months, days, microseconds } => {
+            Temporal::Interval { months, days, microseconds } => {
                 vec![("months", months), ("days", days), ("microseconds", microseconds)]
             }
-            Moment::Infinite(_) => Vec::new(),
+            Temporal::Infinite(_) => Vec::new(),
         }
     }
 
@@ -63,21 +63,21 @@ impl Moment {
         };
         let narrow = |number: i128| i64::try_from(number).map_err(|_| Refusal::TooLarge);
         Ok(match data_type {
-            DataType::Date => Moment::Date(narrow(days()?)?),
-            DataType::Interval => Moment::Interval {
+            DataType::Date => Temporal::Date(narrow(days()?)?),
+            DataType::Interval => Temporal::Interval {
                 months: some("months")?,
                 days: some("days")?,
                 microseconds: some("microseconds")?,
             },
             DataType::Time | DataType::TimeNs | DataType::TimeTz => {
                 let offset = part("offset")?.map(i32::try_from).transpose().map_err(|_| Refusal::TooLarge)?;
-                Moment::Time { nanoseconds: narrow(nanoseconds()?)?, offset }
+                Temporal::Time { nanoseconds: narrow(nanoseconds()?)?, offset }
             }
             _ => {
                 let nanoseconds = nanoseconds()?;
                 let seconds = days()? * i128::from(DAY) + nanoseconds.div_euclid(SECOND.into());
                 let nanoseconds = nanoseconds.rem_euclid(SECOND.into()) as u32;
-                Moment::Timestamp { seconds: narrow(seconds)?, nanoseconds }
+                Temporal::Timestamp { seconds: narrow(seconds)?, nanoseconds }
             }
         })
     }
@@ -87,26 +87,26 @@ impl Moment {
 mod tests {
     use super::*;
 
-    fn of(data_type: &DataType, parts: &[(&str, i64)]) -> Result<Moment, Refusal<()>> {
+    fn of(data_type: &DataType, parts: &[(&str, i64)]) -> Result<Temporal, Refusal<()>> {
         let find = |name: &str| parts.iter().find(|(known, _)| *known == name).map(|(_, value)| *value);
-        Moment::of_date_parts(data_type, |name| Ok(find(name)))
+        Temporal::of_date_parts(data_type, |name| Ok(find(name)))
     }
 
     #[test]
     fn parts_come_back() {
-        let timestamp = |seconds| Moment::Timestamp { seconds, nanoseconds: 7 };
-        let interval = Moment::Interval { months: -1, days: 2, microseconds: -3 };
-        let time = |offset| Moment::Time { nanoseconds: 86_399_999_999_999, offset };
-        for (data_type, moment) in [
-            (DataType::Date, Moment::Date(-1)),
-            (DataType::Date, Moment::Date(i32::MIN.into())),
+        let timestamp = |seconds| Temporal::Timestamp { seconds, nanoseconds: 7 };
+        let interval = Temporal::Interval { months: -1, days: 2, microseconds: -3 };
+        let time = |offset| Temporal::Time { nanoseconds: 86_399_999_999_999, offset };
+        for (data_type, temporal) in [
+            (DataType::Date, Temporal::Date(-1)),
+            (DataType::Date, Temporal::Date(i32::MIN.into())),
             (DataType::Timestamp, timestamp(-1)),
             (DataType::TimestampS, timestamp(-9_223_372_022_400)),
             (DataType::TimeNs, time(None)),
             (DataType::TimeTz, time(Some(-5))),
             (DataType::Interval, interval),
         ] {
-            assert_eq!(of(&data_type, &moment.date_parts()).unwrap(), moment);
+            assert_eq!(of(&data_type, &temporal.date_parts()).unwrap(), temporal);
         }
     }
 
@@ -120,7 +120,7 @@ mod tests {
             matches!(day(&[("year", 2023), ("day", 1)]), Err(Refusal::Other(what)) if what == ", which lacks month")
         );
         assert!(matches!(day(&[("year", i64::MAX), ("month", 1), ("day", 1)]), Err(Refusal::TooLarge)));
-        let noon = Moment::Time { nanoseconds: 43_200_000_000_000, offset: None };
+        let noon = Temporal::Time { nanoseconds: 43_200_000_000_000, offset: None };
         assert_eq!(of(&DataType::Time, &[("hour", 11), ("min", 60)]).unwrap(), noon);
     }
 }

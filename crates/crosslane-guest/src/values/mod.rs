@@ -8,17 +8,17 @@
 mod convert;
 mod date_parts;
 mod integer;
-mod moment;
 mod numbers;
 mod reader;
 mod refusal;
 mod shape;
+mod temporal;
 mod writer;
 
 pub use convert::{Taken, Values};
 pub use integer::Integer;
-pub use moment::{DAY, Moment, units_per_second};
 pub use numbers::decimal_text;
 pub use reader::{Argument, Reader};
 pub use refusal::{Class, Fault, NULL_KEY, Refusal, Wrong};
+pub use temporal::{DAY, Temporal, units_per_second};
 pub use writer::Writer;

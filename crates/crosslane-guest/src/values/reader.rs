@@ -2,8 +2,8 @@
 
 use super::convert::Values;
 use super::integer::Integer;
-use super::moment::{Moment, SECOND, units_per_second};
 use super::shape::shaped;
+use super::temporal::{SECOND, Temporal, units_per_second};
 use crosslane::batch::{self, Column};
 use crosslane::{DataType, calendar, code_width, member, timetz};
 
@@ -98,25 +98,25 @@ impl<V: Values> Reader<V> {
                 let day = column.value::<i32>(row);
                 match calendar::infinite_day(day) {
                     Some(infinity) => values.float(infinity),
-                    None => values.moment(&self.shape, Moment::Date(day.into())),
+                    None => values.temporal(&self.shape, Temporal::Date(day.into())),
                 }
             }
-            T::Time | T::TimeNs => values.moment(&self.shape, self.time(column.value(row), None)),
+            T::Time | T::TimeNs => values.temporal(&self.shape, self.time(column.value(row), None)),
             T::TimeTz => {
                 let (units, offset) = timetz::parts(column.value(row));
-                values.moment(&self.shape, self.time(units, Some(offset)))
+                values.temporal(&self.shape, self.time(units, Some(offset)))
             }
             T::TimestampS | T::TimestampMs | T::Timestamp | T::TimestampTz | T::TimestampNs => {
                 self.timestamp(values, column.value(row))
             }
             T::Interval => {
                 let [months, days, low, high] = column.value::<[i32; 4]>(row);
-                let interval = Moment::Interval {
+                let interval = Temporal::Interval {
                     months: months.into(),
                     days: days.into(),
                     microseconds: i64::from(high) << 32 | i64::from(low as u32),
                 };
-                values.moment(&self.shape, interval)
+                values.temporal(&self.shape, interval)
             }
             T::Uuid => values.uuid(column.value(row)),
             T::Enum(names) => {
@@ -152,8 +152,8 @@ impl<V: Values> Reader<V> {
         }
     }
 
-    fn time(&self, units: i64, offset: Option<i32>) -> Moment {
-        Moment::Time { nanoseconds: units * (SECOND / self.units_per_second()), offset }
+    fn time(&self, units: i64, offset: Option<i32>) -> Temporal {
+        Temporal::Time { nanoseconds: units * (SECOND / self.units_per_second()), offset }
     }
 
     fn units_per_second(&self) -> i64 {
@@ -162,15 +162,15 @@ impl<V: Values> Reader<V> {
 
     fn timestamp(&self, values: &V, units: i64) -> Read<V> {
         let per_second = self.units_per_second();
-        if let Some(infinity) = calendar::infinite_moment(units) {
+        if let Some(infinity) = calendar::infinite_timestamp(units) {
             return values.float(infinity);
         }
         let fraction = units.rem_euclid(per_second);
-        let timestamp = Moment::Timestamp {
+        let timestamp = Temporal::Timestamp {
             seconds: units.div_euclid(per_second),
             nanoseconds: (fraction * (SECOND / per_second)) as u32,
         };
-        values.moment(&self.shape, timestamp)
+        values.temporal(&self.shape, timestamp)
     }
 }
 

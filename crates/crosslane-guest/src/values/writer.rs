@@ -1,10 +1,10 @@
 //! Results: a value of the language as a row of a column.
 
 use super::convert::{Taken, Values};
-use super::moment::{DAY, Moment, SECOND, units_per_second};
 use super::numbers::decimal;
 use super::refusal::{Class, Fault, NULL_KEY, Refusal};
 use super::shape::shaped;
+use super::temporal::{DAY, SECOND, Temporal, units_per_second};
 use crosslane::builder::Overflow;
 use crosslane::{ColumnBuilder, DataType, calendar, code_width, timetz};
 use std::collections::HashMap;
@@ -227,7 +227,7 @@ impl<V: Values> Writer<V> {
             T::Json => values.with_json(&self.shape, value, |text| out.bytes(text))??,
             T::Blob | T::Geometry => values.with_bytes(value, |bytes| out.bytes(bytes))??,
             T::BigNum => values.with_big(value, |bytes| out.bytes(bytes))??,
-            T::Date | T::Interval | T::Time | T::TimeNs | T::TimeTz => self.moment(values, value, out)?,
+            T::Date | T::Interval | T::Time | T::TimeNs | T::TimeTz => self.temporal(values, value, out)?,
             T::TimestampS | T::TimestampMs | T::Timestamp | T::TimestampTz | T::TimestampNs => {
                 out.fixed(self.timestamp(values, value)?);
             }
@@ -313,16 +313,16 @@ impl<V: Values> Writer<V> {
 
     /// Adds a DATE, a time of day or an INTERVAL.
     #[inline]
-    fn moment(&self, values: &V, value: &V::Value, out: &mut ColumnBuilder) -> Taken<(), V> {
-        match (&self.data_type, values.to_moment(value, &self.data_type)?) {
-            (DataType::Date, Moment::Infinite(number)) => {
+    fn temporal(&self, values: &V, value: &V::Value, out: &mut ColumnBuilder) -> Taken<(), V> {
+        match (&self.data_type, values.to_temporal(value, &self.data_type)?) {
+            (DataType::Date, Temporal::Infinite(number)) => {
                 out.fixed(calendar::day_of_infinity(number).ok_or(Refusal::Mismatch)?);
             }
-            (DataType::Date, Moment::Date(days)) => {
+            (DataType::Date, Temporal::Date(days)) => {
                 let day = i32::try_from(days).ok().filter(|day| calendar::infinite_day(*day).is_none());
                 out.fixed(day.ok_or(Refusal::TooLarge)?);
             }
-            (data_type, Moment::Time { nanoseconds, offset }) => {
+            (data_type, Temporal::Time { nanoseconds, offset }) => {
                 if !(0..=DAY * SECOND).contains(&nanoseconds) {
                     return Err(Refusal::TooLarge);
                 }
@@ -342,7 +342,7 @@ impl<V: Values> Writer<V> {
                     }
                 }
             }
-            (DataType::Interval, Moment::Interval { months, days, microseconds }) => {
+            (DataType::Interval, Temporal::Interval { months, days, microseconds }) => {
                 let narrow = |part: i64| i32::try_from(part).map_err(|_| Refusal::TooLarge);
                 let [low, high] = [microseconds as i32, (microseconds >> 32) as i32];
                 out.fixed([narrow(months)?, narrow(days)?, low, high]);
@@ -356,13 +356,13 @@ impl<V: Values> Writer<V> {
     #[inline]
     fn timestamp(&self, values: &V, value: &V::Value) -> Taken<i64, V> {
         let per_second = units_per_second(&self.data_type).unwrap_or(1);
-        match values.to_moment(value, &self.data_type)? {
-            Moment::Infinite(number) => calendar::moment_of_infinity(number).ok_or(Refusal::Mismatch),
-            Moment::Timestamp { seconds, nanoseconds } => {
+        match values.to_temporal(value, &self.data_type)? {
+            Temporal::Infinite(number) => calendar::moment_of_infinity(number).ok_or(Refusal::Mismatch),
+            Temporal::Timestamp { seconds, nanoseconds } => {
                 let whole = i128::from(seconds) * i128::from(per_second);
                 let units = whole + i128::from(i64::from(nanoseconds) / (SECOND / per_second));
                 let units = i64::try_from(units).ok();
-                units.filter(|units| calendar::infinite_moment(*units).is_none()).ok_or(Refusal::TooLarge)
+                units.filter(|units| calendar::infinite_timestamp(*units).is_none()).ok_or(Refusal::TooLarge)
             }
             _ => Err(Refusal::Mismatch),
         }

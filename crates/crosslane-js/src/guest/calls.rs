@@ -9,7 +9,7 @@ use crate::library::{Function, Library};
 use crosslane::batch::Column;
 use crosslane::lane::{COUNT, WRITING};
 use crosslane::{DataType, Entry, ErrorPolicy, Failure, Instances, Kind, Verdict};
-use crosslane_process::guest::Mishaps;
+use crosslane_process::guest::FailureCounts;
 use std::collections::{HashMap, HashSet};
 use std::ffi::CStr;
 use std::sync::Arc;
@@ -156,7 +156,7 @@ impl Guest {
         if ended.is_ok() && entry == Entry::Update && call.guest.first() == 1 {
             ended = call.flush(index);
         }
-        let mishaps = call.mishaps;
+        let failure_counts = call.failure_counts;
         if ended.is_ok() && entry == Entry::Forget {
             self.states = self.first() == 1;
         }
@@ -166,13 +166,13 @@ impl Guest {
             Entry::Save => &DataType::Varchar,
             _ => {
                 return match ended {
-                    Ok(()) => Answer::Nothing(mishaps),
+                    Ok(()) => Answer::Nothing(failure_counts),
                     Err(Some((failure, row))) => Answer::Failed(failure, row.filter(|row| *row < rows)),
                     Err(None) => Answer::Closed,
                 };
             }
         };
-        self.answered(ended, returns, rows, mishaps)
+        self.answered(ended, returns, rows, failure_counts)
     }
 
     /// The first part of the isolate's reply, a number.
@@ -188,11 +188,11 @@ impl Guest {
         ended: Result<(), Option<(Failure, Option<usize>)>>,
         returns: &DataType,
         rows: usize,
-        mishaps: Mishaps,
+        failure_counts: FailureCounts,
     ) -> Answer<'_> {
         match ended {
             Ok(()) => match Results::new(returns, self.isolate.reply()) {
-                Ok(results) => Answer::Done(results, mishaps),
+                Ok(results) => Answer::Done(results, failure_counts),
                 Err(failure) => Answer::Failed(failure, None),
             },
             Err(Some((failure, row))) => Answer::Failed(failure, row.filter(|row| *row < rows)),
@@ -376,9 +376,9 @@ impl Guest {
         let mut call = BatchRun::new(self, function, progress, function.error_policy(), function.vectorized);
         let begun = call.guest.isolate.call(c"begin", &[rows as f64, number as f64], &arguments);
         let ended = call.finish(begun, rows);
-        let mishaps = call.mishaps;
+        let failure_counts = call.failure_counts;
         self.isolate.detach();
-        self.answered(ended, &function.returns, rows, mishaps)
+        self.answered(ended, &function.returns, rows, failure_counts)
     }
 
     /// The number of the function that the isolate has prepared for a call with these columns.
@@ -412,7 +412,7 @@ struct BatchRun<'a> {
     guest: &'a mut Guest,
     function: &'a Function,
     progress: &'a AtomicU64,
-    mishaps: Mishaps,
+    failure_counts: FailureCounts,
     /// How often each failed row was called again. Several rows run at once and fail in turns, so
     /// one counter is not enough.
     tries: HashMap<usize, u32>,
@@ -429,8 +429,8 @@ impl<'a> BatchRun<'a> {
         error_policy: ErrorPolicy,
         vectorized: bool,
     ) -> Self {
-        let (mishaps, tries) = (Mishaps::default(), HashMap::new());
-        Self { guest, function, progress, mishaps, tries, error_policy, vectorized }
+        let (failure_counts, tries) = (FailureCounts::default(), HashMap::new());
+        Self { guest, function, progress, failure_counts, tries, error_policy, vectorized }
     }
 
     /// Goes on until there are results. `Err(None)` if nobody waits for them.
@@ -473,7 +473,7 @@ impl<'a> BatchRun<'a> {
             let failure = self.guest.failure(self.function, thrown);
             return Err(failure.map(|failure| (failure, None)));
         }
-        self.mishaps.errors += self.guest.first();
+        self.failure_counts.errors += self.guest.first();
         Ok(())
     }
 
@@ -502,7 +502,7 @@ impl<'a> BatchRun<'a> {
         }
         let tries = self.tries.entry(if vectorized { 0 } else { row }).or_default();
         let rows = if vectorized { rows } else { 1 };
-        self.mishaps.judge(error_policy, Some((failure, Some(row))), tries, rows)
+        self.failure_counts.judge(error_policy, Some((failure, Some(row))), tries, rows)
     }
 }
 

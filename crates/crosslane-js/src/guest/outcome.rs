@@ -2,16 +2,16 @@
 
 use super::results::Results;
 use crosslane::Failure;
-use crosslane_process::guest::Mishaps;
+use crosslane_process::guest::FailureCounts;
 use std::sync::atomic::AtomicU64;
 
 /// How a call ended.
 #[derive(Debug)]
 pub enum Answer<'a> {
     /// The results of its rows.
-    Done(Results<'a>, Mishaps),
+    Done(Results<'a>, FailureCounts),
     /// It succeeded, and has no results.
-    Nothing(Mishaps),
+    Nothing(FailureCounts),
     /// Why it failed, and in which row if one row is the cause.
     Failed(Failure, Option<usize>),
     /// Nobody waits for the call any more.

@@ -7,7 +7,7 @@ use crate::isolate::{Host, Reason};
 use crate::library::{Function, Library};
 use crosslane::lane::COUNT;
 use crosslane::{DataType, Entry, Failure, Instances};
-use crosslane_process::guest::{Call, Emitted, GuestLane, Mishaps, Next};
+use crosslane_process::guest::{Call, Emitted, FailureCounts, GuestLane, Next};
 use std::collections::HashMap;
 use std::fs::File;
 use std::io::{self, Write};
@@ -267,14 +267,14 @@ impl Lane {
             match step {
                 Step::Done | Step::Interrupted => {}
                 Step::Rows { results, rows, errors, last } => {
-                    let mishaps = Mishaps { errors, ..Mishaps::default() };
+                    let failure_counts = FailureCounts { errors, ..FailureCounts::default() };
                     if last && failure.is_none() {
-                        self.lane.succeed(call.with_rows(rows), &results, mishaps)?;
+                        self.lane.succeed(call.with_rows(rows), &results, failure_counts)?;
                         return Ok(true);
                     }
                     if rows > 0 {
                         let closed = || self.watched.closed.load(Relaxed);
-                        match self.lane.emit_with(&call, rows, &results, mishaps, closed)? {
+                        match self.lane.emit_with(&call, rows, &results, failure_counts, closed)? {
                             Emitted::Sent => pace.sent(rows),
                             Emitted::Cancelled => cancelled = true,
                             Emitted::Stopped => return Ok(false),
@@ -323,7 +323,7 @@ impl Lane {
         }
         match failure {
             Some((failure, row)) => self.lane.fail(call, &failure, Some(row))?,
-            None => self.lane.succeed(call.with_rows(0), &(), Mishaps::default())?,
+            None => self.lane.succeed(call.with_rows(0), &(), FailureCounts::default())?,
         }
         Ok(true)
     }
@@ -360,7 +360,7 @@ impl Lane {
 /// The answer of a call without results.
 fn answer_without_results(ended: Result<(), Option<Failure>>) -> Answer<'static> {
     match ended {
-        Ok(()) => Answer::Nothing(Mishaps::default()),
+        Ok(()) => Answer::Nothing(FailureCounts::default()),
         Err(Some(failure)) => Answer::Failed(failure, None),
         Err(None) => Answer::Closed,
     }
@@ -369,8 +369,8 @@ fn answer_without_results(ended: Result<(), Option<Failure>>) -> Answer<'static>
 /// Sends an answer. False if the engine no longer waits.
 fn send_answer(lane: &mut GuestLane, call: Call, answer: Answer<'_>) -> io::Result<bool> {
     match answer {
-        Answer::Done(results, mishaps) => lane.succeed(call, &results, mishaps)?,
-        Answer::Nothing(mishaps) => lane.succeed(call.with_rows(0), &(), mishaps)?,
+        Answer::Done(results, failure_counts) => lane.succeed(call, &results, failure_counts)?,
+        Answer::Nothing(failure_counts) => lane.succeed(call.with_rows(0), &(), failure_counts)?,
         Answer::Failed(failure, row) => lane.fail(call, &failure, row)?,
         Answer::Closed => return Ok(false),
     }

@@ -72,14 +72,14 @@ pub enum Room {
 
 /// Counts of errors and retries in the rows of a call.
 #[derive(Debug, Clone, Copy, Default)]
-pub struct Mishaps {
+pub struct FailureCounts {
     /// Rows that became NULL because of `on_error = null`.
     pub errors: u32,
     /// Calls that were tried again.
     pub retries: u32,
 }
 
-impl Mishaps {
+impl FailureCounts {
     /// Decides what happens to `rows` rows whose call failed, after `tries` further tries. It
     /// counts the result.
     ///

@@ -32,7 +32,7 @@ pub fn infinite_day(days: i32) -> Option<f64> {
 }
 
 /// As [`infinite_day`], for a TIMESTAMP of any unit.
-pub fn infinite_moment(units: i64) -> Option<f64> {
+pub fn infinite_timestamp(units: i64) -> Option<f64> {
     (units.unsigned_abs() == i64::MAX.unsigned_abs()).then_some(units as f64 * f64::INFINITY)
 }
 

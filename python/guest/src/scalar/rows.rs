@@ -6,7 +6,7 @@ use crate::lane::CallResult;
 use crate::loops::{Argument, Cursor, Loop, ResultWriter, RowCaller, RowResults};
 use crate::values::Reader;
 use crosslane::{ColumnBuilder, Verdict};
-use crosslane_process::guest::Mishaps;
+use crosslane_process::guest::FailureCounts;
 use pyo3::prelude::*;
 use pyo3::types::PyList;
 use std::collections::HashMap;
@@ -24,7 +24,7 @@ pub(crate) struct RowCalls<'py> {
 struct Failures<'a> {
     /// How often rows were tried again.
     tries: HashMap<usize, u32>,
-    mishaps: &'a mut Mishaps,
+    failure_counts: &'a mut FailureCounts,
 }
 
 impl<'py> RowCalls<'py> {
@@ -46,11 +46,11 @@ impl<'py> RowCalls<'py> {
     pub(super) fn run(
         &self,
         batch: &Batch<'_, 'py>,
-        mishaps: &mut Mishaps,
+        failure_counts: &mut FailureCounts,
         out: &mut ColumnBuilder,
     ) -> CallResult {
         let selection = &batch.selection;
-        let mut failures = Failures { tries: HashMap::new(), mishaps };
+        let mut failures = Failures { tries: HashMap::new(), failure_counts };
         let results = RowResults::new(batch.py, self.writer.fast_path(), selection, out);
         let deferred = match &self.row_loop {
             Some(row_loop) => self.loop_rows(batch, row_loop, results, &mut failures)?,
@@ -63,9 +63,9 @@ impl<'py> RowCalls<'py> {
             // A value that cannot be a result is a failed call like any other.
             out.truncate(row);
             let tries = failures.tries.entry(row).or_default();
-            match batch.retry_or_null((error, row).into(), tries, 1, failures.mishaps)? {
+            match batch.retry_or_null((error, row).into(), tries, 1, failures.failure_counts)? {
                 Verdict::Again(_) => {
-                    let value = self.call_again(batch, row, tries, failures.mishaps)?;
+                    let value = self.call_again(batch, row, tries, failures.failure_counts)?;
                     deferred.set_item(selection.count_before(row) - written, value)?;
                 }
                 Verdict::Null => out.null(),
@@ -134,8 +134,8 @@ impl<'py> RowCalls<'py> {
         failures: &mut Failures<'_>,
     ) -> CallResult<Bound<'py, PyAny>> {
         let tries = failures.tries.entry(row).or_default();
-        match batch.retry_or_null((error, row).into(), tries, 1, failures.mishaps)? {
-            Verdict::Again(_) => self.call_again(batch, row, tries, failures.mishaps),
+        match batch.retry_or_null((error, row).into(), tries, 1, failures.failure_counts)? {
+            Verdict::Again(_) => self.call_again(batch, row, tries, failures.failure_counts),
             Verdict::Null => Ok(batch.py.None().into_bound(batch.py)),
         }
     }
@@ -147,7 +147,7 @@ impl<'py> RowCalls<'py> {
         batch: &Batch<'_, 'py>,
         row: usize,
         tries: &mut u32,
-        mishaps: &mut Mishaps,
+        failure_counts: &mut FailureCounts,
     ) -> CallResult<Bound<'py, PyAny>> {
         let Batch { py, callee, exchange, .. } = batch;
         let arguments = self.arguments(batch);
@@ -158,7 +158,7 @@ impl<'py> RowCalls<'py> {
                 Ok(value) => return Ok(value),
                 Err(error) => error,
             };
-            if let Verdict::Null = batch.retry_or_null((error, row).into(), tries, 1, mishaps)? {
+            if let Verdict::Null = batch.retry_or_null((error, row).into(), tries, 1, failure_counts)? {
                 return Ok(py.None().into_bound(*py));
             }
         }

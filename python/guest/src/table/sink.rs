@@ -7,7 +7,7 @@ use crosslane::batch::Encode;
 use crosslane::call::LONGEST_BATCH;
 use crosslane::lane::{COUNT, WRITING};
 use crosslane::{ColumnBuilder, DataType, Failure, OnError};
-use crosslane_process::guest::{Call, Emitted, GuestLane, Mishaps};
+use crosslane_process::guest::{Call, Emitted, FailureCounts, GuestLane};
 use crosslane_ring::ProgressWord;
 use pyo3::exceptions::PyRuntimeError;
 use pyo3::prelude::*;
@@ -51,7 +51,7 @@ pub(super) struct Sink<'a, 'py> {
     /// The rows that were not sent yet.
     pub(super) out: ColumnBuilder,
     /// The errors and retries of these rows.
-    mishaps: Mishaps,
+    failure_counts: FailureCounts,
     sent: u64,
     /// The most rows of the current batch.
     longest: usize,
@@ -74,7 +74,7 @@ impl<'a, 'py> Sink<'a, 'py> {
             call,
             progress,
             out: ColumnBuilder::new(rows),
-            mishaps: Mishaps::default(),
+            failure_counts: FailureCounts::default(),
             sent: 0,
             longest,
             begun: Instant::now(),
@@ -115,7 +115,7 @@ impl<'a, 'py> Sink<'a, 'py> {
             return Err(ScanEnd::Failed(error));
         }
         self.out.null();
-        self.mishaps.errors += 1;
+        self.failure_counts.errors += 1;
         Ok(())
     }
 
@@ -136,9 +136,9 @@ impl<'a, 'py> Sink<'a, 'py> {
 
     /// Sends rows when there is room for them. Other threads of Python run meanwhile.
     pub(super) fn send(&mut self, rows: usize, content: &(dyn Encode + Sync)) -> Result<(), ScanEnd> {
-        let mishaps = std::mem::take(&mut self.mishaps);
+        let failure_counts = std::mem::take(&mut self.failure_counts);
         let Self { py, lane, call, .. } = self;
-        let emitted = py.detach(|| lane.emit_with(call, rows, content, mishaps, || false))?;
+        let emitted = py.detach(|| lane.emit_with(call, rows, content, failure_counts, || false))?;
         match emitted {
             Emitted::Sent => {}
             Emitted::Cancelled => return Err(ScanEnd::Cancelled),
@@ -161,9 +161,9 @@ impl<'a, 'py> Sink<'a, 'py> {
             },
             other => other,
         };
-        let Self { py, lane, call, out, mishaps, .. } = self;
+        let Self { py, lane, call, out, failure_counts, .. } = self;
         match outcome {
-            Ok(()) => succeed(py, lane, call.with_rows(out.rows()), &out, mishaps),
+            Ok(()) => succeed(py, lane, call.with_rows(out.rows()), &out, failure_counts),
             Err(end) => fail(py, lane, call, end, Some(row)),
         }
     }
@@ -181,6 +181,8 @@ pub(super) fn fail(
     match end {
         ScanEnd::Failed(error) => lane::fail(py, lane, call, CallError { error, row }),
         ScanEnd::Refused(failure) => refuse(py, lane, call, &failure, row),
-        ScanEnd::Cancelled => succeed(py, lane, call.with_rows(0), &PartialBatch::none(), Mishaps::default()),
+        ScanEnd::Cancelled => {
+            succeed(py, lane, call.with_rows(0), &PartialBatch::none(), FailureCounts::default())
+        }
     }
 }

@@ -6,7 +6,7 @@ use super::missing::is_missing;
 use super::vm::{Made, Shape, Source, Vm, is_named};
 use super::{datetime, layout};
 use crosslane::{DataType, Field};
-use crosslane_guest::{Class, Integer, Moment, Refusal, Taken, Values, decimal_text};
+use crosslane_guest::{Class, Integer, Refusal, Taken, Temporal, Values, decimal_text};
 use pyo3::exceptions::{
     PyException, PyKeyError, PyMemoryError, PyOverflowError, PyTypeError, PyUnicodeEncodeError, PyValueError,
 };
@@ -134,8 +134,8 @@ impl<'py> Values for Vm<'py> {
         uuid_class(self.py)?.call1((self.py.None(), PyBytes::new(self.py, &bytes)))
     }
 
-    fn moment(&self, shape: &Shape, moment: Moment) -> Made<'py> {
-        self.make_moment(shape, moment)
+    fn temporal(&self, shape: &Shape, temporal: Temporal) -> Made<'py> {
+        self.make_temporal(shape, temporal)
     }
 
     fn code(&self, shape: &Shape, code: usize) -> Made<'py> {
@@ -351,7 +351,7 @@ impl<'py> Values for Vm<'py> {
     }
 
     #[inline]
-    fn to_moment(&self, value: &Bound<'py, PyAny>, data_type: &DataType) -> Taken<Moment, Self> {
+    fn to_temporal(&self, value: &Bound<'py, PyAny>, data_type: &DataType) -> Taken<Temporal, Self> {
         match data_type {
             DataType::Time | DataType::TimeNs | DataType::TimeTz => self.time(value, data_type),
             DataType::Interval => self.interval(value),

@@ -4,7 +4,7 @@
 use super::datetime;
 use super::vm::{Made, Shape, Source, Vm, is_named};
 use crosslane::{DataType, calendar};
-use crosslane_guest::{Class, Moment, Refusal, Taken, Values};
+use crosslane_guest::{Class, Refusal, Taken, Temporal, Values};
 use pyo3::exceptions::PyOverflowError;
 use pyo3::intern;
 use pyo3::prelude::*;
@@ -31,33 +31,33 @@ impl<'py> Vm<'py> {
     }
 
     #[inline]
-    pub(super) fn date(self, value: &Bound<'py, PyAny>) -> Taken<Moment, Self> {
+    pub(super) fn date(self, value: &Bound<'py, PyAny>) -> Taken<Temporal, Self> {
         if let Ok(date) = value.cast::<PyDate>() {
             if value.is_instance_of::<PyDateTime>() {
                 return Err(Refusal::Type(" where DATE is due; return its .date()".into()));
             }
-            return datetime::days(date).map(Moment::Date).map_err(Refusal::Failed);
+            return datetime::days(date).map(Temporal::Date).map_err(Refusal::Failed);
         }
         if let Ok(number) = value.cast::<PyFloat>() {
-            return Ok(Moment::Infinite(number.value()));
+            return Ok(Temporal::Infinite(number.value()));
         }
         let nanoseconds = self.numpy(value, "datetime64")?;
         let day = i128::from(DAY * SECOND);
         if nanoseconds.rem_euclid(day) != 0 {
             return Err(Refusal::Mismatch);
         }
-        i64::try_from(nanoseconds / day).map(Moment::Date).map_err(|_| Refusal::TooLarge)
+        i64::try_from(nanoseconds / day).map(Temporal::Date).map_err(|_| Refusal::TooLarge)
     }
 
     #[inline]
-    pub(super) fn time(self, value: &Bound<'py, PyAny>, data_type: &DataType) -> Taken<Moment, Self> {
+    pub(super) fn time(self, value: &Bound<'py, PyAny>, data_type: &DataType) -> Taken<Temporal, Self> {
         let failed = Refusal::Failed;
         let zoned = *data_type == DataType::TimeTz;
         if zoned && let Some(parts) = self.parts(value) {
             let (time, offset) =
                 time_and_offset(parts).map_err(|error| self.instead(error, Refusal::Mismatch))?;
             let (micros, _) = datetime::time_parts(&time).map_err(failed)?;
-            return Ok(Moment::Time { nanoseconds: micros * 1000, offset: Some(offset) });
+            return Ok(Temporal::Time { nanoseconds: micros * 1000, offset: Some(offset) });
         }
         let time = value.cast::<PyTime>().map_err(|_| Refusal::Mismatch)?;
         let (micros, has_zone) = datetime::time_parts(time).map_err(failed)?;
@@ -68,7 +68,7 @@ impl<'py> Vm<'py> {
                 return Err(self.refused(Class::Value, &what));
             }
             let rest = if *data_type == DataType::TimeNs { self.nanosecond(value)? } else { 0 };
-            return Ok(Moment::Time { nanoseconds: (micros * 1000).saturating_add(rest), offset: None });
+            return Ok(Temporal::Time { nanoseconds: (micros * 1000).saturating_add(rest), offset: None });
         }
         let offset = value.call_method0(intern!(self.py, "utcoffset")).map_err(failed)?;
         let Ok(offset) = offset.cast::<PyDelta>() else {
@@ -80,15 +80,15 @@ impl<'py> Vm<'py> {
         if rest != 0 {
             return Err(Refusal::TooLarge);
         }
-        Ok(Moment::Time { nanoseconds: micros * 1000, offset: Some(days * DAY as i32 + seconds) })
+        Ok(Temporal::Time { nanoseconds: micros * 1000, offset: Some(days * DAY as i32 + seconds) })
     }
 
     #[inline]
-    pub(super) fn timestamp(self, value: &Bound<'py, PyAny>, data_type: &DataType) -> Taken<Moment, Self> {
+    pub(super) fn timestamp(self, value: &Bound<'py, PyAny>, data_type: &DataType) -> Taken<Temporal, Self> {
         let zoned = *data_type == DataType::TimestampTz;
         let Ok(moment) = value.cast::<PyDateTime>() else {
             if let Ok(number) = value.cast::<PyFloat>() {
-                return Ok(Moment::Infinite(number.value()));
+                return Ok(Temporal::Infinite(number.value()));
             }
             // numpy knows no zones. In a column its values are in UTC.
             if zoned && self.source == Source::Row {
@@ -122,15 +122,15 @@ impl<'py> Vm<'py> {
             return instant(whole + i128::from(self.nanosecond(value)?));
         }
         let nanoseconds = (micros % 1_000_000 * 1000) as u32;
-        Ok(Moment::Timestamp { seconds: days * DAY + seconds, nanoseconds })
+        Ok(Temporal::Timestamp { seconds: days * DAY + seconds, nanoseconds })
     }
 
     #[inline]
-    pub(super) fn interval(self, value: &Bound<'py, PyAny>) -> Taken<Moment, Self> {
+    pub(super) fn interval(self, value: &Bound<'py, PyAny>) -> Taken<Temporal, Self> {
         if let Ok(delta) = value.cast::<PyDelta>() {
             let (days, seconds, micros) = datetime::delta(delta).map_err(Refusal::Failed)?;
             let microseconds = i64::from(seconds) * 1_000_000 + i64::from(micros);
-            return Ok(Moment::Interval { months: 0, days: days.into(), microseconds });
+            return Ok(Temporal::Interval { months: 0, days: days.into(), microseconds });
         }
         if let Ok(tuple) = value.cast::<PyTuple>() {
             let (months, days, rest): (i64, i64, i64) =
@@ -138,11 +138,11 @@ impl<'py> Vm<'py> {
             // pyarrow's class counts nanoseconds.
             let nanoseconds = is_named(value, "MonthDayNano");
             let microseconds = if nanoseconds { rest.div_euclid(1000) } else { rest };
-            return Ok(Moment::Interval { months, days, microseconds });
+            return Ok(Temporal::Interval { months, days, microseconds });
         }
         let (micros, day) = (self.numpy(value, "timedelta64")?.div_euclid(1000), i128::from(DAY * 1_000_000));
         let days = micros.div_euclid(day).try_into().map_err(|_| Refusal::TooLarge)?;
-        Ok(Moment::Interval { months: 0, days, microseconds: micros.rem_euclid(day) as i64 })
+        Ok(Temporal::Interval { months: 0, days, microseconds: micros.rem_euclid(day) as i64 })
     }
 
     /// The nanoseconds that TimestampNs, TimeNs and pandas.Timestamp have beside microseconds.
@@ -158,7 +158,7 @@ impl<'py> Vm<'py> {
 
     /// An object of a date, time or interval.
     #[inline]
-    pub(super) fn make_moment(self, shape: &Shape, moment: Moment) -> Made<'py> {
+    pub(super) fn make_temporal(self, shape: &Shape, moment: Temporal) -> Made<'py> {
         static TIME_NS: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
         static TIMESTAMP_NS: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
         static INTERVAL: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
@@ -169,14 +169,14 @@ impl<'py> Vm<'py> {
             named.set_item(intern!(py, "nanosecond"), nanoseconds % 1000).map(|()| named)
         };
         match moment {
-            Moment::Date(days) => {
+            Temporal::Date(days) => {
                 day(days, "DATE")?;
                 datetime::date(py, days)
             }
-            Moment::Time { nanoseconds, .. } if nanoseconds >= DAY * SECOND => {
+            Temporal::Time { nanoseconds, .. } if nanoseconds >= DAY * SECOND => {
                 Err(PyOverflowError::new_err("24:00:00 has no datetime.time"))
             }
-            Moment::Time { nanoseconds, offset } => {
+            Temporal::Time { nanoseconds, offset } => {
                 let clock = clock(nanoseconds / SECOND, nanoseconds % SECOND);
                 if let Shape::Nanoseconds = shape {
                     let class = TIME_NS.import(py, "crosslane.types", "TimeNs")?;
@@ -185,7 +185,7 @@ impl<'py> Vm<'py> {
                 let zone = |offset: i32| PyTzInfo::fixed_offset(py, PyDelta::new(py, 0, offset, 0, true)?);
                 datetime::time(py, clock, offset.map(zone).transpose()?.as_ref())
             }
-            Moment::Timestamp { seconds, nanoseconds } => {
+            Temporal::Timestamp { seconds, nanoseconds } => {
                 let date = day(seconds.div_euclid(DAY), "TIMESTAMP")?;
                 let clock = clock(seconds.rem_euclid(DAY), nanoseconds.into());
                 match shape {
@@ -199,7 +199,7 @@ impl<'py> Vm<'py> {
                     _ => datetime::datetime(py, date, clock, None),
                 }
             }
-            Moment::Interval { months, days, microseconds } => match shape {
+            Temporal::Interval { months, days, microseconds } => match shape {
                 // A month counts 30 days, as in DuckDB's comparison of intervals.
                 Shape::Delta => TIMEDELTA.import(py, "datetime", "timedelta")?.call1((
                     months * 30 + days,
@@ -208,7 +208,7 @@ impl<'py> Vm<'py> {
                 )),
                 _ => INTERVAL.import(py, "crosslane.types", "Interval")?.call1((months, days, microseconds)),
             },
-            Moment::Infinite(number) => self.float(number),
+            Temporal::Infinite(number) => self.float(number),
         }
     }
 }
@@ -220,9 +220,9 @@ fn time_and_offset<'py>(parts: &Bound<'py, PyDict>) -> PyResult<(Bound<'py, PyTi
 }
 
 /// A timestamp of nanoseconds since 1970.
-fn instant<'py>(nanoseconds: i128) -> Taken<Moment, Vm<'py>> {
+fn instant<'py>(nanoseconds: i128) -> Taken<Temporal, Vm<'py>> {
     let seconds = nanoseconds.div_euclid(SECOND.into()).try_into().map_err(|_| Refusal::TooLarge)?;
-    Ok(Moment::Timestamp { seconds, nanoseconds: nanoseconds.rem_euclid(SECOND.into()) as u32 })
+    Ok(Temporal::Timestamp { seconds, nanoseconds: nanoseconds.rem_euclid(SECOND.into()) as u32 })
 }
 
 /// The date of days since 1970. Raises OverflowError if Python does not have it.

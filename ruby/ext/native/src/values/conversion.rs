@@ -9,7 +9,7 @@ use crate::values::primitives::{EPOCH, UTC, header, integer, known, send, utf8};
 use crate::values::shared;
 use crate::values::vm::{Made, Vm, Written};
 use crosslane::{DataType, Field};
-use crosslane_guest::{Class, Integer, Moment, Refusal, Taken, Values, decimal_text};
+use crosslane_guest::{Class, Integer, Refusal, Taken, Temporal, Values, decimal_text};
 use crosslane_gvl::{Unwind, class_name};
 use magnus::Value;
 use magnus::rb_sys::FromRawValue;
@@ -136,24 +136,26 @@ impl Values for Vm {
         Ok(unsafe { rb_sys::rb_str_new(bytes.as_ptr().cast(), bytes.len() as i64) })
     }
 
-    fn moment(&self, _: &Shape, moment: Moment) -> Made {
+    fn temporal(&self, _: &Shape, moment: Temporal) -> Made {
         // SAFETY: protected.
         Ok(unsafe {
             match moment {
-                Moment::Date(days) => send(known().date, c"jd", &[integer(days + EPOCH), known().gregorian]),
-                Moment::Time { nanoseconds, offset } => {
+                Temporal::Date(days) => {
+                    send(known().date, c"jd", &[integer(days + EPOCH), known().gregorian])
+                }
+                Temporal::Time { nanoseconds, offset } => {
                     let offset = offset.map_or(Qnil as VALUE, |offset| integer(offset.into()));
                     let parts = [integer(nanoseconds / 1000), integer(nanoseconds % 1000), offset];
                     object(known().time_of_day, &parts)
                 }
-                Moment::Timestamp { seconds, nanoseconds } => {
+                Temporal::Timestamp { seconds, nanoseconds } => {
                     let time = rb_sys::timespec { tv_sec: seconds, tv_nsec: nanoseconds.into() };
                     rb_sys::rb_time_timespec_new(&time, UTC)
                 }
-                Moment::Interval { months, days, microseconds } => {
+                Temporal::Interval { months, days, microseconds } => {
                     object(known().interval, &[integer(months), integer(days), integer(microseconds)])
                 }
-                Moment::Infinite(number) => rb_sys::rb_float_new(number),
+                Temporal::Infinite(number) => rb_sys::rb_float_new(number),
             }
         })
     }
@@ -351,9 +353,9 @@ impl Values for Vm {
         }
     }
 
-    fn to_moment(&self, value: &VALUE, data_type: &DataType) -> Taken<Moment, Self> {
+    fn to_temporal(&self, value: &VALUE, data_type: &DataType) -> Taken<Temporal, Self> {
         if let Some(number) = self.quick_float(value) {
-            return Ok(Moment::Infinite(number));
+            return Ok(Temporal::Infinite(number));
         }
         // SAFETY: protected.
         unsafe {
@@ -365,7 +367,7 @@ impl Values for Vm {
                         return Err(Refusal::Mismatch);
                     }
                     let [months, days] = [part(*value, c"months")?, part(*value, c"days")?];
-                    Ok(Moment::Interval { months, days, microseconds: part(*value, c"microseconds")? })
+                    Ok(Temporal::Interval { months, days, microseconds: part(*value, c"microseconds")? })
                 }
                 _ => {
                     let is_time = is_a(*value, rb_sys::rb_cTime);
@@ -377,7 +379,7 @@ impl Values for Vm {
                     let instant = *data_type == DataType::TimestampTz;
                     let offset = if instant { 0 } else { part(time, c"utc_offset")? };
                     let seconds = at.tv_sec.saturating_add(offset);
-                    Ok(Moment::Timestamp { seconds, nanoseconds: at.tv_nsec as u32 })
+                    Ok(Temporal::Timestamp { seconds, nanoseconds: at.tv_nsec as u32 })
                 }
             }
         }

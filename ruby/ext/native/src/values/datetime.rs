@@ -4,12 +4,12 @@ use crate::values::objects::{is_a, part};
 use crate::values::primitives::{EPOCH, known, send};
 use crate::values::vm::Vm;
 use crosslane::DataType;
-use crosslane_guest::{Moment, Refusal, Taken};
+use crosslane_guest::{Refusal, Taken, Temporal};
 use rb_sys::{Qnil, VALUE};
 
 /// # Safety
 /// With the GVL, protected.
-pub(super) unsafe fn date(value: VALUE) -> Taken<Moment, Vm> {
+pub(super) unsafe fn date(value: VALUE) -> Taken<Temporal, Vm> {
     // SAFETY: as the caller says.
     unsafe {
         if is_a(value, rb_sys::rb_cTime) || is_a(value, known().datetime) {
@@ -20,7 +20,7 @@ pub(super) unsafe fn date(value: VALUE) -> Taken<Moment, Vm> {
         }
         let day = send(value, c"jd", &[]);
         if rb_sys::FIXNUM_P(day) {
-            Ok(Moment::Date((day as i64 >> 1) - EPOCH))
+            Ok(Temporal::Date((day as i64 >> 1) - EPOCH))
         } else {
             Err(Refusal::TooLarge)
         }
@@ -31,7 +31,7 @@ pub(super) unsafe fn date(value: VALUE) -> Taken<Moment, Vm> {
 ///
 /// # Safety
 /// With the GVL, protected.
-pub(super) unsafe fn time_of_day(value: VALUE, data_type: &DataType) -> Taken<Moment, Vm> {
+pub(super) unsafe fn time_of_day(value: VALUE, data_type: &DataType) -> Taken<Temporal, Vm> {
     const DAY: i64 = 86_400;
     // SAFETY: as the caller says.
     unsafe {
@@ -42,7 +42,7 @@ pub(super) unsafe fn time_of_day(value: VALUE, data_type: &DataType) -> Taken<Mo
             let whole = part(value, c"to_i")?.checked_mul(1000);
             let rest = if *data_type == DataType::TimeNs { part(value, c"nanosecond")? } else { 0 };
             let nanoseconds = whole.and_then(|whole| whole.checked_add(rest)).ok_or(Refusal::TooLarge)?;
-            return Ok(Moment::Time { nanoseconds, offset });
+            return Ok(Temporal::Time { nanoseconds, offset });
         }
         if !is_a(value, rb_sys::rb_cTime) {
             return Err(Refusal::Mismatch);
@@ -51,6 +51,6 @@ pub(super) unsafe fn time_of_day(value: VALUE, data_type: &DataType) -> Taken<Mo
         let offset = part(value, c"utc_offset")?;
         let seconds = at.tv_sec.saturating_add(offset).rem_euclid(DAY);
         let offset = if *data_type == DataType::TimeTz { Some(narrow(offset)?) } else { None };
-        Ok(Moment::Time { nanoseconds: seconds * 1_000_000_000 + at.tv_nsec, offset })
+        Ok(Temporal::Time { nanoseconds: seconds * 1_000_000_000 + at.tv_nsec, offset })
     }
 }

@@ -132,10 +132,10 @@ pub(crate) fn call_here(
     let outcome =
         if stand == Stand::Locked { Some(work()) } else { gvl::with(work, |unwind| session.stop(unwind)) };
     match outcome {
-        Some(Ok(mishaps)) if !session.has_left() => {
+        Some(Ok(failure_counts)) if !session.has_left() => {
             let stats = function.stats.here();
-            stats.errors.add(u64::from(mishaps.errors));
-            stats.retries.add(u64::from(mishaps.retries));
+            stats.errors.add(u64::from(failure_counts.errors));
+            stats.retries.add(u64::from(failure_counts.retries));
             function.learn(rows, begun.elapsed().as_nanos() as u64);
             deliver(function, Entry::Call, arguments, results, 0, &out.column(returns))
         }

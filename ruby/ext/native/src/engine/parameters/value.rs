@@ -133,16 +133,16 @@ fn make(object: Value, data_type: &DataType) -> Result<Owned, Error> {
                 ffi::duckdb_create_time_tz_value(ffi::duckdb_time_tz { bits: fixed(object, data_type)? })
             }
             T::TimestampS => ffi::duckdb_create_timestamp_s(ffi::duckdb_timestamp_s {
-                seconds: moment(object, data_type, 1)?,
+                seconds: temporal(object, data_type, 1)?,
             }),
             T::TimestampMs => ffi::duckdb_create_timestamp_ms(ffi::duckdb_timestamp_ms {
-                millis: moment(object, data_type, 1_000)?,
+                millis: temporal(object, data_type, 1_000)?,
             }),
             T::Timestamp => ffi::duckdb_create_timestamp(ffi::duckdb_timestamp {
-                micros: moment(object, data_type, 1_000_000)?,
+                micros: temporal(object, data_type, 1_000_000)?,
             }),
             T::TimestampNs => ffi::duckdb_create_timestamp_ns(ffi::duckdb_timestamp_ns {
-                nanos: moment(object, data_type, 1_000_000_000)?,
+                nanos: temporal(object, data_type, 1_000_000_000)?,
             }),
             T::TimestampTz => {
                 ffi::duckdb_create_timestamp_tz(ffi::duckdb_timestamp { micros: fixed(object, data_type)? })
@@ -220,7 +220,7 @@ fn raw(values: &[Owned]) -> Vec<ffi::duckdb_value> {
 }
 
 /// The units since 1970 of a Time, or of the first midnight of a Date.
-fn moment(object: Value, data_type: &DataType, units_per_second: i64) -> Result<i64, Error> {
+fn temporal(object: Value, data_type: &DataType, units_per_second: i64) -> Result<i64, Error> {
     if !is(object, "Date")? || is(object, "DateTime")? {
         return fixed(object, data_type);
     }

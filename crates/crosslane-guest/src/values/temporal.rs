@@ -21,7 +21,7 @@ pub fn units_per_second(data_type: &DataType) -> Option<i64> {
 
 /// A date, time or interval in its plainest form.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub enum Moment {
+pub enum Temporal {
     /// A DATE: days since 1970.
     Date(i64),
     /// A TIME, TIME_NS or TIMETZ: nanoseconds since midnight, and the zone's seconds east of UTC if
