@@ -32,7 +32,7 @@ pub use function::{
     LONGEST_TIMEOUT, Library, MOST_CONCURRENCY, MOST_RETRIES, OnError, Verdict, catalog,
 };
 pub use lane::{Address, Entry, Exchanges, Part};
-pub use pool::warmth;
+pub use pool::warm_limit;
 pub use settings::Settings;
 pub use types::{
     DataType, Field, Layout, MOST_LEVELS, MOST_MEMBERS, Signature, TypeNames, calendar, code_width, display,

@@ -187,9 +187,9 @@ impl Database {
         should_end: impl Fn(u64) -> bool,
         start: impl FnOnce(Stop) -> Result<(AnyZygote, Vec<Arc<Function>>), Error> + Send + 'static,
     ) -> Result<Ready, Error> {
-        let (begun, warmth) = (now(), Some(Arc::clone(&self.warmth)));
+        let (begun, warm_limit) = (now(), Some(Arc::clone(&self.warm_limit)));
         let (pool, functions) =
-            Pool::start_unless(pool_options(settings), warmth, || should_end(begun), start)?;
+            Pool::start_unless(pool_options(settings), warm_limit, || should_end(begun), start)?;
         Ok(Ready { name, functions, kept: 0, pool })
     }
 }

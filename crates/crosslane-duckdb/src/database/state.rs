@@ -7,7 +7,7 @@ use crate::function::aggregate::Known;
 use crosslane::call::CallGroups;
 use crosslane::catalog::Catalog;
 use crosslane::pool::PoolOptions;
-use crosslane::warmth::Warmth;
+use crosslane::warm_limit::WarmLimit;
 use crosslane::{Error, Settings, TypeNames};
 use crosslane_remote::AnyZygote;
 use crosslane_vectors::type_names;
@@ -33,7 +33,7 @@ pub(crate) struct Database {
     pub(super) ending: Mutex<()>,
     pub(crate) groups: Arc<CallGroups>,
     /// The bound on the idle lanes of all libraries.
-    pub(super) warmth: Arc<Warmth>,
+    pub(super) warm_limit: Arc<WarmLimit>,
 }
 
 impl fmt::Debug for Database {
@@ -56,7 +56,7 @@ impl Database {
         Self {
             connection: Mutex::new(connection),
             instance,
-            warmth: Arc::new(Warmth::new(most_warm(&settings))),
+            warm_limit: Arc::new(WarmLimit::new(most_warm(&settings))),
             settings: Mutex::new(settings),
             catalog: Catalog::default(),
             loading: Mutex::default(),
@@ -135,7 +135,7 @@ impl Database {
             settings.clone()
         };
         self.groups.set_fan_out(settings.fan_out);
-        self.warmth.set_limit(most_warm(&settings));
+        self.warm_limit.set_limit(most_warm(&settings));
         for library in self.catalog.libraries() {
             library.pool.configure(pool_options(&settings));
         }

@@ -4,7 +4,7 @@ use super::keeper::{GLANCE, MOMENT, keep};
 use super::options::{PoolOptions, PoolStats, Stop, Zygote};
 use super::per_thread::Cells;
 use super::state::{PooledLane, Shared, State};
-use super::warmth::Warmth;
+use super::warm_limit::WarmLimit;
 use crate::error::Error;
 use crate::lane::Lane;
 use crate::stats::LaneStats;
@@ -49,7 +49,7 @@ impl<Z: Zygote> Pool<Z> {
     /// Those of `start`; [`Error::Boot`] if `should_end` ended it.
     pub fn start_unless<T: Send + 'static>(
         options: PoolOptions,
-        warmth: Option<Arc<Warmth>>,
+        warm_limit: Option<Arc<WarmLimit>>,
         should_end: impl Fn() -> bool,
         start: impl FnOnce(Stop) -> Result<(Z, T), Error> + Send + 'static,
     ) -> Result<(Self, T), Error> {
@@ -65,7 +65,7 @@ impl<Z: Zygote> Pool<Z> {
             options,
             stats: PoolStats::default(),
             keep_warm: true,
-            used: warmth.is_none(),
+            used: warm_limit.is_none(),
             cap: None,
             surplus: 0,
             unbalanced: false,
@@ -78,14 +78,14 @@ impl<Z: Zygote> Pool<Z> {
             work: Condvar::new(),
             arrival: Condvar::new(),
             stop: Stop::default(),
-            warmth,
+            warm_limit,
             prepared: OnceLock::new(),
             process: std::process::id(),
         });
         shared.attend(&mut shared.lock());
-        if let Some(warmth) = &shared.warmth {
+        if let Some(warm_limit) = &shared.warm_limit {
             let member: Weak<Shared<Z::Lane>> = Arc::downgrade(&shared);
-            warmth.join(member);
+            warm_limit.join(member);
         }
         let (sender, receiver) = mpsc::channel();
         let keeper = {
@@ -285,8 +285,8 @@ impl<Z: Zygote> Drop for Pool<Z> {
         let left = (std::mem::take(&mut state.idle), std::mem::take(&mut state.ending));
         drop(state);
         drop(left);
-        if let Some(warmth) = &self.shared.warmth {
-            warmth.leave();
+        if let Some(warm_limit) = &self.shared.warm_limit {
+            warm_limit.leave();
         }
     }
 }

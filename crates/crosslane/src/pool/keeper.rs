@@ -2,7 +2,7 @@
 
 use super::options::Zygote;
 use super::state::{GRACE, Kept, Shared};
-use super::warmth::SETTLED;
+use super::warm_limit::SETTLED;
 use crate::error::Error;
 use crate::lane::{Address, Entry, Lane, Patience, wait_any};
 use crate::stats::LaneStats;
@@ -39,7 +39,7 @@ pub(super) fn keep<Z: Zygote>(shared: &Arc<Shared<Z::Lane>>, mut zygote: Z) {
         let due = state.is_due();
         if few || due {
             drop(state);
-            if !due && shared.warmth.as_ref().is_some_and(|warmth| !warmth.has_room()) {
+            if !due && shared.warm_limit.as_ref().is_some_and(|warm_limit| !warm_limit.has_room()) {
                 state = shared.lock();
                 state.cap = Some(state.idle.len() + state.out);
                 continue;
@@ -100,7 +100,7 @@ pub(super) fn keep<Z: Zygote>(shared: &Arc<Shared<Z::Lane>>, mut zygote: Z) {
         let idle_timeout = state.options.idle_timeout;
         if state.unbalanced && state.out == 0 && (!state.used || state.last_used.elapsed() >= SETTLED) {
             drop(state);
-            let balanced = shared.warmth.as_ref().is_none_or(|warmth| warmth.balance());
+            let balanced = shared.warm_limit.as_ref().is_none_or(|warm_limit| warm_limit.balance());
             state = shared.lock();
             state.unbalanced = !balanced;
             if state.surplus > 0 {

@@ -8,7 +8,7 @@
 //!
 //! # Warm lanes
 //! A pool keeps as many lanes ready as [`PoolOptions::warm`] says, until the idle timeout. Pools
-//! may share a bound ([`crate::pool::warmth`]). Then a pool that was never used keeps one lane, and
+//! may share a bound ([`crate::pool::warm_limit`]). Then a pool that was never used keeps one lane, and
 //! all pools together keep no more lanes than the bound. The keeper asks the bound before it boots
 //! a lane for which no waiter is due. After boots, when no lane is in use, it checks whether all
 //! pools together have too many.
@@ -73,7 +73,7 @@ mod queue;
 mod state;
 #[cfg(test)]
 mod tests;
-pub mod warmth;
+pub mod warm_limit;
 
 pub use checkout::Pool;
 pub use options::{PoolOptions, PoolStats, SetUp, Stop, Zygote};

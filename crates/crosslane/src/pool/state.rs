@@ -2,7 +2,7 @@
 
 use super::options::{PoolOptions, PoolStats, Stop};
 use super::per_thread::Cells;
-use super::warmth::{Census, Member, Warmth};
+use super::warm_limit::{Census, Member, WarmLimit};
 use crate::error::Error;
 use crate::lane::Lane;
 use crate::stats::LaneStats;
@@ -95,7 +95,7 @@ pub(super) struct Shared<L: Lane> {
     pub(super) arrival: Condvar,
     pub(super) stop: Stop,
     /// The bound on idle lanes that the pool shares with others.
-    pub(super) warmth: Option<Arc<Warmth>>,
+    pub(super) warm_limit: Option<Arc<WarmLimit>>,
     /// The names of the functions that lanes set up.
     pub(super) prepared: OnceLock<String>,
     /// The process that made the pool. A fork has no keeper, and its copies of the lanes belong to

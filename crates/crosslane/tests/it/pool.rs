@@ -4,7 +4,7 @@ use crate::idle::IdleLane;
 use crosslane::catalog::Catalog;
 use crosslane::lane::Lane;
 use crosslane::pool::{self, Pool, PoolOptions, PooledLane, Stop};
-use crosslane::warmth::Warmth;
+use crosslane::warm_limit::WarmLimit;
 use crosslane::{Error, Function};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
@@ -277,14 +277,14 @@ impl Drop for LastZygote {
 
 #[test]
 fn libraries_end_side_by_side_and_boot_nothing_for_which_the_others_make_room() {
-    let (catalog, warmth, all) = (Catalog::default(), Arc::new(Warmth::new(1)), 3);
+    let (catalog, warm_limit, all) = (Catalog::default(), Arc::new(WarmLimit::new(1)), 3);
     let (ends, alone, booted) = (Arc::default(), Arc::default(), Arc::default());
     for at in 0..all {
         let (ends, alone, booted) = (Arc::clone(&ends), Arc::clone(&alone), Arc::clone(&booted));
         let zygote = LastZygote { all, ends, alone, booted };
         let options = PoolOptions { warm: 1, idle_timeout: Duration::from_secs(60) };
         let start = |_| Ok((zygote, ()));
-        let (pool, ()) = Pool::start_unless(options, Some(Arc::clone(&warmth)), || false, start).unwrap();
+        let (pool, ()) = Pool::start_unless(options, Some(Arc::clone(&warm_limit)), || false, start).unwrap();
         // The first library takes the only warm lane.
         while at == 0 && pool.stats().idle == 0 {
             std::thread::yield_now();

@@ -42,18 +42,18 @@ pub(crate) trait Member: Send + Sync {
 }
 
 /// A bound on the idle lanes that several pools have together.
-pub struct Warmth {
+pub struct WarmLimit {
     limit: AtomicUsize,
     members: Mutex<Vec<Weak<dyn Member>>>,
 }
 
-impl fmt::Debug for Warmth {
+impl fmt::Debug for WarmLimit {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Warmth").field("limit", &self.limit).finish_non_exhaustive()
+        f.debug_struct("WarmLimit").field("limit", &self.limit).finish_non_exhaustive()
     }
 }
 
-impl Warmth {
+impl WarmLimit {
     /// A bound of `limit` lanes.
     pub fn new(limit: usize) -> Self {
         Self { limit: AtomicUsize::new(limit), members: Mutex::default() }
@@ -130,7 +130,7 @@ mod tests {
         }
     }
 
-    fn pools(warmth: &Warmth, all: &[(usize, Option<Duration>)]) -> Vec<Arc<Pool>> {
+    fn pools(warm_limit: &WarmLimit, all: &[(usize, Option<Duration>)]) -> Vec<Arc<Pool>> {
         let now = Instant::now();
         let made = all.iter().map(|(idle, ago)| {
             let used = ago.map(|ago| now.checked_sub(ago).expect("the machine runs for longer"));
@@ -139,7 +139,7 @@ mod tests {
         let made: Vec<_> = made.collect();
         for pool in &made {
             let member: Weak<Pool> = Arc::downgrade(pool);
-            warmth.join(member);
+            warm_limit.join(member);
         }
         made
     }
@@ -150,29 +150,30 @@ mod tests {
 
     #[test]
     fn those_that_were_used_longest_ago_end_first() {
-        let warmth = Warmth::new(4);
+        let warm_limit = WarmLimit::new(4);
         let (long, short) = (SETTLED * 3, SETTLED * 2);
-        let all = pools(&warmth, &[(2, Some(short)), (2, Some(long)), (1, None), (2, Some(Duration::ZERO))]);
-        assert!(!warmth.has_room());
-        assert!(warmth.balance());
+        let all =
+            pools(&warm_limit, &[(2, Some(short)), (2, Some(long)), (1, None), (2, Some(Duration::ZERO))]);
+        assert!(!warm_limit.has_room());
+        assert!(warm_limit.balance());
         assert_eq!(shed(&all), [0, 2, 1, 0]);
-        assert!(!warmth.has_room());
-        warmth.set_limit(5);
-        assert!(warmth.has_room());
+        assert!(!warm_limit.has_room());
+        warm_limit.set_limit(5);
+        assert!(warm_limit.has_room());
     }
 
     #[test]
     fn what_was_used_a_moment_ago_stays() {
-        let warmth = Warmth::new(1);
-        let all = pools(&warmth, &[(2, Some(Duration::ZERO)), (2, Some(SETTLED))]);
-        assert!(!warmth.balance());
+        let warm_limit = WarmLimit::new(1);
+        let all = pools(&warm_limit, &[(2, Some(Duration::ZERO)), (2, Some(SETTLED))]);
+        assert!(!warm_limit.balance());
         assert_eq!(shed(&all), [0, 2]);
     }
 
     #[test]
     fn a_pool_that_is_gone_does_not_count() {
-        let warmth = Warmth::new(1);
-        drop(pools(&warmth, &[(3, None)]));
-        assert!(warmth.has_room() && warmth.balance());
+        let warm_limit = WarmLimit::new(1);
+        drop(pools(&warm_limit, &[(3, None)]));
+        assert!(warm_limit.has_room() && warm_limit.balance());
     }
 }
