@@ -1,12 +1,13 @@
-//! Remote lanes: the functions of one machine, for the engines of others.
+//! Remote lanes: engines call the functions of another machine.
 //!
 //! ```text
 //!  engine ══ socket ══ connection ── routes ── ring ── worker
 //! (client)                     (server)
 //! ```
 //!
-//! The [`server`] has the libraries and their workers. What a client's engine would write into the ring of a worker on its own machine
-//! arrives over the socket as it is ([`wire`]). The client is a crate of its own ([`crosslane_remote`]).
+//! The [`server`] has the libraries and their workers. On its own machine, an engine writes
+//! messages into the ring of a worker. A client sends the same messages over the socket ([`wire`]).
+//! The client is a crate of its own ([`crosslane_remote`]).
 
 #[cfg(feature = "flight")]
 pub mod flight;

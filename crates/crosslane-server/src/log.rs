@@ -1,7 +1,9 @@
 //! The server's log: one line for each event, on stderr, as text or as JSON.
 //!
-//! What a client or a function has a part in is a field of its event, and never its text: quoted in a line of text, and a string in one of JSON, so
-//! that nobody can write a line of his own. Lines go through the queue that what functions print goes through: no thread waits for who reads the log.
+//! Values that a client or a function can influence are fields of an event, and never its text.
+//! Fields are quoted in a line of text, and are strings in JSON. So no client and no function can
+//! forge a line. Lines go through the same queue as the output of functions. So no thread waits for
+//! the reader of the log.
 
 use crosslane_process::{LogForm, print_to_log, set_log_form};
 use serde::Deserialize;
@@ -10,7 +12,7 @@ use std::str::FromStr;
 use tracing::{Level, error, info};
 use tracing_subscriber::fmt::MakeWriter;
 
-/// What lines look like.
+/// The form of the lines.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Format {
@@ -21,7 +23,8 @@ pub enum Format {
     Json,
 }
 
-/// Begins to log what happens in this process, down to a level (`error`, `warn`, `info` or `debug`).
+/// Starts the log of this process. Events below the level (`error`, `warn`, `info` or `debug`) are
+/// left out.
 ///
 /// # Errors
 /// If there is no such level, or the process logs already.
@@ -56,7 +59,7 @@ pub fn start(format: Format, level: &str) -> Result<(), String> {
     Ok(())
 }
 
-/// What functions have printed: an event for each line.
+/// Logs what functions have printed: an event for each line.
 fn printed(bytes: &[u8]) {
     let lines = bytes.strip_suffix(b"\n").unwrap_or(bytes);
     lines
@@ -64,7 +67,7 @@ fn printed(bytes: &[u8]) {
         .for_each(|line| info!(text = &*String::from_utf8_lossy(line), "printed"));
 }
 
-/// Where events are written.
+/// Makes the writers of events.
 struct Lines;
 
 impl<'a> MakeWriter<'a> for Lines {
@@ -75,7 +78,7 @@ impl<'a> MakeWriter<'a> for Lines {
     }
 }
 
-/// Takes one line, which comes as a whole.
+/// Writes an event. Each call gets a whole line.
 struct Line;
 
 impl io::Write for Line {

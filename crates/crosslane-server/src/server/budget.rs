@@ -1,14 +1,18 @@
-//! The bytes of messages that wait in the server: so many at most, of all connections together.
+//! The bytes of messages that wait in the server. All connections together have one limit.
 //!
-//! A client's message counts as soon as its length is known, before the rest of it is read, until a worker has it. While there is no room for
-//! it, its connection is not read. A message without rows needs no room: it may be a cancel, which makes some. An answer
-//! counts while its client does not read it. It cannot wait: it may take more than there is.
+//! A client's message counts from the moment its length is known, before the rest of it is read. It
+//! counts until a worker has it. While there is no room for a message, its connection is not read.
+//! A message without rows needs no room: it may be a cancel, and a cancel makes room. An answer
+//! counts while its client does not read it. An answer cannot wait for room, so it may exceed the
+//! limit.
 //!
-//! Those who wait for room do not stand in line: small messages pass a large one, since light calls shall not wait for heavy ones. The
-//! large one has room when enough calls have ended, or its client gives up.
+//! Messages that wait for room are in no queue. Small messages pass a large one, because light
+//! calls must not wait for heavy ones. The large one waits until enough calls have ended, or its
+//! client gives up.
 //!
-//! Bytes that wait for a worker become fewer, because calls have an end. Those that wait for a client need not: the rest of a
-//! message may come a byte at a time, and answers may stay unread. So if the budget is used up, one such connection is ended
+//! Bytes that wait for a worker become fewer, because calls end. Bytes that wait for a client may
+//! not. The client may send the rest of a message one byte at a time, or leave answers unread. So
+//! if the budget is used up, one such connection is ended
 //! ([`super::connections::Connections::make_room`]).
 
 use crosslane::batch::Header;

@@ -1,9 +1,10 @@
-//! A client's connection: one task reads it, one writes what could not be written at once.
+//! A client's connection: one task reads it, and one writes what could not be written at once.
 //!
-//! Nothing is kept without bound. What a client sends waits in its routes, which say when they have room; meanwhile the connection is not
-//! read, and the client's own writes wait. What it does not read waits in the [`Outbox`] until that is full; then its lanes are
-//! stalled, and their workers wait. A client that takes nothing for [`SILENT`] loses its connection. What waits of all connections
-//! together has a limit, too ([`super::budget`]).
+//! All that waits has a limit. What a client sends waits in its routes. While a route has no room,
+//! the connection is not read, and the client's own writes wait. What the client does not read
+//! waits in the [`Outbox`]. If the outbox is full, the lanes are stalled and their workers wait. A
+//! client that takes nothing for [`SILENT`] loses its connection. The bytes that wait on all
+//! connections together have a limit, too ([`super::budget`]).
 
 use super::budget::{Account, Held};
 use super::connections::{ENDING, OpenConnection};

@@ -1,4 +1,4 @@
-//! The open connections, and which of them ends when there is no room for more bytes.
+//! The open connections, and the choice of one to end if there is no room for more bytes.
 
 use super::budget::{Account, Budget};
 use crate::lock::lock;
@@ -9,9 +9,9 @@ use std::sync::{Arc, Mutex};
 /// Why an idle connection is ended.
 pub(crate) const ENDING: &str = "the server is shutting down";
 
-/// A connection, as the server as a whole sees it.
+/// What the server as a whole needs of a connection.
 pub(crate) trait OpenConnection: Send + Sync {
-    /// What waits for it, or for its client.
+    /// The bytes that wait for room or for its client.
     fn account(&self) -> &Account;
 
     /// Ends it to make room.
@@ -20,7 +20,7 @@ pub(crate) trait OpenConnection: Send + Sync {
     /// Ends it if nothing is in flight on it.
     fn end_if_idle(&self);
 
-    /// Counts the exchanges that wait in the server, and those that a worker has, for each function.
+    /// Counts for each function the exchanges that wait in the server, and those that a worker has.
     fn count(&self, waiting: &mut [u32], flying: &mut [u32]);
 }
 
@@ -29,7 +29,7 @@ pub(crate) struct Connections {
     open: Mutex<HashMap<u64, Arc<dyn OpenConnection>>>,
     /// How many there may be.
     pub(crate) most: usize,
-    /// The bytes of messages that wait, of all of them.
+    /// The bytes of messages that wait, for all connections together.
     pub(crate) budget: Arc<Budget>,
     draining: AtomicBool,
     /// The next connection's number.
@@ -42,7 +42,7 @@ impl Connections {
         Self { open: Mutex::default(), most, budget, draining, next: AtomicU64::new(0) }
     }
 
-    /// Why no more connections are taken.
+    /// Why no more connections are taken; `None` if they are.
     pub(super) fn refusal(&self) -> Option<String> {
         if self.is_draining() {
             return Some(ENDING.into());
@@ -66,8 +66,8 @@ impl Connections {
         drop(connection);
     }
 
-    /// Ends the slow connection with the most bytes that wait for its client. If none is slow, and an answer needs
-    /// room, it ends the connection with the most bytes of answers.
+    /// Ends the slow connection that has the most bytes waiting for its client. If no connection is
+    /// slow and an answer needs room, this ends the connection with the most bytes of answers.
     pub(super) fn make_room(&self, for_answer: bool) {
         let connections = self.all();
         let slow = connections.iter().filter(|connection| connection.account().is_slow());

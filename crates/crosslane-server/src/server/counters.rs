@@ -1,17 +1,18 @@
-//! What the calls of a function cost at the server, in counters that cost a call next to nothing: no lock, and no memory after the
-//! first one.
+//! What the calls of a function cost at the server. The counters cost a call next to nothing: no
+//! lock, and no memory after the first call.
 
 use crosslane::stats::Counter;
 use histogram::AtomicHistogram;
 use std::sync::OnceLock;
 use std::time::Duration;
 
-/// So many buckets for each power of two, as a power of two itself: a latency is known to 3 %.
+/// The buckets for each power of two, as a power of two itself. So a latency is known to 3 %.
 const PRECISION: u8 = 5;
-/// Latencies in nanoseconds up to two to this power, which is 18 minutes. Longer ones count as this long.
+/// The longest latency, as a power of two in nanoseconds: 18 minutes. Longer latencies count as
+/// this long.
 const LONGEST: u8 = 40;
 
-/// What [`crosslane::stats`] does not count.
+/// Counters of a function that [`crosslane::stats`] does not have.
 #[derive(Debug, Default)]
 pub(crate) struct FunctionCounters {
     /// Calls that ended with an error, or with their worker.
@@ -26,7 +27,7 @@ pub(crate) struct FunctionCounters {
 }
 
 impl FunctionCounters {
-    /// Counts a call that has ended so long after it came.
+    /// Counts a call that has ended, with the time since it came.
     pub(crate) fn record(&self, latency: Duration) {
         let nanoseconds = u64::try_from(latency.as_nanos()).unwrap_or(u64::MAX);
         self.took.add(nanoseconds);
@@ -37,7 +38,7 @@ impl FunctionCounters {
         debug_assert!(counted.is_ok(), "a latency within the histogram");
     }
 
-    /// How many calls have taken how long, in nanoseconds; `None` before the first.
+    /// How many calls took how long, in nanoseconds; `None` before the first call.
     pub(crate) fn latencies(&self) -> Option<histogram::Histogram> {
         self.latencies.get().map(AtomicHistogram::load)
     }

@@ -5,9 +5,9 @@
 //!                 └─ outbox ─┘
 //! ```
 //!
-//! A [`connection`] is a client's socket, and has a [`route`] for each lane of the client. A route takes a worker
-//! from the [`workers`] of a library while it has something to do. Replies go through the connection's [`outbox`].
-//! The [`budget`] bounds the bytes of all messages that wait.
+//! A [`connection`] is a client's socket. It has a [`route`] for each lane of the client. A route
+//! takes a worker from the [`workers`] of a library while it has something to do. Replies go
+//! through the connection's [`outbox`]. The [`budget`] limits the bytes of all messages that wait.
 
 mod budget;
 mod connection;

@@ -1,8 +1,8 @@
-//! Where the server's messages to a client wait until its socket has room for them.
+//! The server's messages to a client: they wait here until the client's socket has room for them.
 //!
-//! The thread that has a message writes it itself, as far as the socket takes it. The rest waits here, and the
-//! connection's writer sends it. A thread that handles several replies gathers short messages ([`gathered`]), and sends
-//! those of a connection together.
+//! A thread that has a message writes as much of it as the socket takes. The rest waits here, and
+//! the connection's writer sends it. A thread that handles several replies gathers short messages
+//! ([`gathered`]). It sends those of one connection together.
 
 use super::budget::Account;
 use super::connections::Connections;

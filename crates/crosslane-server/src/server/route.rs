@@ -1,13 +1,17 @@
-//! The server's end of a client's lane: what came, what is in flight, and the worker that does it.
+//! The server's end of a client's lane: the messages that came, the exchanges in flight, and their
+//! worker.
 //!
-//! The connection's task puts messages in ([`Route::take`]), the watcher takes replies out; whoever comes moves everything as far as it goes
-//! ([`Route::pump`]). The thread that has found replies writes them to the connection, those of several lanes together ([`outbox::gathered`]).
+//! The connection's task puts messages in ([`Route::take`]). The watcher takes replies out. Each of
+//! these threads moves all that can be moved ([`Route::pump`]). The thread that finds replies
+//! writes them to the connection. It sends those of several lanes together ([`outbox::gathered`]).
 //!
-//! A client's exchanges have the numbers that it gives them. The worker's lane counts its own, which other clients have used before,
-//! and will again; so each reply gets the number of the oldest exchange in flight.
+//! A client numbers its exchanges itself. The worker's lane has numbers of its own, and they
+//! continue from one client to the next. So each reply gets the number of the oldest exchange in
+//! flight.
 //!
-//! What a client sends is not trusted: numbers, order, entries, lengths and offsets are checked before a worker sees it. A violation
-//! ends the connection. What a worker sends is passed on as it is: the client checks it, as it would in a ring.
+//! What a client sends is not trusted. Numbers, order, entries, lengths and offsets are checked
+//! before a worker sees them. A violation ends the connection. What a worker sends is passed on
+//! unchecked: the client checks it, as it would in a ring.
 
 use super::budget::Held;
 use super::outbox::{self, Outbox};

@@ -9,10 +9,11 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Instant;
 
-/// How much of a lane may wait in the server, in messages and bytes; its connection is not read while there is more.
+/// How much of a lane may wait in the server, in messages and bytes. While more waits, the
+/// connection is not read.
 const MOST_QUEUED: (usize, usize) = (64, 1 << 20);
 
-/// What is to be done, in this order.
+/// An entry of a route's queue. Entries are handled in order.
 pub(super) enum Item {
     Batch {
         message: Message,
@@ -23,7 +24,7 @@ pub(super) enum Item {
         came: Instant,
         _room: Held,
     },
-    /// The exchange is answered with a failure, or, if nobody wants it any more, with nothing.
+    /// Answers an exchange with a failure, or with nothing if the client has cancelled it.
     Answer { exchange: u64, served: usize, entry: Entry, failure: Option<Failure> },
 }
 
@@ -39,7 +40,7 @@ impl Item {
 /// An exchange that a worker has.
 pub(super) struct Flying {
     pub(super) exchange: u64,
-    /// What the worker's lane calls it.
+    /// Its number in the worker's lane.
     pub(super) local: u64,
     pub(super) served: usize,
     pub(super) entry: Entry,
@@ -49,7 +50,7 @@ pub(super) struct Flying {
     pub(super) since: Instant,
 }
 
-/// How far a worker was when it was looked at last.
+/// A worker's progress at the last look.
 pub(super) struct Seen {
     pub(super) progress: (u32, u32),
     pub(super) since: Instant,
@@ -59,19 +60,19 @@ pub(super) struct State {
     pub(super) queue: VecDeque<Item>,
     pub(super) bytes: usize,
     pub(super) slot: Option<Arc<Slot>>,
-    /// The library of whose workers one is waited for.
+    /// The library, while the route waits for one of its workers.
     pub(super) waiting: Option<usize>,
     pub(super) flying: VecDeque<Flying>,
-    /// The last exchange that the client has opened, and for what.
+    /// The last exchange that the client has opened, its function and its entry.
     pub(super) opened: (u64, usize, Entry),
-    /// Whether the client has not sent its last batch.
+    /// Whether the client still has to send the last batch of that exchange.
     pub(super) sending: bool,
     /// The last exchange that has ended.
     pub(super) ended: u64,
     pub(super) seen: Seen,
-    /// Why its worker was killed, until its end is found.
+    /// Why the server killed the worker, until a look finds its end.
     pub(super) late: Option<String>,
-    /// What the worker keeps for the client beyond an exchange.
+    /// The states that the worker keeps for the client beyond an exchange.
     pub(super) states: States,
     pub(super) closed: bool,
 }

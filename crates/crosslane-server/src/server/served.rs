@@ -1,12 +1,13 @@
 //! A function of a server, and what its clients may send for it.
 //!
-//! Workers trust what they are sent. So each batch is read here as its types say, and its values are checked as those of a
-//! worker's results are by its engine.
+//! Workers trust the batches that they get. So the server reads each batch as its types say. It
+//! checks the values in the same way as an engine checks the values of a worker's results.
 //!
 //! # Seals
-//! Some bytes are a guest's own: a partition of a table, the saved state of an aggregate. Python makes them with pickle, and whoever
-//! writes a pickle runs what he likes where it is read. So the server adds a code to the bytes that a worker gives
-//! out (HMAC-SHA-256 with a key of its own, cut to 16 bytes), and only bytes with their function's code go back to a worker.
+//! Some bytes are made by a guest: a partition of a table, or the saved state of an aggregate.
+//! Python makes them with pickle, and a pickle can run any code when it is read. So the server adds
+//! a code to the bytes that a worker gives out. The code is HMAC-SHA-256 with a key of the server's
+//! own, cut to 16 bytes. Bytes go back to a worker only if they have the code of their function.
 
 use super::counters::FunctionCounters;
 use crosslane::batch::{self, BATCH, Body, Column, Encode, FAILURE, Header, Plan};
