@@ -24,16 +24,16 @@ use std::sync::atomic::{
 };
 use std::time::{Duration, Instant};
 
-/// What a message takes beside its bytes.
+/// The bytes that a message takes in addition to its own.
 const BESIDE: usize = 256;
-/// What all connections share.
+/// The limit that all connections share, and how much of it is used.
 #[derive(Debug)]
 pub(crate) struct Budget {
     most: usize,
     /// For how long a client's bytes may wait for it where others have no room for theirs.
     slow: Duration,
     used: AtomicUsize,
-    /// Told when something was given back.
+    /// Notified when bytes were given back.
     pub(crate) freed: Event,
     since: Instant,
 }
@@ -62,15 +62,15 @@ impl Budget {
     }
 }
 
-/// What a connection has of the budget.
+/// The part of the budget that a connection uses.
 #[derive(Debug)]
 pub(crate) struct Account {
     budget: Arc<Budget>,
-    /// The bytes of a message of which the rest is still to come.
+    /// The bytes of a message whose rest is still to come.
     coming: AtomicUsize,
-    /// Those of answers that the client has not read.
+    /// The bytes of answers that the client has not read.
     unread: AtomicUsize,
-    /// Since when there are any of both, in milliseconds since the budget was made.
+    /// When bytes of either kind began to wait, in milliseconds since the budget was made.
     since: AtomicU64,
 }
 
@@ -81,7 +81,7 @@ impl Account {
         Arc::new(Self { budget, coming, unread, since: AtomicU64::new(0) })
     }
 
-    /// Room for a message, of which the rest is still to come; `None` if there is none now.
+    /// Takes room for a message whose rest is still to come; `None` if there is none now.
     pub(crate) fn hold(self: &Arc<Self>, length: usize) -> Option<Held> {
         let bytes = length + BESIDE;
         let Budget { most, used, .. } = &*self.budget;
@@ -93,18 +93,18 @@ impl Account {
         Some(Held { account: Arc::clone(self), bytes, is_coming: true })
     }
 
-    /// Counts the bytes of answers that wait for the client, whether there is room for them or not.
+    /// Counts bytes of answers that wait for the client, even if there is no room for them.
     pub(crate) fn keep(&self, bytes: usize) {
         self.delay(&self.unread, bytes);
         self.budget.used.fetch_add(bytes, AcqRel);
     }
 
-    /// Whether no more is held than there is room for.
+    /// Whether the bytes that are held are within the limit.
     pub(crate) fn fits(&self) -> bool {
         self.budget.used() <= self.budget.most
     }
 
-    /// So many bytes of answers have gone to the client.
+    /// Gives back bytes of answers that were sent to the client.
     pub(crate) fn give_back(&self, bytes: usize) {
         if bytes > 0 {
             self.unread.fetch_sub(bytes, Relaxed);
@@ -157,7 +157,7 @@ pub(crate) struct Held {
 }
 
 impl Held {
-    /// The message is there. It does not wait for its client any more.
+    /// Says that the whole message has come. It does not wait for its client any more.
     pub(crate) fn complete(mut self) -> Self {
         if std::mem::take(&mut self.is_coming) {
             self.account.coming.fetch_sub(self.bytes, Relaxed);

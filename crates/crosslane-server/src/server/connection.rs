@@ -26,11 +26,13 @@ use std::time::Duration;
 use subtle::ConstantTimeEq;
 use tracing::{debug, warn};
 
-/// How long a client may take to say who it is, and to send the rest of a message, or to read on.
+/// How long a client may take to send its greeting, to send the rest of a message, or to read on.
 const SILENT: Duration = Duration::from_secs(30);
-/// How often a client that is not read is looked at, whether it is still there, and others are asked to make room for it.
+/// How often the server checks a client that it does not read. It checks whether the client is
+/// still there. If the client waits for room in the budget, it also looks for a slow connection to
+/// end.
 const LOOK: Duration = Duration::from_secs(1);
-/// Lanes of a connection.
+/// The most lanes of a connection.
 pub(crate) const MOST_LANES: usize = 64;
 
 /// A connection and its lanes.
@@ -40,7 +42,7 @@ pub(crate) struct Connection {
     routes: Mutex<HashMap<u32, Arc<Route>>>,
 }
 
-/// A connection of a client, which counts from now on.
+/// Registers a connection of a client. It counts from now on.
 pub(crate) fn open(shared: &Arc<Shared>, stream: Io<Stream>) -> Guard {
     let number = shared.connections.number();
     let outbox = Outbox::new(Arc::new(stream), number, &shared.connections);
@@ -49,7 +51,7 @@ pub(crate) fn open(shared: &Arc<Shared>, stream: Io<Stream>) -> Guard {
     Guard(connection, number)
 }
 
-/// Serves a client until it goes, or must.
+/// Serves a client until it goes, or the server ends the connection.
 pub(crate) async fn serve(guard: Guard, peer: String) {
     let Guard(connection, number) = &guard;
     debug!(connection = number, peer, "connection opened");
@@ -71,7 +73,7 @@ pub(crate) async fn serve(guard: Guard, peer: String) {
     }
 }
 
-/// Closes a connection however its task ends.
+/// Closes a connection when its task ends, for whatever reason.
 pub(crate) struct Guard(Arc<Connection>, u64);
 
 impl Drop for Guard {
@@ -87,7 +89,7 @@ impl Drop for Guard {
 
 /// Why a connection is not read any more.
 enum Ended {
-    /// The client has gone, or does not do its part.
+    /// The client has gone, or the server has ended the connection already.
     Gone,
     Violation(Violation),
 }
@@ -128,7 +130,7 @@ impl Connection {
             Err(_) => return ended("it did not say who it is"),
         }
         decoder.admit(self.shared.largest);
-        // Room for the message of which a part is there.
+        // Room for a message of which only a part has come.
         let mut held = None;
         let long = |error: TooLong| Violation(error.to_string());
         loop {
@@ -184,7 +186,8 @@ impl Connection {
         }
     }
 
-    /// Waits until more may be taken of the client: what it sends next may be answered at once, so what waits for it counts, too.
+    /// Waits until the client may send more. The next message may be answered at once, so the
+    /// outbox must have room, too.
     async fn room(&self, route: &Route, stream: &Io<Stream>) -> Result<(), Ended> {
         let has_room = || route.has_room() && self.outbox.has_room();
         loop {
@@ -198,7 +201,8 @@ impl Connection {
             if has_room() || self.outbox.is_over() {
                 continue;
             }
-            // Nothing is read meanwhile, and nothing may be written, so its end would not be found.
+            // Meanwhile nothing is read, and perhaps nothing is written. So only this check finds
+            // that the client has gone.
             if timeout(LOOK, listener).await.is_err() && stream.get_ref().is_closed() {
                 return Err(Ended::Gone);
             }
@@ -254,7 +258,7 @@ impl Connection {
         }
     }
 
-    /// Waits until the client has got all.
+    /// Waits until nothing is left to write.
     async fn is_written(&self) {
         loop {
             if !matches!(self.outbox.task(), Task::Write) {
@@ -285,13 +289,13 @@ impl OpenConnection for Connection {
     }
 }
 
-/// What there is; the end is an error.
+/// Reads the bytes that are there. The end of the stream is an error.
 async fn receive(stream: &Io<Stream>, piece: &mut [u8]) -> io::Result<usize> {
     let received = stream.with(Interest::Read, |stream| stream.receive(piece)).await?;
     if received == 0 { Err(io::ErrorKind::UnexpectedEof.into()) } else { Ok(received) }
 }
 
-/// Writes what could not be written at once, and lets stalled lanes go on then.
+/// Writes what could not be written at once. When there is room again, it resumes stalled lanes.
 async fn write(connection: Arc<Connection>) {
     let outbox = &connection.outbox;
     loop {
@@ -308,7 +312,7 @@ async fn write(connection: Arc<Connection>) {
         let flushed = outbox.stream.with(Interest::Write, |stream| outbox.flush(stream));
         match timeout(SILENT, flushed).await {
             Ok(Ok(())) => {}
-            // Its reader finds the end.
+            // The task that reads the connection finds the end.
             Ok(Err(_)) | Err(_) => return outbox.close(),
         }
         if outbox.has_room() {

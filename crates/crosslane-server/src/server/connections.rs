@@ -11,7 +11,7 @@ pub(crate) const ENDING: &str = "the server is shutting down";
 
 /// What the server as a whole needs of a connection.
 pub(crate) trait OpenConnection: Send + Sync {
-    /// The bytes that wait for room or for its client.
+    /// Its part of the budget: the bytes that wait for it or for its client.
     fn account(&self) -> &Account;
 
     /// Ends it to make room.

@@ -22,42 +22,44 @@ use std::thread;
 use std::time::{Duration, Instant};
 use tracing::{debug, warn};
 
-/// How long who accepts waits after an error, such as having no descriptors left.
+/// How long the task that accepts connections waits after an error, such as a lack of descriptors.
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// How often who waits for connections to end looks at them.
+/// How often a shutdown checks whether connections have ended.
 const GLANCE: Duration = Duration::from_millis(5);
 /// How a server behaves.
 #[derive(Debug, Clone)]
 pub struct Options {
     /// Where it listens.
     pub listen: Vec<Address>,
-    /// What clients must know; `None` if all may come that reach it.
+    /// The token that clients must send; `None` if all clients that reach the server may use it.
     pub token: Option<String>,
-    /// What it shows at addresses that are encrypted ([`crate::tls::server`]).
+    /// The TLS configuration of the addresses that are encrypted ([`crate::tls::server`]).
     pub tls: Option<Arc<ServerConfig>>,
-    /// Workers of each library at most.
+    /// The most workers of each library that are not held.
     pub workers: usize,
-    /// Threads that watch sockets.
+    /// The number of threads that watch sockets.
     pub threads: usize,
-    /// Connections at most.
+    /// The most connections.
     pub connections: usize,
     /// The most bytes of a message.
     pub largest: usize,
-    /// The most bytes of messages that wait in the server, of all connections together.
+    /// The most bytes of messages that wait in the server, for all connections together.
     pub waiting: usize,
-    /// For how long bytes may wait for a client that sends or reads slowly, where other clients have no room for theirs.
+    /// How long bytes may wait for a slow client while other clients have no room for theirs. A
+    /// slow client is one that sends or reads slowly.
     pub slow: Duration,
-    /// For how long after the last call or reply the thread that waits for calls polls for more before it sleeps. Zero: it sleeps at once.
+    /// How long the thread that waits for calls polls after the last call or reply, before it
+    /// sleeps. Zero: it sleeps at once.
     pub spin: Duration,
 }
 
-/// A library, and what tells its text from any other.
+/// A library, and a hash of its text.
 #[derive(Debug)]
 pub struct ServedLibrary {
     /// The library.
     pub library: Library<Zygote>,
-    /// As its guest says it ([`crosslane_process::Loaded`]).
+    /// The hash that its guest reports, if it reports one ([`crosslane_process::Loaded`]).
     pub text: Option<String>,
 }
 
@@ -66,7 +68,7 @@ pub struct Server {
     scheduler: Option<Scheduler>,
     shared: Arc<Shared>,
     addresses: Vec<Address>,
-    /// The sockets' files, which go with the server.
+    /// The sockets' files. They are removed when the server ends.
     files: Files,
     watcher: Option<thread::JoinHandle<()>>,
 }
@@ -91,8 +93,9 @@ impl Server {
     /// Listens, and serves the functions of these libraries.
     ///
     /// # Errors
-    /// [`Error::Engine`] if it cannot listen, two functions have the same name, or other machines could call functions without a
-    /// token.
+    /// [`Error::Engine`] if it cannot listen, two functions have the same name, or a message may be
+    /// larger than all that may wait. The same error says that other machines could call functions
+    /// without a token.
     pub fn start(options: Options, libraries: Vec<ServedLibrary>) -> Result<Self, Error> {
         let system = |what: String| move |error: io::Error| Error::Engine(format!("{what}: {error}"));
         if options.waiting < options.largest {
@@ -152,7 +155,7 @@ impl Server {
                 place(other)
             )));
         }
-        // Workers are set up here, and not by clients.
+        // The server sets its workers up, and clients do not.
         let specs =
             functions.iter().map(|served| FunctionSpec { set_up: false, ..served.function.spec.clone() });
         let texts: Option<Vec<String>> = texts.into_iter().collect();
@@ -195,24 +198,24 @@ impl Server {
         Ok(server)
     }
 
-    /// Where it listens: with the ports that the system chose.
+    /// The addresses where it listens, with the ports that the system chose.
     pub fn addresses(&self) -> &[Address] {
         &self.addresses
     }
 
-    /// What the HTTP listener shows.
+    /// The state that the HTTP listener shows.
     pub(crate) fn shared(&self) -> &Arc<Shared> {
         &self.shared
     }
 
-    /// The connections that are open, and the calls that wait for a worker.
+    /// How many connections are open, and how many calls wait for a worker.
     pub fn load(&self) -> (usize, usize) {
         let waiting = self.shared.workers.iter().map(|workers| workers.waiting()).sum();
         (self.shared.connections.all().len(), waiting)
     }
 
-    /// Takes no more connections, ends those on which nothing is in flight, and all of them after `limit`. Returns whether all that was in
-    /// flight has ended before.
+    /// Shuts the server down. It takes no more connections, and ends those on which nothing is in
+    /// flight. After `limit` it ends all. Returns whether all that was in flight has ended before.
     pub fn shut_down(mut self, limit: Duration) -> bool {
         self.end(limit)
     }
@@ -233,9 +236,9 @@ impl Server {
             thread::sleep(GLANCE);
         };
         self.files = Files::default();
-        // Nobody waits for a new worker any more.
+        // No route waits for a new worker any more.
         self.shared.workers.iter().for_each(Workers::close);
-        // Tasks that are cancelled close their connections.
+        // The scheduler cancels its tasks, which closes their connections.
         let Shutdown { .. } = scheduler.shut_down(Duration::ZERO);
         self.shared.workers.iter().for_each(Workers::close);
         self.shared.watcher.stop();
@@ -246,7 +249,7 @@ impl Server {
     }
 }
 
-/// For a listener that speaks another protocol.
+/// Functions for a listener that speaks another protocol.
 #[cfg(feature = "flight")]
 impl Server {
     /// How many connections there may be, and the most bytes of a message.
@@ -254,12 +257,12 @@ impl Server {
         (self.shared.connections.most, self.shared.largest)
     }
 
-    /// What clients must know.
+    /// The token that clients must send.
     pub(crate) fn token(&self) -> Option<&String> {
         self.shared.token.as_ref()
     }
 
-    /// What connects to this server from within its process.
+    /// A function that connects to this server from within its process.
     pub(crate) fn dial(&self) -> Option<crate::client::Dial> {
         let (shared, handle) = (Arc::clone(&self.shared), self.scheduler.as_ref()?.handle().clone());
         Some(Box::new(move || {
@@ -307,7 +310,7 @@ async fn accept(listener: Io<Listener>, shared: Arc<Shared>) {
     }
 }
 
-/// Tells a client why it cannot be served, if it can be told at once.
+/// Tells a client why it is not served, if the socket takes the message at once.
 fn refuse(stream: &Stream, why: String) {
     if let Ok(framed) = wire::control(&Tell::Refused { message: why }) {
         let _ = stream.send(&[io::IoSlice::new(&framed)]);

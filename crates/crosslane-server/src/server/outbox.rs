@@ -21,20 +21,22 @@ use std::sync::atomic::{
 };
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 
-/// How many bytes may wait for a client that does not read, beside what is just being sent.
+/// How many bytes may wait for a client that does not read, beside those that are being sent.
 const MOST_WAITING: usize = 1 << 20;
-/// How much is read at once, and is gathered at most.
+/// The most bytes that are read at once, and that are gathered.
 pub(crate) const PIECE: usize = 64 << 10;
-/// A longer message is not worth a copy: it is sent at once, unless shorter ones were gathered before it.
+/// The longest message that is gathered. A longer one is not worth a copy: it is sent at once,
+/// unless gathered messages wait before it.
 const SHORT: usize = 4 << 10;
 
 thread_local! {
-    /// The outboxes with messages that this thread sends in a moment, if it gathers them.
+    /// The outboxes whose messages this thread sends soon; `None` if it does not gather messages.
     static GATHERED: RefCell<Option<Vec<Arc<Outbox>>>> = const { RefCell::new(None) };
 }
 
-/// Sends the short messages of lanes that `body` has for clients when it has ended, those of a connection together. A send takes longer
-/// than many a call, and meanwhile its worker could have the next one already.
+/// Runs `body`, and then sends the short messages that `body` wrote for lanes. Messages of one
+/// connection are sent together. A send takes longer than many calls, so workers get their next
+/// calls before it.
 pub(crate) fn gathered<R>(body: impl FnOnce() -> R) -> R {
     /// Sends them however `body` ends.
     struct Gathering;
@@ -56,7 +58,7 @@ pub(crate) fn gathered<R>(body: impl FnOnce() -> R) -> R {
     done
 }
 
-/// Sends what this thread has gathered until now.
+/// Sends the messages that this thread has gathered until now.
 pub(crate) fn send_gathered() {
     let outboxes = GATHERED.with_borrow_mut(|gathered| gathered.as_mut().map(std::mem::take));
     outboxes.into_iter().flatten().for_each(|outbox| outbox.send_gathered());
@@ -78,7 +80,7 @@ impl Waiting {
     }
 }
 
-/// Where the server's messages to a client go.
+/// The messages of the server to one client.
 pub(crate) struct Outbox {
     pub(super) stream: Arc<Io<Stream>>,
     connections: Arc<Connections>,
@@ -86,17 +88,17 @@ pub(crate) struct Outbox {
     /// The connection's number.
     pub(crate) number: u64,
     waiting: Mutex<Waiting>,
-    /// Told when there is something to write, or the end.
+    /// Notified when there is something to write, and at the end.
     pub(super) work: Event,
-    /// Told when more may be taken of the client, or the end.
+    /// Notified when the client may send more, and at the end.
     pub(crate) room: Event,
-    /// Whether the connection is to end when all is written.
+    /// Whether the connection ends when all is written.
     pub(super) refused: AtomicBool,
-    /// What was found wrong by who does not read the connection.
+    /// A violation that another thread than the connection's reader has found.
     pub(super) broken: OnceLock<Violation>,
 }
 
-/// What is to be done for an outbox.
+/// What the writer of an outbox has to do.
 pub(super) enum Task {
     Wait,
     Write,
@@ -124,7 +126,7 @@ impl Outbox {
         lock(&self.waiting).has_room()
     }
 
-    /// Sends a message of a lane, in parts; what cannot be written at once is written later.
+    /// Sends a message of a lane, in parts. What cannot be written at once is written later.
     pub(crate) fn send(self: &Arc<Self>, lane: u32, parts: &[&[u8]]) {
         let length = parts.iter().map(|part| part.len()).sum();
         let prefix = prefix(lane, length);
@@ -136,20 +138,22 @@ impl Outbox {
         self.write(&all);
     }
 
-    /// If this thread gathers messages, it sends what is written from now on, unless others wait before it.
+    /// If this thread gathers messages, it sends those written from now on. This does not hold if
+    /// the connection's writer still has bytes to send.
     fn gather(self: &Arc<Self>) {
         GATHERED.with_borrow_mut(|gathered| {
             let Some(gathered) = gathered else { return };
             let mut waiting = lock(&self.waiting);
             waiting.is_gathered |= waiting.bytes.is_empty() && !waiting.closed;
-            // Each thread that adds something sends it: the other one may be held up.
+            // Each thread that adds messages also sends them, because another thread may be
+            // delayed.
             if waiting.is_gathered && !gathered.iter().any(|outbox| Arc::ptr_eq(outbox, self)) {
                 gathered.push(Arc::clone(self));
             }
         });
     }
 
-    /// Sends what was gathered, or has it sent.
+    /// Sends what was gathered. The writer sends the rest.
     fn send_gathered(&self) {
         let mut waiting = lock(&self.waiting);
         if waiting.is_gathered {
@@ -158,7 +162,8 @@ impl Outbox {
         }
     }
 
-    /// Sends what it can. If there is no room for more, lanes may be stalled: then this is left to the writer, which lets them go on.
+    /// Sends as much as the socket takes. If the outbox is full, lanes may be stalled. Then the
+    /// writer sends instead, because it resumes stalled lanes.
     fn flush_gathered(&self, waiting: &mut Waiting) {
         waiting.is_gathered = false;
         if waiting.has_room() {
@@ -194,7 +199,8 @@ impl Outbox {
         self.settle(waiting);
     }
 
-    /// Leaves what could not be sent to the writer, and makes room for it if there is none.
+    /// Leaves what could not be sent to the writer. If the budget has no room for it, a connection
+    /// is ended to make room.
     fn settle(&self, waiting: MutexGuard<'_, Waiting>) {
         let is_left = !waiting.bytes.is_empty();
         drop(waiting);
@@ -225,20 +231,22 @@ impl Outbox {
         if self.refused.load(Relaxed) {
             return;
         }
-        // First the words: the writer ends the connection as soon as it finds nothing to write after the mark.
+        // The message is written first. When the writer sees the mark and nothing is left to write,
+        // it ends the connection.
         self.tell(&Tell::Refused { message: why.to_string() });
         self.refused.store(true, Release);
         self.work.notify(1);
         self.room.notify(usize::MAX);
     }
 
-    /// Ends the connection for what was found wrong behind its reader's back.
+    /// Ends the connection for a violation that its reader has not found.
     pub(crate) fn break_off(&self, violation: Violation) {
         let _ = self.broken.set(violation.clone());
         self.refuse(&violation);
     }
 
-    /// Ends the connection to make room. The client is told why, if that need not wait behind what it does not read.
+    /// Ends the connection to make room. The client is told why, unless the message had to wait
+    /// behind unread bytes.
     pub(crate) fn give_up(&self) {
         let most = self.account.budget().most();
         let why = format!(
@@ -249,12 +257,12 @@ impl Outbox {
         if lock(&self.waiting).bytes.is_empty() { self.refuse(&why) } else { self.close() }
     }
 
-    /// Whether nothing more is taken of the client.
+    /// Whether the server takes nothing more from the client.
     pub(super) fn is_over(&self) -> bool {
         self.refused.load(Acquire) || lock(&self.waiting).closed
     }
 
-    /// Nothing is sent any more, and who waits for the client finds the end.
+    /// Sends nothing more. Tasks that wait for the client find the end.
     pub(super) fn close(&self) {
         let mut waiting = lock(&self.waiting);
         let left = std::mem::replace(&mut *waiting, Waiting { closed: true, ..Waiting::default() });
@@ -265,7 +273,7 @@ impl Outbox {
         self.room.notify(usize::MAX);
     }
 
-    /// What its writer has to do.
+    /// What the writer has to do now.
     pub(super) fn task(&self) -> Task {
         let waiting = lock(&self.waiting);
         match waiting.bytes.is_empty() && !self.stream.get_ref().is_pending() {
@@ -276,7 +284,7 @@ impl Outbox {
         }
     }
 
-    /// Writes what it can of all that waits; an error if nothing can be written now.
+    /// Writes as much as it can of all that waits. It is an error if nothing can be written now.
     pub(super) fn flush(&self, stream: &Stream) -> io::Result<()> {
         self.flush_some(&mut lock(&self.waiting), stream)
     }
@@ -303,7 +311,7 @@ impl Outbox {
         waiting.start = 0;
         self.account.give_back(waiting.bytes.len());
         waiting.bytes.clear();
-        // Much memory is not kept for little.
+        // Few bytes do not keep much memory.
         waiting.bytes.shrink_to(PIECE);
         Ok(())
     }

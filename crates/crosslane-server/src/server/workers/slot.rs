@@ -1,4 +1,4 @@
-//! A worker's lane as the server has it, and the contract with whoever borrows it.
+//! A worker's lane in the server, and the trait of its borrowers.
 
 use crate::lock::lock;
 use crosslane::Error;
@@ -9,34 +9,35 @@ use crosslane_ring::{MappedRing, Watch};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, Mutex};
 
-/// Messages of it that are thrown away at once.
+/// How many messages of a cancelled exchange are thrown away at a time.
 const MOST_AT_ONCE: usize = 64;
 
 /// Something that borrows workers: the route of a client's lane.
 pub(crate) trait Borrower: Send + Sync {
-    /// Takes the worker for which it waited. Returns the grants to other borrowers if it needs the worker no more.
+    /// Takes the worker for which it waited. Returns grants to other borrowers if it does not need
+    /// the worker any more.
     fn granted(self: Arc<Self>, slot: Arc<Slot>) -> Vec<Grant>;
 
-    /// Is told that it gets no worker.
+    /// Says that it gets no worker.
     fn refused(&self, error: &Error);
 
     /// Takes what its worker has sent.
     fn pump(self: Arc<Self>);
 
-    /// Looks at its worker: whether it lives, how far it is, and whether it is late.
+    /// Checks whether its worker lives, how far it is, and whether it is late.
     fn look(self: Arc<Self>, slot: &Arc<Slot>);
 }
 
 /// A lane that the server has taken from a pool.
 pub(crate) struct Slot {
-    /// Which library it is of.
+    /// The index of its library.
     pub(crate) library: usize,
-    /// `None` when it is lost, or back in the pool.
+    /// The lane; `None` when it is lost, or back in the pool.
     pub(crate) lane: Mutex<Option<PooledLane<ProcessLane>>>,
     /// Whether its route takes no replies now.
     pub(crate) stalled: AtomicBool,
     pub(super) watch: Watch<MappedRing>,
-    /// Who uses it.
+    /// The route that uses it.
     pub(super) borrower: Mutex<Option<Arc<dyn Borrower>>>,
     pub(super) is_long: AtomicBool,
     pub(super) is_held: AtomicBool,
@@ -47,7 +48,8 @@ impl Slot {
         !self.stalled.load(Relaxed) && self.watch.has_news()
     }
 
-    /// Throws away what comes of what was cancelled. Whether that has ended; `None` if the worker is of no more use.
+    /// Throws away messages of cancelled exchanges. Returns whether these have ended; `None` if the
+    /// worker is of no more use.
     pub(super) fn settle(&self) -> Option<bool> {
         let mut guard = lock(&self.lane);
         let lane = guard.as_mut()?;
@@ -66,16 +68,16 @@ impl Slot {
         (lane.in_flight() == 0 || lane.lives()).then(|| lane.in_flight() == 0)
     }
 
-    /// Whether a free one is of no more use: its worker has ended, or has sent what nobody has asked for.
+    /// Whether a free worker is of no more use: it has ended, or has sent messages without a call.
     pub(super) fn is_spoilt(&self) -> bool {
         let has_ended =
             |lane: &Option<PooledLane<ProcessLane>>| lane.as_ref().is_none_or(|lane| lane.has_ended());
-        // Nobody else looks at a free one, or the answer does not matter.
+        // No other thread uses the lane of a free worker. If one does, the answer does not matter.
         self.watch.has_news() || self.lane.try_lock().is_ok_and(|lane| has_ended(&lane))
     }
 }
 
-/// A worker for who stood in line.
+/// A worker for a borrower that waited in the queue.
 #[must_use = "a grant that is not delivered is a worker that nobody uses"]
 pub(crate) struct Grant {
     pub(super) borrower: Arc<dyn Borrower>,
@@ -83,13 +85,14 @@ pub(crate) struct Grant {
 }
 
 impl Grant {
-    /// To be called without any lock.
+    /// Gives the worker to the borrower. The caller must hold no lock.
     pub(crate) fn deliver(self) {
         Self::deliver_all(vec![self]);
     }
 
-    /// The same for several. A route that needs its worker no more gives it to the next at once, and that may go on through the
-    /// whole line: so none calls another.
+    /// Delivers several grants. A route that needs its worker no more grants it to the next one at
+    /// once, and this may go on through the whole queue. So the grants are delivered in a loop,
+    /// without recursion.
     pub(crate) fn deliver_all(mut grants: Vec<Self>) {
         while let Some(Self { borrower, slot }) = grants.pop() {
             grants.extend(borrower.granted(slot));
