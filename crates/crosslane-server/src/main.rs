@@ -1,5 +1,6 @@
-//! What `crosslane serve` becomes: it reads as JSON from its standard input what to serve, says where it listens, and ends
-//! at SIGTERM or SIGINT when what is in flight has ended. With the word `bench` it is the load generator.
+//! The program behind `crosslane serve`. It reads from its standard input, as JSON, what to serve.
+//! It says where it listens. At SIGTERM or SIGINT it ends when all that is in flight has ended.
+//! With the argument `bench` it is the load generator.
 
 use crosslane::pool::{Pool, PoolOptions};
 use crosslane::{Error, Library, TypeNames};
@@ -21,7 +22,7 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::Duration;
 use tracing::{error, info};
 
-/// How a user sets something.
+/// How a user changes a setting, for messages.
 const HOW_TO_SET: &str = "crosslane serve --set {name}={value}";
 
 /// What to serve.
@@ -30,10 +31,10 @@ struct Told {
     files: Vec<PathBuf>,
     listen: Vec<String>,
     token: Option<String>,
-    /// A certificate's file, and its key's.
+    /// The files of a certificate and of its key.
     tls: Option<(PathBuf, PathBuf)>,
     http: Option<HttpTold>,
-    /// Where Arrow Flight is spoken: host:port.
+    /// The address of the Arrow Flight listener: host:port.
     #[serde(default)]
     flight: Option<String>,
     #[serde(default)]
@@ -50,7 +51,7 @@ struct Told {
     log_level: Option<String>,
 }
 
-/// Where to show the server, and to whom.
+/// The address of the HTTP listener, and who may use it.
 #[derive(Debug, Deserialize)]
 struct HttpTold {
     address: String,
@@ -69,7 +70,7 @@ fn main() -> ExitCode {
             return ExitCode::from(2);
         }
     };
-    // Before there are threads, which inherit it.
+    // Threads inherit the signal mask, so this comes before the first thread.
     let signals = Signals::block();
     crosslane_process::occupy_standard_descriptors();
     crosslane_process::report_panics();
@@ -82,7 +83,7 @@ fn main() -> ExitCode {
     match &outcome {
         Ok(true) => info!("ended"),
         Ok(false) => error!("not all calls had ended in time; they were ended"),
-        // Somebody has just started it, and reads the lines of a traceback as lines.
+        // A user has just started the program, and must see the lines of a traceback as lines.
         Err(error) if format == Format::Text => print_to_log(format!("crosslane: {error}\n").as_bytes()),
         Err(error) => error!(why = error.to_string(), "not started"),
     }
@@ -90,8 +91,8 @@ fn main() -> ExitCode {
     if let Ok(true) = outcome { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
-/// What `crosslane bench serve` becomes: it reads as JSON what to measure, and prints a line of JSON for each thing that is told.
-/// A signal ends it with what was measured until then.
+/// The program behind `crosslane bench serve`. It reads from its standard input, as JSON, what to
+/// measure. It prints a line of JSON for each event. A signal ends it with the results until then.
 fn bench() -> ExitCode {
     let signals = Signals::block();
     crosslane_process::report_panics();
@@ -112,7 +113,7 @@ fn bench() -> ExitCode {
             Event::Progress { step, part } => serde_json::json!({ "progress": [step, part] }),
             Event::Step(report) => serde_json::json!({ "step": report }),
         };
-        // Nobody wants to know if the reader has gone.
+        // If the reader has gone, the load test ends.
         Ok(writeln!(std::io::stdout(), "{line}")?)
     });
     match measured {
@@ -124,7 +125,7 @@ fn bench() -> ExitCode {
     }
 }
 
-/// Serves until a signal ends it. Returns whether all that was in flight then has ended.
+/// Serves until a signal ends it. Returns whether all that was in flight at that time has ended.
 fn serve(told: Told, signals: &Signals) -> Result<bool, Error> {
     #[cfg(not(feature = "flight"))]
     if told.flight.is_some() {
@@ -189,7 +190,7 @@ fn serve(told: Told, signals: &Signals) -> Result<bool, Error> {
         refused.into_iter().for_each(log);
         println!("serving {count} functions at {}", flight.address());
     }
-    // Who waits for the line may have gone.
+    // The process that waits for the line may have gone.
     let _ = std::io::stdout().flush();
     signals.wait();
     info!("shutting down");
@@ -198,7 +199,7 @@ fn serve(told: Told, signals: &Signals) -> Result<bool, Error> {
     Ok(server.shut_down(Duration::try_from_secs_f64(told.drain).unwrap_or(Duration::MAX)))
 }
 
-/// How many bytes may wait if nobody says so, for batches of so many at most.
+/// How many bytes may wait by default, if a batch has at most `largest` bytes.
 fn waiting(largest: usize) -> usize {
     (1 << 30).max(largest.saturating_mul(4))
 }
@@ -215,10 +216,10 @@ fn open(runtime: &HttpRuntime, told: HttpTold) -> Result<Http, Error> {
     Ok(http)
 }
 
-/// For how long bytes may wait for a slow client where others have no room for theirs.
+/// How long bytes may wait for a slow client while other clients have no room for theirs.
 const SLOW: Duration = Duration::from_secs(5);
-/// For how long the server polls for calls and replies, unless the setting `spin` is more, or 0: as long as the time between calls if
-/// there are 20,000 a second.
+/// How long the server polls for calls and replies, unless the setting `spin` is more, or 0. This
+/// is the time between calls at 20,000 calls a second.
 const SPIN: Duration = Duration::from_micros(50);
 
 fn load(file: &Path, settings: &crosslane::Settings, workers: usize) -> Result<ServedLibrary, Error> {

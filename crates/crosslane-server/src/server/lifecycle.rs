@@ -93,9 +93,11 @@ impl Server {
     /// Listens, and serves the functions of these libraries.
     ///
     /// # Errors
-    /// [`Error::Engine`] if it cannot listen, two functions have the same name, or a message may be
-    /// larger than all that may wait. The same error says that other machines could call functions
-    /// without a token.
+    /// [`Error::Engine`] in these cases:
+    /// - It cannot listen, or the system has no random numbers, threads or other resources for it.
+    /// - Two functions have the same name.
+    /// - Other machines could call functions without a token.
+    /// - One message may have more bytes than all messages that wait.
     pub fn start(options: Options, libraries: Vec<ServedLibrary>) -> Result<Self, Error> {
         let system = |what: String| move |error: io::Error| Error::Engine(format!("{what}: {error}"));
         if options.waiting < options.largest {
@@ -155,7 +157,7 @@ impl Server {
                 place(other)
             )));
         }
-        // The server sets its workers up, and clients do not.
+        // The server sets up its workers itself. Clients do not.
         let specs =
             functions.iter().map(|served| FunctionSpec { set_up: false, ..served.function.spec.clone() });
         let texts: Option<Vec<String>> = texts.into_iter().collect();

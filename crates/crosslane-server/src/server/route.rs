@@ -29,10 +29,10 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 use tracing::warn;
 
-/// How many exchanges a worker is given at once. It needs the next one when it is done with one; what is behind that can still be
-/// cancelled here.
+/// How many exchanges a worker has at once. With two, it has the next one when it ends one.
+/// Exchanges behind these can still be cancelled here.
 const DEPTH: usize = 2;
-/// A client ends late calls itself. So much later the server does.
+/// A client ends late calls itself. The server ends them this much later.
 const LATE: Duration = Duration::from_secs(2);
 
 /// The server's end of a client's lane.
@@ -63,7 +63,7 @@ impl Route {
         taken
     }
 
-    /// Moves what can be moved. Returns what was granted to others.
+    /// Moves all that can be moved. Returns grants to other routes.
     fn pumped(self: &Arc<Self>) -> Vec<Grant> {
         let (moved, grants) = self.with(|state, grants| self.advance(state, grants));
         if let Err(violation) = moved {
@@ -72,7 +72,8 @@ impl Route {
         grants
     }
 
-    /// Does something under the lock. Returns also what was granted to others, to be delivered without a lock.
+    /// Runs `body` under the lock. Also returns grants to other routes, to be delivered without a
+    /// lock.
     fn with(
         self: &Arc<Self>,
         body: impl FnOnce(&mut State, &mut Vec<Grant>) -> Result<(), Violation>,
@@ -81,7 +82,8 @@ impl Route {
         let mut state = match self.state.try_lock() {
             Ok(state) => state,
             Err(_) => {
-                // Who has it may be giving a large batch to a worker. Other clients' answers do not wait for that.
+                // The thread that holds the lock may be giving a large batch to a worker. Answers
+                // to other clients do not wait for that.
                 outbox::send_gathered();
                 lock(&self.state)
             }
@@ -106,7 +108,7 @@ impl Route {
         state.closed || state.queue.is_empty() && state.flying.is_empty()
     }
 
-    /// Counts the exchanges that wait here, and those that a worker has, for each served.
+    /// Counts for each function the exchanges that wait here, and those that a worker has.
     pub(crate) fn count(&self, waiting: &mut [u32], flying: &mut [u32]) {
         let state = lock(&self.state);
         for item in &state.queue {
@@ -128,7 +130,8 @@ impl Route {
             return violation(format!("a message with the flags {:#x}", header.flags));
         }
         let (opened, ..) = state.opened;
-        // If the function ends an exchange first, batches of it may be on their way, and the last may never come.
+        // A function may end an exchange first. Then more of the client's batches may still come,
+        // or the last one may never come.
         let opens = header.exchange == opened + 1 && (!state.sending || opened <= state.ended);
         let continues = header.exchange == opened && state.sending;
         if !opens && !continues {
@@ -171,14 +174,15 @@ impl Route {
         Ok(())
     }
 
-    /// Nothing more is wanted of what was opened until now.
+    /// Takes a cancel: the client wants nothing more of the exchanges that it has opened until now.
     fn take_cancel(&self, state: &mut State, header: &Header) -> Result<(), Violation> {
         let (opened, ..) = state.opened;
         if header.exchange > opened {
             return violation(format!("a cancel of exchange {}, which was not opened", header.exchange));
         }
         if header.exchange < opened || header.exchange <= state.ended {
-            // A client cancels all that it has opened. What has ended meanwhile needs nothing.
+            // A client cancels all that it has opened. Exchanges that have ended meanwhile need
+            // nothing.
             return Ok(());
         }
         state.sending = false;
@@ -219,7 +223,7 @@ impl Route {
         Ok(())
     }
 
-    /// Passes on what the worker has sent.
+    /// Passes on the messages that the worker has sent.
     fn collect(&self, state: &mut State) {
         let Some(slot) = state.slot.clone() else { return };
         let mut guard = lock(&slot.lane);
@@ -227,7 +231,8 @@ impl Route {
         let lost = loop {
             if !self.outbox.has_room() {
                 slot.stalled.store(true, Relaxed);
-                // It may have got room meanwhile, and have looked for stalled lanes before.
+                // The outbox may have got room since the first check. Then its writer may have
+                // looked for stalled lanes before this one was marked.
                 if !self.outbox.has_room() {
                     break None;
                 }
@@ -281,7 +286,7 @@ impl Route {
         served.ended.fetch_add(1, Relaxed);
         served.function.stats.here().calls.add(1);
         served.counters.record(now - ended.came);
-        // The next one is worked on from now.
+        // The worker begins the next exchange now.
         state.seen.since = now;
     }
 
@@ -295,13 +300,13 @@ impl Route {
     fn answer_oldest(&self, state: &mut State, failure: Option<&Failure>) {
         if let Some(Flying { exchange, served, entry, since, .. }) = state.flying.front() {
             self.answer(*exchange, *served, *entry, failure);
-            // Its reply was thrown away, so for how long the worker has worked is not known better.
+            // The reply was thrown away, so the exact time of the worker is not known.
             self.shared.functions[*served].learn(*entry, since.elapsed());
         }
         self.end_oldest(state);
     }
 
-    /// The last message of an exchange that no worker answers.
+    /// Sends the last message of an exchange that no worker answers.
     fn answer(&self, exchange: u64, served: usize, entry: Entry, failure: Option<&Failure>) {
         let header = Header {
             kind: BATCH,
@@ -323,7 +328,7 @@ impl Route {
         self.outbox.send(self.lane, &[&frame]);
     }
 
-    /// Gives the worker what it has room for. Whether something was moved.
+    /// Gives the worker as much as it has room for. Returns whether something was moved.
     fn submit(self: &Arc<Self>, state: &mut State, grants: &mut Vec<Grant>) -> Result<bool, Violation> {
         let mut moved = false;
         while !state.closed {
@@ -379,7 +384,7 @@ impl Route {
         Ok(moved)
     }
 
-    /// Sends the oldest batch to the worker. False if there is no room for it.
+    /// Sends the oldest batch to the worker. Returns false if there is no room for it.
     fn send(&self, state: &mut State, slot: &Arc<Slot>) -> Result<bool, Violation> {
         let Some(Item::Batch { message, exchange, served, entry, part, came, .. }) = state.queue.front()
         else {
@@ -388,7 +393,7 @@ impl Route {
         let (exchange, served, entry, part, came) = (*exchange, *served, *entry, *part, *came);
         let bytes = message.bytes().len();
         if bytes > outbox::PIECE {
-            // It takes a while to give it to the worker.
+            // To give a large batch to the worker takes a while.
             outbox::send_gathered();
         }
         let mut guard = lock(&slot.lane);
@@ -433,12 +438,12 @@ impl Route {
         Ok(true)
     }
 
-    /// The worker is of no more use. So is the lane: the client does again what can be done again.
+    /// Ends the worker, and the client's lane. The client repeats the calls that can be repeated.
     fn lose(&self, state: &mut State, slot: &Arc<Slot>, why: &str) {
         let late = state.late.take();
         let why = late.as_deref().unwrap_or(why);
         let lane = lock(&slot.lane).take();
-        // The client does again what was not begun: it must know what was, also in the last moment.
+        // The client repeats what was not begun. So it must know the worker's last progress.
         if let Some(progress) = lane.as_ref().map(|lane| lane.progress()) {
             self.tell_progress(state, progress);
         }
@@ -462,7 +467,7 @@ impl Route {
         self.outbox.end_lane(self.lane, why);
     }
 
-    /// The connection has room again.
+    /// Goes on with a stalled lane when the connection has room again.
     pub(crate) fn resume(self: &Arc<Self>) {
         let slot = lock(&self.state).slot.clone();
         if slot.is_some_and(|slot| slot.stalled.swap(false, Relaxed)) {
@@ -471,14 +476,14 @@ impl Route {
         }
     }
 
-    /// Tells the client how far the worker is, if that is with an exchange of this lane.
+    /// Tells the client how far the worker is, if the worker is at an exchange of this lane.
     fn tell_progress(&self, state: &State, (local, row): (u32, u32)) {
         if let Some(flying) = state.flying.iter().find(|flying| flying.local as u32 == local) {
             self.outbox.tell_progress(self.lane, flying.exchange as u32, row);
         }
     }
 
-    /// The client does not use the lane any more.
+    /// Ends the route: the client does not use the lane any more.
     pub(crate) fn close(self: &Arc<Self>) {
         let mut state = lock(&self.state);
         let (slot, waiting, flying) = (state.slot.take(), state.waiting.take(), state.flying.len());
@@ -497,7 +502,9 @@ impl Route {
             }
             return;
         }
-        // What it keeps for the client goes with it: no other is to find that. Else the pool waits a moment until the worker has ended what was cancelled, and ends it otherwise.
+        // A worker that keeps states for the client is ended, so that no other client finds them.
+        // Any other worker gets a moment to end the cancelled calls. If it takes longer, it is
+        // ended.
         let mut lane = lock(&slot.lane);
         if !has_states && lane.as_mut().is_some_and(|lane| lane.cancel().is_ok()) {
             drop(lane);
@@ -540,7 +547,7 @@ impl Borrower for Route {
     }
 
     fn look(self: Arc<Self>, slot: &Arc<Slot>) {
-        // What it has sent before its end comes first.
+        // Messages that the worker sent before its end come first.
         Arc::clone(&self).pump();
         let mut state = lock(&self.state);
         if !state.slot.as_ref().is_some_and(|held| Arc::ptr_eq(held, slot)) {
@@ -550,7 +557,7 @@ impl Borrower for Route {
         let Some(lane) = guard.as_mut() else { return };
         let mut why = check(lane).err();
         let progress = lane.progress();
-        // More may have come before its end.
+        // More messages may have come before its end.
         let is_left = why.is_some() && lane.has_news() && !slot.stalled.load(Relaxed);
         drop(guard);
         if is_left {
@@ -565,7 +572,7 @@ impl Borrower for Route {
         let served = &self.shared.functions[oldest.served];
         if progress != state.seen.progress {
             state.seen = Seen { progress, since: Instant::now() };
-            // A client that does not read needs no more news.
+            // A client that does not read needs no more progress.
             if self.outbox.has_room() {
                 self.tell_progress(&state, progress);
             }
@@ -579,7 +586,7 @@ impl Borrower for Route {
                 served.function.name(),
                 state.seen.since.elapsed().as_secs_f64()
             );
-            // It may begin more until its end, which a later look finds.
+            // The worker may begin more before it ends. A later look finds its end.
             if lock(&slot.lane).as_ref().is_some_and(|lane| lane.kill()) {
                 state.late = Some(late);
                 return;

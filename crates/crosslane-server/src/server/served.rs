@@ -24,7 +24,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
-/// Bytes of a code.
+/// The number of bytes of a code.
 const CODE: usize = 16;
 
 /// Something that a client must not do.
@@ -41,7 +41,7 @@ pub(crate) fn violation<T>(what: impl Display) -> Result<T, Violation> {
 pub(crate) struct ServedFunction {
     pub(crate) function: Arc<Function>,
     pub(crate) library: usize,
-    /// How long its calls work, in nanoseconds: a moving mean.
+    /// How long workers work on its calls, in nanoseconds: a moving mean.
     mean: AtomicU64,
     /// How many exchanges have ended.
     pub(crate) ended: AtomicU64,
@@ -59,7 +59,8 @@ impl ServedFunction {
         }
     }
 
-    /// Learns for how long a worker has worked on a call. That it has waited for the worker says nothing about the function.
+    /// Adds the time that a worker has worked on a call to the mean. The time before, when the call
+    /// waited for the worker, says nothing about the function.
     pub(crate) fn learn(&self, entry: Entry, took: Duration) {
         if entry == Entry::Call {
             let (mean, took) = (self.mean.load(Relaxed), took.as_nanos() as u64);
@@ -93,7 +94,8 @@ impl ServedFunction {
         self.mean.load(Relaxed) > LONG.as_nanos() as u64
     }
 
-    /// Reads a client's batch, and gives it to `pass`, ready for a worker's lane.
+    /// Reads and checks a client's batch, and gives it to `pass` in the form that a worker's lane
+    /// takes.
     pub(crate) fn read(
         &self,
         seal: &Seal,
@@ -118,7 +120,7 @@ impl ServedFunction {
         }
         let columns = batch::columns(frame, types.into_iter()).map_err(|error| wrong(&error))?;
         if let Some((row, what)) = columns.iter().find_map(|column| unfit(column).pop_first()) {
-            // The words are those about results.
+            // `unfit` describes values as results.
             let what = what.trim_start_matches("returned ");
             return Err(wrong(&format!("a client sent {what}, in row {} of a batch", row + 1)));
         }
@@ -137,7 +139,7 @@ impl ServedFunction {
         if let Ok(Some(_)) = passed {
             states.note(entry, &columns);
             if entry == Entry::Update {
-                // It is answered with nothing.
+                // The reply to an update has no rows.
                 self.function.stats.here().rows.add(u64::from(header.rows));
             }
         }
@@ -148,7 +150,7 @@ impl ServedFunction {
 /// A batch that was checked.
 struct Checked<'a> {
     columns: &'a [Column<'a>],
-    /// The column that takes the place of a sealed one.
+    /// The column that replaces the sealed one.
     opened: Option<&'a (usize, ColumnBuilder)>,
     types: Option<Arc<str>>,
 }
@@ -190,7 +192,7 @@ impl States {
             |at: usize| columns.get(at).and_then(|column| column.values::<i64>()).unwrap_or_default();
         match entry {
             Entry::Update | Entry::Load => {
-                // Rows of a group often follow one another.
+                // Rows of a group often follow one another, so each run is added once.
                 self.0.extend(numbers(0).chunk_by(|a, b| a == b).map(|run| run[0]));
             }
             Entry::Combine => {
@@ -211,12 +213,12 @@ impl States {
     }
 }
 
-/// Whether the rows of an entry's replies are those of the function, and not states or partitions.
+/// Whether an entry's replies have rows of the function, and not states or partitions.
 fn has_rows(entry: Entry) -> bool {
     matches!(entry, Entry::Call | Entry::Scan | Entry::Map | Entry::Iterate)
 }
 
-/// Which column of an entry's batches has bytes that a guest has made.
+/// The column of an entry's batches that has bytes made by a guest.
 fn sealed_column(entry: Entry) -> Option<usize> {
     match entry {
         Entry::Scan => Some(0),
@@ -225,21 +227,19 @@ fn sealed_column(entry: Entry) -> Option<usize> {
     }
 }
 
-/// What tells the bytes of workers from others.
+/// A key. With it, the server recognises the bytes that its workers gave out.
 pub(crate) struct Seal([u8; 32]);
 
 impl Seal {
-    /// One with a new key.
-    ///
-    /// # Errors
-    /// If the system has no random numbers.
+    /// Makes a seal with a new key.
     pub(crate) fn new() -> io::Result<Self> {
         let mut key = [0; 32];
         rustix::rand::getrandom(&mut key, rustix::rand::GetRandomFlags::empty())?;
         Ok(Self(key))
     }
 
-    /// A state is no partition, and one function's is not another's.
+    /// The code of some bytes. It also depends on the entry and the function: a state is no
+    /// partition, and one function's state is not another's.
     fn code(&self, function: &Function, opens: Entry, bytes: &[u8]) -> Hmac<Sha256> {
         let mut code = Hmac::<Sha256>::new_from_slice(&self.0).expect("a key of any length");
         code.update(&(opens as u32).to_le_bytes());
@@ -250,8 +250,8 @@ impl Seal {
         code
     }
 
-    /// A reply of a worker with its bytes sealed; `None` if it has none to be sealed, or cannot be read, as its
-    /// client will find out.
+    /// Adds codes to the bytes in a worker's reply. Returns `None` if the reply has no such bytes,
+    /// or cannot be read. In the second case its client finds the error.
     pub(crate) fn seal(
         &self,
         served: &ServedFunction,
@@ -285,7 +285,7 @@ impl Seal {
         Some(frame)
     }
 
-    /// The bytes that a worker has given out.
+    /// Checks the codes of bytes, and returns the bytes that a worker gave out.
     fn open(&self, function: &Function, entry: Entry, column: &Column<'_>) -> Result<ColumnBuilder, String> {
         let mut opened = ColumnBuilder::new(&DataType::Blob);
         for row in 0..column.rows {

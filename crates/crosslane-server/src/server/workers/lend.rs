@@ -1,4 +1,4 @@
-//! Lends the workers of a library, and has more of them made.
+//! Lends the workers of a library to routes, and makes more of them.
 
 use super::slot::{Borrower, Grant, Slot};
 use super::watcher::Watcher;
@@ -12,15 +12,15 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-/// After so long in line a long call counts as a short one.
+/// After this long in the queue, a long call counts as a short one.
 const PATIENCE: Duration = Duration::from_millis(100);
-/// So many times as many workers may exist while some are held.
+/// The limit on all workers is this many times the limit on workers that are not held.
 const HELD: usize = 16;
-/// After so long in line for workers that are all held there is an error.
+/// After this long in the queue, a route gets an error if all workers are held.
 const STUCK: Duration = Duration::from_secs(30);
-/// For how long a worker may go on with what was cancelled.
+/// How long a worker may go on with cancelled calls.
 const GRACE: Duration = Duration::from_secs(2);
-/// A lane goes back to its pool after so long without use.
+/// After this long without use, a lane goes back to its pool.
 const IDLE: Duration = Duration::from_secs(5);
 
 struct Waiting {
@@ -31,12 +31,12 @@ struct Waiting {
 
 struct State {
     free: Vec<(Arc<Slot>, Instant)>,
-    /// Those that are at work on what was cancelled, since their routes left them.
+    /// Workers that still work on cancelled calls, and when their routes left them.
     ending: Vec<(Arc<Slot>, Instant)>,
-    /// Slots, and those that are being made.
+    /// How many slots there are, including those that are being made.
     count: usize,
     booting: usize,
-    /// How many of them a route has, of these how many are held, and how many work on long calls.
+    /// How many workers routes have. Of these, `held` are held, and `long` work on long calls.
     lent: usize,
     held: usize,
     long: usize,
@@ -45,23 +45,24 @@ struct State {
 }
 
 impl State {
-    /// The free worker that was used last, if it lives.
+    /// The free worker that was used last, of those that are still of use.
     fn take(&mut self) -> Option<Arc<Slot>> {
         let at = self.free.iter().rposition(|(slot, _)| !slot.is_spoilt())?;
         Some(self.free.remove(at).0)
     }
 }
 
-/// The workers of a library at a moment.
+/// How many workers of a library are in which state.
 #[derive(Debug, Clone, Copy, Serialize)]
 pub(crate) struct Census {
     pub(crate) free: usize,
-    /// Those that a lane has and that count for [`Census::most`].
+    /// Workers that a lane has and that count for [`Census::most`].
     pub(crate) working: usize,
-    /// Those that a lane has for a scan, a stream or states, and those that end what was cancelled.
+    /// Workers that a lane has for a scan, a stream or states, and workers that end cancelled
+    /// calls.
     pub(crate) held: usize,
     pub(crate) booting: usize,
-    /// Lanes in line for one.
+    /// Lanes that wait for a worker.
     pub(crate) line: usize,
     pub(crate) most: usize,
 }
@@ -103,7 +104,7 @@ impl Workers {
         lock(&self.state).line.len()
     }
 
-    /// What there is of workers now.
+    /// The state of the workers now.
     pub(crate) fn census(&self) -> Census {
         let state = lock(&self.state);
         let (free, booting) = (state.free.len(), state.booting);
@@ -118,7 +119,8 @@ impl Workers {
         }
     }
 
-    /// A worker for a route; or a place in line, until [`Borrower::granted`] or [`Borrower::refused`].
+    /// Gives a worker to a route. If there is none, the route waits in the queue until
+    /// [`Borrower::granted`] or [`Borrower::refused`].
     pub(crate) fn acquire(self: &Arc<Self>, borrower: Arc<dyn Borrower>, is_long: bool) -> Option<Arc<Slot>> {
         let mut state = lock(&self.state);
         let slot = if self.admits(&state, is_long) { state.take() } else { None };
@@ -146,7 +148,7 @@ impl Workers {
         *used = Some(borrower);
     }
 
-    /// Says that a route keeps its worker while its client waits for something else.
+    /// Marks a worker as held: its route keeps it while the client waits for something else.
     pub(crate) fn hold(self: &Arc<Self>, slot: &Arc<Slot>) {
         if !slot.is_held.swap(true, Relaxed) {
             let mut state = lock(&self.state);
@@ -156,7 +158,7 @@ impl Workers {
         }
     }
 
-    /// A route has a worker no more.
+    /// Ends the loan of a worker.
     fn end_loan(state: &mut State, slot: &Slot) {
         if lock(&slot.borrower).take().is_some() {
             state.lent -= 1;
@@ -165,7 +167,7 @@ impl Workers {
         state.long -= usize::from(slot.is_long.swap(false, Relaxed));
     }
 
-    /// Takes a worker back. Whoever is next in line may have it.
+    /// Takes a worker back. The next route in the queue may get it.
     pub(crate) fn release(&self, slot: Arc<Slot>) -> Option<Grant> {
         let mut state = lock(&self.state);
         Self::end_loan(&mut state, &slot);
@@ -173,7 +175,8 @@ impl Workers {
         self.next(&mut state)
     }
 
-    /// Takes a worker back that is at work on what was cancelled. It is free when it has ended that, for which it has [`GRACE`].
+    /// Takes a worker back that still works on cancelled calls. It is free when it has ended these.
+    /// It has [`GRACE`] for that.
     pub(crate) fn retire(self: &Arc<Self>, slot: Arc<Slot>) {
         let mut state = lock(&self.state);
         Self::end_loan(&mut state, &slot);
@@ -181,7 +184,7 @@ impl Workers {
         self.boot_if_due(&mut state);
     }
 
-    /// Looks after the workers that are ending what was cancelled.
+    /// Frees workers that have ended their cancelled calls, and ends those that are too slow.
     fn settle(self: &Arc<Self>) {
         let mut state = lock(&self.state);
         let closed = state.closed;
@@ -206,7 +209,7 @@ impl Workers {
         }
     }
 
-    /// A free worker for the next in line.
+    /// A free worker for the next route in the queue.
     fn next(&self, state: &mut State) -> Option<Grant> {
         if state.line.is_empty() {
             return None;
@@ -222,7 +225,7 @@ impl Workers {
         Some(Grant { borrower: waiting.borrower, slot })
     }
 
-    /// Forgets who stands in line.
+    /// Removes a route from the queue.
     pub(crate) fn leave(&self, borrower: &dyn Borrower) {
         let is_other = |waiting: &Waiting| !std::ptr::addr_eq(Arc::as_ptr(&waiting.borrower), borrower);
         lock(&self.state).line.retain(is_other);
@@ -237,7 +240,8 @@ impl Workers {
         self.boot_if_due(&mut state);
     }
 
-    /// Has another worker made if more wait than are being made, and there may be more.
+    /// Makes another worker if more routes wait than workers are being made, and the limits allow
+    /// it.
     fn boot_if_due(self: &Arc<Self>, state: &mut State) {
         let free = state.count - state.held - state.ending.len();
         let may = free < self.most && state.count < self.most * HELD;
@@ -247,7 +251,7 @@ impl Workers {
         state.count += 1;
         state.booting += 1;
         let this = Arc::clone(self);
-        // The pool may start a process first.
+        // The pool may start a process first, so this is a blocking task.
         drop(self.handle.spawn_blocking(move || this.boot()));
     }
 
@@ -276,7 +280,8 @@ impl Workers {
         self.boot_if_due(&mut lock(&self.state));
     }
 
-    /// Others in line wait on if there are workers that will be free soon.
+    /// Tells the routes that wait that a worker could not be made. They wait on if there are
+    /// workers that will be free soon.
     fn not_booted(&self, error: Error) {
         let mut state = lock(&self.state);
         state.count -= 1;
@@ -287,7 +292,7 @@ impl Workers {
         refused.into_iter().for_each(|waiting| waiting.borrower.refused(&error));
     }
 
-    /// Gives workers back that nobody has used for a while, or that have ended, and looks after the line.
+    /// Gives back workers that were not used for a while or have ended. Also serves the queue.
     pub(crate) fn look(self: &Arc<Self>) {
         self.settle();
         let mut state = lock(&self.state);
@@ -323,7 +328,7 @@ impl Workers {
         }
     }
 
-    /// No workers are made any more.
+    /// Makes no workers from now on.
     pub(crate) fn close(self: &Arc<Self>) {
         lock(&self.state).closed = true;
         self.look();

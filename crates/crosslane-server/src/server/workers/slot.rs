@@ -9,7 +9,7 @@ use crosslane_ring::{MappedRing, Watch};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, Mutex};
 
-/// How many messages of a cancelled exchange are thrown away at a time.
+/// The most messages that one [`Slot::settle`] throws away.
 const MOST_AT_ONCE: usize = 64;
 
 /// Something that borrows workers: the route of a client's lane.

@@ -13,20 +13,21 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 use tracing::error;
 
-/// How often the watcher looks at what tells no news.
+/// How often the watcher looks at deaths, deadlines and progress.
 const TICK: Duration = Duration::from_millis(10);
-/// How often rings are hushed again. The watcher makes them loud whenever it sleeps, and could not do so if they were hushed all the time.
+/// How often the thread that polls hushes the rings again (`Watch::hush`). The watcher undoes this
+/// whenever it is about to sleep. It could not sleep if the rings were hushed all the time.
 const HUSH: Duration = Duration::from_micros(100);
 
 /// The thread that waits for all workers.
 pub(crate) struct Watcher {
     slots: Mutex<Arc<Vec<Arc<Slot>>>>,
-    /// Counts the changes of the list.
+    /// Changes when the list changes, or when the watcher is to look at once.
     version: AtomicU64,
     bell: Bell,
     stop: AtomicBool,
     start: Instant,
-    /// When who polls hushes the rings again, in microseconds since the start.
+    /// When the thread that polls hushes the rings again, in microseconds since the start.
     hushes: AtomicU64,
 }
 
@@ -42,15 +43,16 @@ impl Watcher {
         })
     }
 
-    /// Begins to watch; `look` is called every [`TICK`]. A panic is logged, and the thread goes on with the next message: without it
-    /// the calls of all clients would wait for ever.
+    /// Starts the watcher's thread. It calls `look` every [`TICK`]. After a panic, it logs the
+    /// panic and goes on with the next message. Without this thread, the calls of all clients would
+    /// wait for ever.
     pub(crate) fn start(
         self: &Arc<Self>,
         look: impl Fn() + Send + 'static,
     ) -> std::io::Result<JoinHandle<()>> {
         let this = Arc::clone(self);
         std::thread::Builder::new().name("crosslane-watcher".into()).spawn(move || {
-            // What panicked may do so again at once.
+            // The same panic may come again at once.
             while catch_unwind(AssertUnwindSafe(|| this.run(&look))).is_err() && !this.stop.load(Relaxed) {
                 error!("the thread that takes results has panicked; it goes on");
                 thread::sleep(TICK);
@@ -63,7 +65,7 @@ impl Watcher {
         self.bell.ring();
     }
 
-    /// Has it look at once.
+    /// Wakes the watcher: it looks at its list and its rings at once.
     pub(crate) fn wake(&self) {
         self.version.fetch_add(1, Relaxed);
         self.bell.ring();
@@ -80,7 +82,7 @@ impl Watcher {
     }
 
     fn run(&self, look: impl Fn()) {
-        // What comes from workers is passed on before who computes goes on.
+        // With a short time slice, this thread passes replies on before threads that compute go on.
         let slice = Slice::new(true);
         slice.shorten();
         let mut next = Instant::now() + TICK;
@@ -106,7 +108,7 @@ impl Watcher {
         Arc::clone(&lock(&self.slots))
     }
 
-    /// Takes what there is of all lanes.
+    /// Lets the routes take the replies of all lanes.
     fn serve_all(&self, slots: &[Arc<Slot>]) {
         gathered(|| slots.iter().filter(|slot| slot.has_news()).for_each(|slot| self.serve(slot)));
     }
@@ -114,7 +116,8 @@ impl Watcher {
     fn serve(&self, slot: &Arc<Slot>) {
         let used = lock(&slot.borrower);
         let Some(borrower) = used.clone() else {
-            // Nobody has asked for it, and the next look finds out why; or its borrower was quicker, and has given it back.
+            // There are two cases. No route has asked for these messages: the next look finds out
+            // why. Or the route was faster, and has given the worker back.
             slot.stalled.store(slot.watch.has_news(), Relaxed);
             return;
         };
@@ -164,7 +167,7 @@ mod tests {
             sender.send(()).expect("the test waits");
             panic!("a test's");
         });
-        // The second look comes after the first has panicked.
+        // The second look comes after the panic of the first.
         looked.recv().unwrap();
         looked.recv().unwrap();
         watcher.stop();
