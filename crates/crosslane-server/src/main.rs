@@ -113,7 +113,7 @@ fn bench() -> ExitCode {
             Event::Progress { step, part } => serde_json::json!({ "progress": [step, part] }),
             Event::Step(report) => serde_json::json!({ "step": report }),
         };
-        // If the reader has gone, the load test ends.
+        // If the reader has gone, this error ends the load test.
         Ok(writeln!(std::io::stdout(), "{line}")?)
     });
     match measured {

@@ -30,7 +30,7 @@ const BESIDE: usize = 256;
 #[derive(Debug)]
 pub(crate) struct Budget {
     most: usize,
-    /// For how long a client's bytes may wait for it where others have no room for theirs.
+    /// How long bytes may wait for a client while other clients have no room for theirs.
     slow: Duration,
     used: AtomicUsize,
     /// Notified when bytes were given back.
@@ -52,7 +52,7 @@ impl Budget {
         self.used.load(Relaxed)
     }
 
-    /// For how long a client's bytes may wait for it where others have no room for theirs.
+    /// How long bytes may wait for a client while other clients have no room for theirs.
     pub(crate) fn slow(&self) -> Duration {
         self.slow
     }

@@ -6,7 +6,8 @@ use histogram::AtomicHistogram;
 use std::sync::OnceLock;
 use std::time::Duration;
 
-/// The buckets for each power of two, as a power of two itself. So a latency is known to 3 %.
+/// The number of buckets for each power of two, as a power of two: 5 means 32. So a latency is
+/// known to 3 %.
 const PRECISION: u8 = 5;
 /// The longest latency, as a power of two in nanoseconds: 18 minutes. Longer latencies count as
 /// this long.

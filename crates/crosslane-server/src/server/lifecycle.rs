@@ -97,7 +97,7 @@ impl Server {
     /// - It cannot listen, or the system has no random numbers, threads or other resources for it.
     /// - Two functions have the same name.
     /// - Other machines could call functions without a token.
-    /// - One message may have more bytes than all messages that wait.
+    /// - [`Options::waiting`] is less than [`Options::largest`].
     pub fn start(options: Options, libraries: Vec<ServedLibrary>) -> Result<Self, Error> {
         let system = |what: String| move |error: io::Error| Error::Engine(format!("{what}: {error}"));
         if options.waiting < options.largest {

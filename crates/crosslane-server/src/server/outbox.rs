@@ -36,7 +36,7 @@ thread_local! {
 
 /// Runs `body`, and then sends the short messages that `body` wrote for lanes. Messages of one
 /// connection are sent together. A send takes longer than many calls, so workers get their next
-/// calls before it.
+/// calls before the send.
 pub(crate) fn gathered<R>(body: impl FnOnce() -> R) -> R {
     /// Sends them however `body` ends.
     struct Gathering;
@@ -94,7 +94,7 @@ pub(crate) struct Outbox {
     pub(crate) room: Event,
     /// Whether the connection ends when all is written.
     pub(super) refused: AtomicBool,
-    /// A violation that another thread than the connection's reader has found.
+    /// Why the connection was ended, if another thread than its reader found the reason.
     pub(super) broken: OnceLock<Violation>,
 }
 
@@ -138,8 +138,8 @@ impl Outbox {
         self.write(&all);
     }
 
-    /// If this thread gathers messages, it sends those written from now on. This does not hold if
-    /// the connection's writer still has bytes to send.
+    /// If this thread gathers messages, it sends the messages that are written from now on. This
+    /// does not hold if the connection's writer still has bytes to send.
     fn gather(self: &Arc<Self>) {
         GATHERED.with_borrow_mut(|gathered| {
             let Some(gathered) = gathered else { return };
@@ -167,7 +167,7 @@ impl Outbox {
     fn flush_gathered(&self, waiting: &mut Waiting) {
         waiting.is_gathered = false;
         if waiting.has_room() {
-            // An error is found again by who writes later.
+            // The next write finds an error again.
             let _ = self.flush_some(waiting, self.stream.get_ref());
         }
     }
@@ -180,7 +180,7 @@ impl Outbox {
         let mut sent = 0;
         if waiting.bytes.is_empty() && !waiting.is_gathered {
             let slices: Vec<_> = parts.iter().map(|part| IoSlice::new(part)).collect();
-            // An error is found again by who writes later.
+            // The next write finds an error again.
             sent = self.stream.get_ref().send(&slices).unwrap_or(0);
         }
         let before = waiting.bytes.len();
@@ -199,8 +199,8 @@ impl Outbox {
         self.settle(waiting);
     }
 
-    /// Leaves what could not be sent to the writer. If the budget has no room for it, a connection
-    /// is ended to make room.
+    /// Wakes the writer if something is left to send. If the budget has no room for that, a
+    /// connection is ended to make room.
     fn settle(&self, waiting: MutexGuard<'_, Waiting>) {
         let is_left = !waiting.bytes.is_empty();
         drop(waiting);
@@ -231,8 +231,8 @@ impl Outbox {
         if self.refused.load(Relaxed) {
             return;
         }
-        // The message is written first. When the writer sees the mark and nothing is left to write,
-        // it ends the connection.
+        // The message is written before `refused` is set. The writer ends the connection as soon as
+        // `refused` is set and nothing is left to write.
         self.tell(&Tell::Refused { message: why.to_string() });
         self.refused.store(true, Release);
         self.work.notify(1);

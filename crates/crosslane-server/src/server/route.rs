@@ -29,8 +29,8 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 use tracing::warn;
 
-/// How many exchanges a worker has at once. With two, it has the next one when it ends one.
-/// Exchanges behind these can still be cancelled here.
+/// How many exchanges a worker has at once. With two, the next one is there when the worker ends
+/// one. Later exchanges wait here, and can still be cancelled.
 const DEPTH: usize = 2;
 /// A client ends late calls itself. The server ends them this much later.
 const LATE: Duration = Duration::from_secs(2);
@@ -300,7 +300,8 @@ impl Route {
     fn answer_oldest(&self, state: &mut State, failure: Option<&Failure>) {
         if let Some(Flying { exchange, served, entry, since, .. }) = state.flying.front() {
             self.answer(*exchange, *served, *entry, failure);
-            // The reply was thrown away, so the exact time of the worker is not known.
+            // The reply was thrown away. So the time since the worker got the exchange is the best
+            // estimate.
             self.shared.functions[*served].learn(*entry, since.elapsed());
         }
         self.end_oldest(state);
@@ -393,7 +394,7 @@ impl Route {
         let (exchange, served, entry, part, came) = (*exchange, *served, *entry, *part, *came);
         let bytes = message.bytes().len();
         if bytes > outbox::PIECE {
-            // To give a large batch to the worker takes a while.
+            // The worker takes a while to get a large batch. Other answers do not wait for that.
             outbox::send_gathered();
         }
         let mut guard = lock(&slot.lane);

@@ -184,7 +184,8 @@ impl Workers {
         self.boot_if_due(&mut state);
     }
 
-    /// Frees workers that have ended their cancelled calls, and ends those that are too slow.
+    /// Frees the workers that have ended their cancelled calls. Ends those that are of no more use,
+    /// or that need longer than [`GRACE`].
     fn settle(self: &Arc<Self>) {
         let mut state = lock(&self.state);
         let closed = state.closed;

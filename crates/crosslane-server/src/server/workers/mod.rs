@@ -18,9 +18,9 @@
 //! # The watcher
 //! One thread, the watcher, sleeps on the reply rings of all lanes at once. If a lane has news, the
 //! watcher lets its route take them. It looks at deaths, deadlines and progress every [`TICK`]. It
-//! does not spin before it sleeps. While calls come fast, the scheduler's worker that waits for
-//! them polls the rings as well ([`BusyPoll`]). It also hushes the rings (`Watch::hush`): then
-//! workers do not wake the watcher for each reply.
+//! does not spin before it sleeps. While calls come fast, one of the scheduler's threads waits for
+//! them. It polls the rings as well ([`BusyPoll`]), and hushes them (`Watch::hush`). Then the
+//! lanes' workers do not wake the watcher for each reply.
 //!
 //! A lane whose client does not read is *stalled*. No thread takes its replies, so its ring fills,
 //! and its worker waits. The watcher leaves the lane alone until the connection has room again.
