@@ -262,7 +262,7 @@ impl Outbox {
         self.refused.load(Acquire) || lock(&self.waiting).closed
     }
 
-    /// Sends nothing more. Tasks that wait for the client find the end.
+    /// Shuts the socket down, and discards what waits. Tasks that wait for the client find the end.
     pub(super) fn close(&self) {
         let mut waiting = lock(&self.waiting);
         let left = std::mem::replace(&mut *waiting, Waiting { closed: true, ..Waiting::default() });

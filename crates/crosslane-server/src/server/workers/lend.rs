@@ -281,8 +281,8 @@ impl Workers {
         self.boot_if_due(&mut lock(&self.state));
     }
 
-    /// Tells the routes that wait that a worker could not be made. They wait on if there are
-    /// workers that will be free soon.
+    /// Refuses the routes that wait if all other workers are held. Otherwise the routes wait on,
+    /// because a worker will be free soon.
     fn not_booted(&self, error: Error) {
         let mut state = lock(&self.state);
         state.count -= 1;

@@ -15,8 +15,9 @@ use tracing::error;
 
 /// How often the watcher looks at deaths, deadlines and progress.
 const TICK: Duration = Duration::from_millis(10);
-/// How often the thread that polls hushes the rings again (`Watch::hush`). The watcher undoes this
-/// whenever it is about to sleep. It could not sleep if the rings were hushed all the time.
+/// How often the thread that polls turns off the watcher's wake-ups (`Watch::hush`). The watcher
+/// turns them on whenever it is about to sleep. It could not sleep if they were turned off all the
+/// time.
 const HUSH: Duration = Duration::from_micros(100);
 
 /// The thread that waits for all workers.
@@ -27,7 +28,7 @@ pub(crate) struct Watcher {
     bell: Bell,
     stop: AtomicBool,
     start: Instant,
-    /// When the thread that polls hushes the rings again, in microseconds since the start.
+    /// When the thread that polls turns off wake-ups again, in microseconds since the start.
     hushes: AtomicU64,
 }
 
