@@ -233,7 +233,7 @@ fn converse(
     wait: Wait<'_>,
 ) -> Result<Connected, String> {
     let from = address.map_or_else(String::new, |address| format!("the server at {address}: "));
-    let address = address.map_or_else(|| "its own door".into(), Address::to_string);
+    let address = address.map_or_else(|| "this process".into(), Address::to_string);
     let failed = |what: &'static str| {
         let address = &address;
         move |error: io::Error| format!("{what} {address}: {error}")

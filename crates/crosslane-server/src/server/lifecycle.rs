@@ -272,7 +272,7 @@ impl Server {
                 return Err(io::Error::other(why));
             }
             let (ours, theirs) = Stream::pair()?;
-            let peer = "a door of this server".to_owned();
+            let peer = "the Flight listener of this server".to_owned();
             let place = connection::open(&shared, handle.io(theirs)?);
             drop(handle.spawn(connection::serve(place, peer)));
             Ok(ours)
