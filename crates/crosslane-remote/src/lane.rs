@@ -1,18 +1,22 @@
 //! A lane over a connection to a server.
 //!
-//! The engine's thread writes its batches to the socket itself, waits for the socket as it would for a ring, and reads replies when it
-//! collects them. No thread stands between the engine and the server. What the socket has no room for is sent by a thread that ends
-//! when all is sent, because the engine may have other things to do than to wait. Replies that the engine does not collect stay in
-//! the socket, and the server waits. A wait does not spin: the reply is far, and the server may need the core.
+//! The engine's thread writes its batches to the socket itself. It waits for the socket as it would
+//! wait for a ring. It reads replies when it collects them. There is no other thread between the
+//! engine and the server, with one exception. If the socket has no room, a thread sends the rest
+//! and then ends. So the engine does not wait. Replies that the engine does not collect stay in the
+//! socket, and the server waits. The engine does not spin while it waits. A reply takes long, and
+//! the server may need the core.
 //!
 //! # What has begun
-//! A call that the function was not called for is sent again when the lane is lost, so it must be known which these are. If the server has
-//! lost its worker, it tells the worker's progress and then the end of the lane: what is behind that progress has not begun. If the
-//! connection is lost, or the server ends it, all that was sent and not answered may have begun. A message that could not be sent as a
-//! whole was not sent.
+//! If the lane is lost, calls that have not begun are sent again. A call has begun when the
+//! function was called for it. If the server loses its worker, it sends the worker's progress and
+//! then the end of the lane. Calls after that progress have not begun. If the connection is lost,
+//! or the server ends it, every call that was sent and not answered may have begun. A message
+//! counts as sent only if all of it was sent.
 //!
-//! What the server sends is not trusted. Its words and its replies are bounded, [`Exchanges`] checks whose turn it is, and the engine
-//! reads batches as it reads those of a ring.
+//! The engine does not trust the server. It limits the length of the server's messages and replies.
+//! [`Exchanges`] checks the order of the replies. The engine reads batches with the same checks as
+//! those of a ring.
 
 use crate::stream::Stream;
 use crate::wire::{CONTROL, PREFIX, Tell, prefix, read_prefix};
@@ -31,17 +35,18 @@ use std::time::Duration;
 
 /// The number of the only lane of a connection.
 const LANE: u32 = 0;
-/// How much is read at once.
+/// The most bytes that one read into the inbox takes.
 const PIECE: usize = 64 << 10;
-/// The most bytes of what the server says of the lane.
+/// The most bytes of a message in which the server tells about the lane.
 const LONGEST_WORDS: usize = 1 << 20;
-/// Batches of several rows are cut so that they are no longer. Then both directions move at once.
+/// The most bytes of a batch of several rows. Larger batches are cut, so that arguments and results
+/// travel at the same time.
 const SLICE: usize = 256 << 10;
-/// To a server on the same machine. To others it is longer.
+/// The time of a round trip to a server on the same machine. To other machines it takes longer.
 const ROUND_TRIP: Duration = Duration::from_micros(150);
 /// The most exchanges in flight.
 const MOST_IN_FLIGHT: usize = 64;
-/// Why a lane ends of which the server says nothing.
+/// Why a lane ends, if the server does not give a reason.
 const CLOSED: &str = "it closed the connection";
 /// Why a fork of the engine cannot use its parent's lanes.
 const FORK: &str = "it is the lane of the process that this is a fork of";
@@ -49,22 +54,22 @@ const FORK: &str = "it is the lane of the process that this is a fork of";
 /// How an engine uses lanes to a server.
 #[derive(Debug, Clone, Copy)]
 pub struct LaneOptions {
-    /// Bytes that a batch may have, either way.
+    /// The most bytes of a batch, in either direction.
     pub largest: usize,
-    /// What is done about calls that make no progress.
+    /// The reaction to calls that make no progress.
     pub stuck: Stuck,
 }
 
-/// What was not sent at once.
+/// Messages that the socket had no room for.
 #[derive(Debug, Default)]
 struct Rest {
-    /// Each with the place of its first byte that was not sent.
+    /// Each message has the offset of its first byte that was not sent.
     messages: VecDeque<(Aligned, usize)>,
-    /// Whether a thread sends it.
+    /// Whether a thread is sending them.
     has_sender: bool,
 }
 
-/// Where the engine's messages go.
+/// The sending side of a connection.
 #[derive(Debug)]
 struct Outbox {
     stream: Stream,
@@ -76,11 +81,12 @@ impl Outbox {
         self.rest.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Sends a message, or has it sent. False if the connection is lost, and the message was not sent as a whole. If it is lost later,
-    /// who reads finds out.
+    /// Sends a message, or gives it to a thread that sends it. Returns false if the connection is
+    /// lost and the message was not sent as a whole. If the connection is lost later, the next read
+    /// reports it.
     ///
     /// # Errors
-    /// If there is no thread for it.
+    /// If the system starts no thread.
     fn send(self: &Arc<Self>, message: &mut Aligned) -> io::Result<bool> {
         let mut rest = self.rest();
         let mut sent = 0;
@@ -105,7 +111,7 @@ impl Outbox {
         Ok(true)
     }
 
-    /// Sends what is left.
+    /// Sends the remaining messages. Runs in the thread that [`Outbox::send`] starts.
     fn send_rest(&self) {
         loop {
             let mut rest = self.rest();
@@ -122,47 +128,49 @@ impl Outbox {
     }
 }
 
-/// What is being received.
+/// The part of the stream that is received now.
 #[derive(Debug, Clone, Copy)]
 enum Incoming {
-    /// What stands before a message.
+    /// The prefix of a message.
     Prefix,
-    /// A message of so many bytes, of which some were read, and the first are kept.
+    /// A message of `length` bytes, of which `read` were read. Only the first `kept` bytes are
+    /// kept.
     Message { lane: u32, length: usize, kept: usize, read: usize },
 }
 
-/// What has come.
+/// A complete message from the server.
 #[derive(Debug)]
 enum Came {
-    /// A reply, or the beginning of one that nobody wants.
+    /// A reply, or only the header of a reply to a cancelled exchange.
     Reply,
-    /// A reply of so many bytes, which were thrown away.
+    /// A reply of this many bytes, which were discarded.
     Unkept(usize),
-    /// What the server says of the lane.
+    /// A message in which the server tells about the lane.
     Words,
 }
 
 /// A lane to a server. Dropping it ends its connection.
 pub struct RemoteLane {
     id: u64,
-    /// Where errors come from, as the beginning of their text.
+    /// The beginning of error messages, which names the server.
     from: String,
     outbox: Arc<Outbox>,
     options: LaneOptions,
     /// The most bytes of a message that the server takes.
     takes: usize,
     exchanges: Exchanges,
-    /// That of the last batch sent, whose memory is used again.
+    /// The plan of the last batch. Its memory is used again.
     plan: Plan,
     outgoing: Aligned,
     inbox: Box<[u8]>,
-    /// Where in the inbox is what was not looked at.
+    /// The part of the inbox that was not yet parsed.
     unread: Range<usize>,
     incoming: Incoming,
     message: Aligned,
     reply: Aligned,
     progress: (u32, u32),
-    /// Whether the server has told that the lane's worker was lost, and before that how far it was.
+    /// Whether the server has reported the loss of the lane's worker. It sends the worker's
+    /// progress before that.
     told: bool,
     /// Why the connection has ended.
     ended: Option<String>,
@@ -176,7 +184,8 @@ impl fmt::Debug for RemoteLane {
 }
 
 impl RemoteLane {
-    /// The lane of a connection on which the server has greeted back, and takes messages of so many bytes.
+    /// Makes the lane of a connection on which the server has answered the greeting. The server
+    /// takes messages of at most `takes` bytes.
     pub fn new(id: u64, from: String, stream: Stream, takes: usize, options: LaneOptions) -> Self {
         Self {
             id,
@@ -199,18 +208,19 @@ impl RemoteLane {
         }
     }
 
-    /// The end of the connection. What was noted first is why.
+    /// Ends the connection, and returns the error. The first reason is kept.
     fn end(&mut self, why: impl Into<String>) -> LaneError {
         let why = self.ended.get_or_insert_with(|| why.into());
         LaneError::Died(format!("{}{why}", self.from))
     }
 
-    /// The connection is of no use to a fork of the engine, whose parent uses it.
+    /// Whether this process is a fork of the engine. The engine uses the connection, so the fork
+    /// must not.
     fn is_of_parent(&self) -> bool {
         self.engine != std::process::id()
     }
 
-    /// Reads more into the inbox. False if there is nothing.
+    /// Reads more into the inbox. Returns false if the socket has nothing now.
     fn fill(&mut self) -> Result<bool, LaneError> {
         let there = self.unread.len();
         self.inbox.copy_within(self.unread.clone(), 0);
@@ -221,7 +231,7 @@ impl RemoteLane {
         Ok(received.is_some())
     }
 
-    /// Reads until a message is complete. `None` if there is nothing more.
+    /// Reads until a message is complete. Returns `None` if the socket has nothing more now.
     fn read(&mut self) -> Result<Option<Came>, LaneError> {
         loop {
             match self.incoming {
@@ -248,7 +258,7 @@ impl RemoteLane {
                 Incoming::Message { lane, length, kept, read } => {
                     let wanted = kept.saturating_sub(read);
                     let more = if self.unread.is_empty() && wanted >= PIECE {
-                        // Much is read to where it stays.
+                        // A large rest is read directly into the message, without a copy.
                         let into = &mut self.message.bytes_mut()[read..];
                         receive(&self.outbox.stream, into).map_err(|why| self.end(why))?
                     } else if self.unread.is_empty() && !self.fill()? {
@@ -268,24 +278,24 @@ impl RemoteLane {
         }
     }
 
-    /// Begins to receive a message.
+    /// Begins to receive a message, and decides how many of its bytes are kept.
     fn begin(&mut self, length: usize, lane: u32) -> Result<(), LaneError> {
         let kept = match lane {
             CONTROL if length <= LONGEST_WORDS => length,
             LANE if length < size_of::<Header>() => return Err(self.end("it sent half a header")),
-            // Of what is thrown away only the header is looked at.
+            // A reply to a cancelled exchange is discarded. Only its header is needed.
             LANE if self.exchanges.is_cancelled() => size_of::<Header>(),
             LANE if length > self.options.largest => 0,
             LANE => length,
             _ => return Err(self.end("it sent what is no message of a lane")),
         };
-        // What there is no memory for is thrown away, too.
+        // Without memory for the message, all of it is discarded.
         let kept = self.message.resize(kept).map_or(0, |bytes| bytes.len());
         self.incoming = Incoming::Message { lane, length, kept, read: 0 };
         Ok(())
     }
 
-    /// Takes what the server says of the lane.
+    /// Reads a message in which the server tells about the lane.
     fn hear(&mut self) -> Result<(), LaneError> {
         match serde_json::from_slice(self.message.bytes()) {
             Ok(Tell::Progress { exchange, row, .. }) => {
@@ -312,7 +322,8 @@ impl RemoteLane {
         }
     }
 
-    /// Why a message was not sent. What the server has answered before can still be collected.
+    /// Returns the reason why a message was not sent. Replies that the server sent before can still
+    /// be collected.
     fn unsent(&mut self) -> LaneError {
         match self.exchanges.in_flight() {
             0 => self.last_words(),
@@ -320,15 +331,15 @@ impl RemoteLane {
         }
     }
 
-    /// Whether the server has closed the connection, and nothing that it has sent is left.
+    /// Whether the server has closed the connection, and all that it sent was read.
     fn is_over(&self) -> bool {
         let stream = &self.outbox.stream;
-        // What an idle lane is sent before is the reason.
+        // If no exchange is in flight, unread bytes can only give the reason.
         stream.is_closed()
             && (self.exchanges.in_flight() == 0 || self.unread.is_empty() && stream.is_at_end())
     }
 
-    /// Reads what the server has said before it closed the connection.
+    /// Reads the last messages that the server sent before it closed the connection.
     fn last_words(&mut self) -> LaneError {
         loop {
             match self.read() {
@@ -344,7 +355,7 @@ impl RemoteLane {
     }
 }
 
-/// What there is to read; `None` if there is nothing now.
+/// Reads the bytes that the socket has now. Returns `None` if it has none.
 fn receive(stream: &Stream, buffer: &mut [u8]) -> Result<Option<usize>, String> {
     use io::ErrorKind::{BrokenPipe, ConnectionReset, Interrupted, UnexpectedEof, WouldBlock};
     loop {
@@ -366,7 +377,7 @@ impl Lane for RemoteLane {
         self.id
     }
 
-    /// None of this machine.
+    /// Returns 0, because the worker is not a process of this machine.
     fn process(&self) -> i32 {
         0
     }
@@ -384,7 +395,8 @@ impl Lane for RemoteLane {
         if self.is_of_parent() {
             return Err(LaneError::System(FORK.into()));
         }
-        // A server that has closed the connection reads nothing: what is not sent to it has not begun.
+        // A server that has closed the connection reads nothing. So a call that is not sent has not
+        // begun.
         if self.exchanges.in_flight() == 0 && !self.lives() {
             return Err(self.last_words());
         }
@@ -395,7 +407,7 @@ impl Lane for RemoteLane {
         let plan = &mut self.plan;
         let size = plan_batch(plan, arguments, rows, limit)?;
         let in_flight = self.exchanges.in_flight();
-        // A message that is still being sent is enough.
+        // If a message is still being sent, no other one is needed.
         if in_flight >= MOST_IN_FLIGHT || in_flight > 0 && self.outbox.rest().has_sender {
             return Ok(None);
         }
@@ -490,7 +502,8 @@ impl Lane for RemoteLane {
     }
 
     fn has_news(&self) -> bool {
-        // Behind a reply that was collected there may be another. Less than a prefix is nothing yet.
+        // The inbox may have another message after a collected reply. Fewer bytes than a prefix are
+        // no message.
         self.unread.len() >= PREFIX || self.ended.is_some() || self.outbox.stream.has_news()
     }
 

@@ -1,13 +1,15 @@
-//! Remote lanes: what travels between an engine and a server, and the engine's end of it.
+//! Remote lanes: the messages between an engine and a server, and the engine's end of the
+//! connection.
 //!
 //! ```text
 //!  engine ══ socket ══ server
 //! (client)
 //! ```
 //!
-//! A [`client`] gives its engine lanes like those of a library of its own machine. What an engine writes into the ring of a local worker
-//! travels over the socket as it is ([`wire`]), so that calls, streams, pipelining, limits and errors are the same. The server
-//! is a crate of its own (`crosslane-server`), which engines and guests do not need.
+//! A [`client`] gives an engine lanes to a server. They work like the lanes of a library on the
+//! engine's own machine. The socket carries the same bytes that an engine writes into the ring of a
+//! local worker ([`wire`]). So calls, streams, pipelining, limits and errors are the same. The
+//! server is another crate (`crosslane-server`). Engines and guests do not need that crate.
 
 pub mod address;
 mod any;

@@ -1,32 +1,33 @@
-//! What travels over a connection: the messages of lanes, and a few of the connection's own.
+//! The messages of a connection: those of its lanes, and a few of the connection itself.
 //!
 //! | bytes | what |
 //! |---|---|
-//! | 4 | the bytes of the message, little-endian |
-//! | 4 | the lane that it belongs to, or [`CONTROL`] |
-//! | | the message: that of a lane as in a ring ([`crosslane::batch`]), that of the connection as JSON |
+//! | 4 | the length of the message in bytes, little-endian |
+//! | 4 | the lane of the message, or [`CONTROL`] |
+//! | | the message: as in a ring ([`crosslane::batch`]) for a lane, JSON for the connection |
 //!
-//! A client begins with [`Ask::Hello`], which the server answers with [`Tell::Welcome`] or [`Tell::Refused`]. Then the client
-//! uses lanes: any number below [`CONTROL`] is one, from its first message until [`Ask::Close`] or [`Tell::Ended`].
-//! Its exchanges are counted from 1, and are answered in their order; lanes wait for each other as little as the
-//! machine allows.
+//! A client begins with [`Ask::Hello`]. The server answers with [`Tell::Welcome`] or
+//! [`Tell::Refused`]. Then the client uses lanes. Any number below [`CONTROL`] can be a lane's
+//! number. A lane lives from its first message until [`Ask::Close`] or [`Tell::Ended`]. The
+//! exchanges of a lane are numbered from 1 and answered in this order. Lanes wait for each other as
+//! little as the machine allows.
 
 use crosslane::FunctionSpec;
 use serde::{Deserialize, Serialize};
 use std::io;
 
-/// The version of what is written here. Both sides must have the same.
+/// The version of this protocol. Both sides must have the same.
 pub const PROTOCOL: u32 = 1;
 /// The lane of messages that belong to the connection.
 pub const CONTROL: u32 = u32::MAX;
 /// The bytes before a message.
 pub const PREFIX: usize = 8;
-/// A message of the connection is no longer.
+/// The most bytes of a message of the connection.
 pub const LONGEST_CONTROL: usize = 64 << 20;
-/// One of a client before it is welcome.
+/// The most bytes of a client's message before the server welcomes the client.
 pub const LONGEST_HELLO: usize = 64 << 10;
 
-/// What a client says.
+/// A message of the connection from a client.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "op", rename_all = "lowercase")]
 pub enum Ask {
@@ -34,22 +35,22 @@ pub enum Ask {
     Hello {
         /// [`PROTOCOL`].
         protocol: u32,
-        /// What the server's administrator has given the client.
+        /// The token that the server's administrator has given the client.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         token: Option<String>,
     },
-    /// A lane is not used any more. What is in flight on it is cancelled.
+    /// The client does not use a lane any more. The server cancels the lane's calls in flight.
     Close {
-        /// Which.
+        /// The number of the lane.
         lane: u32,
     },
 }
 
-/// What a server says.
+/// A message of the connection from a server.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "op", rename_all = "lowercase")]
 pub enum Tell {
-    /// The client may use these functions, by their places in the list.
+    /// The server lets the client in. Calls name functions by their places in this list.
     Welcome {
         /// [`PROTOCOL`].
         protocol: u32,
@@ -57,26 +58,27 @@ pub enum Tell {
         server: String,
         /// All functions of its libraries.
         functions: Vec<FunctionSpec>,
-        /// What tells these functions' text from any other, if all guests say so.
+        /// Identifies the source text of these functions, if all guests tell it.
         text: Option<String>,
-        /// The most bytes of a message.
+        /// The most bytes of a message that the server takes.
         largest: usize,
     },
-    /// The client may not go on; the connection ends.
+    /// The server refuses the client and ends the connection.
     Refused {
-        /// Why.
+        /// The reason.
         message: String,
     },
-    /// A lane's worker was lost with what was in flight. The lane's number is not used again.
+    /// A lane's worker was lost, with all its calls in flight. The lane's number is not used again.
     Ended {
-        /// Which.
+        /// The number of the lane.
         lane: u32,
-        /// How.
+        /// How the worker was lost.
         message: String,
     },
-    /// How far the function is that works for a lane, as [`crosslane::lane::Lane::progress`] says it.
+    /// The progress of the function that works for a lane, as [`crosslane::lane::Lane::progress`]
+    /// returns it.
     Progress {
-        /// Which.
+        /// The number of the lane.
         lane: u32,
         /// The low half of the exchange's number.
         exchange: u32,
@@ -85,7 +87,7 @@ pub enum Tell {
     },
 }
 
-/// The bytes before a message of so many bytes.
+/// Returns the prefix of a message of `length` bytes.
 pub fn prefix(lane: u32, length: usize) -> [u8; PREFIX] {
     let mut prefix = [0; PREFIX];
     prefix[..4].copy_from_slice(&(length as u32).to_le_bytes());
@@ -93,16 +95,16 @@ pub fn prefix(lane: u32, length: usize) -> [u8; PREFIX] {
     prefix
 }
 
-/// The length of the message behind these bytes, and its lane.
+/// Returns the length and the lane of the message after this prefix.
 pub fn read_prefix(prefix: [u8; PREFIX]) -> (usize, u32) {
     let [a, b, c, d, lane @ ..] = prefix;
     (u32::from_le_bytes([a, b, c, d]) as usize, u32::from_le_bytes(lane))
 }
 
-/// A message of the connection with what stands before it.
+/// Returns a message of the connection with its prefix.
 ///
 /// # Errors
-/// If it cannot be told as JSON, or is too long.
+/// If the message cannot be written as JSON, or is too long.
 pub fn control(message: &impl Serialize) -> io::Result<Vec<u8>> {
     let text = serde_json::to_vec(message)?;
     if text.len() > LONGEST_CONTROL {
@@ -112,7 +114,7 @@ pub fn control(message: &impl Serialize) -> io::Result<Vec<u8>> {
     Ok([&prefix(CONTROL, text.len())[..], &text].concat())
 }
 
-/// How much memory a decoder keeps when it is empty.
+/// The most bytes of memory that a decoder keeps when it is empty.
 const KEPT: usize = 1 << 20;
 
 /// A message, at an address that is a multiple of 8.
@@ -123,7 +125,7 @@ pub struct Message {
 }
 
 impl Message {
-    /// A copy.
+    /// Copies the bytes.
     pub fn new(bytes: &[u8]) -> Self {
         let mut words = vec![0; bytes.len().div_ceil(8)];
         bytemuck::cast_slice_mut(&mut words)[..bytes.len()].copy_from_slice(bytes);
@@ -136,16 +138,16 @@ impl Message {
     }
 }
 
-/// What was received, cut into messages.
+/// Cuts received bytes into messages.
 #[derive(Debug)]
 pub struct Decoder {
     bytes: Vec<u8>,
-    /// Where the first message begins that was not taken.
+    /// The offset of the first message that was not taken.
     start: usize,
     largest: usize,
 }
 
-/// Bytes that are no messages.
+/// A message is longer than the receiver allows.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("a message of {length} bytes, where {most} are the most")]
 pub struct TooLong {
@@ -154,17 +156,17 @@ pub struct TooLong {
 }
 
 impl Decoder {
-    /// One that takes messages of so many bytes.
+    /// Makes a decoder that takes messages of at most `largest` bytes.
     pub fn new(largest: usize) -> Self {
         Self { bytes: Vec::new(), start: 0, largest }
     }
 
-    /// Takes messages of so many bytes from now on.
+    /// Changes the limit: from now on, messages of at most `largest` bytes are taken.
     pub fn admit(&mut self, largest: usize) {
         self.largest = largest;
     }
 
-    /// Takes what was received.
+    /// Adds received bytes.
     pub fn push(&mut self, bytes: &[u8]) {
         if self.start == self.bytes.len() {
             self.bytes.clear();
@@ -177,15 +179,16 @@ impl Decoder {
         self.bytes.extend_from_slice(bytes);
     }
 
-    /// Whether a part of a message is there.
+    /// Whether some bytes were received and not yet taken as a message.
     pub fn is_within(&self) -> bool {
         self.start < self.bytes.len()
     }
 
-    /// The length of the next message and its lane. The rest of it may still be missing.
+    /// Returns the length of the next message and its lane. Some bytes of the message may still be
+    /// missing.
     ///
     /// # Errors
-    /// If it is longer than it may be.
+    /// If the message is longer than the limit.
     pub fn due(&self) -> Result<Option<(usize, u32)>, TooLong> {
         let Some((prefix, _)) = self.bytes[self.start..].split_first_chunk::<PREFIX>() else {
             return Ok(None);
@@ -195,10 +198,10 @@ impl Decoder {
         if length > most { Err(TooLong { length, most }) } else { Ok(Some((length, lane))) }
     }
 
-    /// The next message that is complete, and its lane.
+    /// Takes the next message if it is complete, with its lane.
     ///
     /// # Errors
-    /// If it is longer than it may be, as soon as it says so.
+    /// If the message is longer than the limit. The prefix is enough to see that.
     pub fn message(&mut self) -> Result<Option<(u32, &[u8])>, TooLong> {
         let Some((length, lane)) = self.due()? else { return Ok(None) };
         let begin = self.start + PREFIX;

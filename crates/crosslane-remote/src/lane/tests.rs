@@ -1,4 +1,4 @@
-//! Lanes whose server tears messages, lies, or goes away.
+//! Tests of lanes whose server splits messages, sends wrong ones, or closes the connection.
 
 use super::*;
 use crate::wire;
@@ -29,7 +29,7 @@ fn submit(lane: &mut RemoteLane, text: &str) -> Option<u64> {
     lane.submit(Target::call(0), 1, &texts(&[text])).unwrap()
 }
 
-/// A reply to an exchange, as it travels.
+/// A reply to an exchange, with its prefix.
 fn reply(exchange: u64, text: &str) -> Vec<u8> {
     let mut plan = Plan::default();
     let column = texts(&[text]);
@@ -40,7 +40,7 @@ fn reply(exchange: u64, text: &str) -> Vec<u8> {
     [&prefix(LANE, frame.len())[..], &frame].concat()
 }
 
-/// The next reply, or the end, which must come.
+/// Waits for the next reply, or for the end of the lane.
 fn next(lane: &mut RemoteLane) -> Result<Header, LaneError> {
     let until = Instant::now() + Duration::from_secs(30);
     loop {
@@ -235,7 +235,7 @@ fn an_idle_lane_whose_server_goes_is_known_to_have_ended() {
 fn nothing_is_sent_to_a_server_that_has_closed_the_connection() {
     let (mut lane, mut server) = lane();
     server.write_all(&wire::control(&Tell::Refused { message: "closing".into() }).unwrap()).unwrap();
-    // Its end could still be written to.
+    // The server's socket could still receive.
     server.shutdown(std::net::Shutdown::Write).unwrap();
     let sent = lane.submit(Target::call(0), 1, &texts(&["?"]));
     assert!(sent.unwrap_err().to_string().contains("closing"));
