@@ -1,4 +1,4 @@
-//! The loop that sends and receives.
+//! The loop that sends requests and receives answers.
 
 use crate::plan::{Arrivals, Mix, Planned, plan};
 use crate::priority::wake_in_time;
@@ -9,136 +9,140 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::time::{Duration, Instant};
 
-/// What makes the next request come.
+/// When the next request is sent.
 #[derive(Clone, Copy, Debug)]
 pub enum Work {
-    /// Its planned time.
+    /// At its planned time.
     Open {
-        /// How requests follow each other.
+        /// How the times of requests are chosen.
         arrivals: Arrivals,
         /// Requests per second, over all connections.
         rate: u32,
     },
-    /// The answer to another one.
+    /// After the answer to an earlier request.
     Closed {
-        /// How many requests of each connection are on their way.
+        /// How many requests each connection keeps in flight.
         outstanding: u32,
     },
 }
 
-/// What is to be measured.
+/// The load of a run, and its times.
 #[derive(Clone, Copy, Debug)]
 pub struct Load {
-    /// What makes the next request come.
+    /// When the next request is sent.
     pub work: Work,
-    /// The time before the measured one, with the same load.
+    /// The time before the measured time, with the same load.
     pub warm_up: Duration,
     /// The measured time.
     pub time: Duration,
-    /// How long the last answers are waited for.
+    /// How long the run waits for the last answers after the measured time.
     pub patience: Duration,
     /// Which requests are heavy.
     pub mix: Mix,
-    /// What the plan depends on.
+    /// The seed of the plan. The same seed gives the same plan.
     pub seed: u64,
 }
 
-/// A connection to the server, none of whose operations waits.
+/// A connection to the server. None of its operations waits.
 pub trait Connection: AsFd {
-    /// Takes a request, which [`Connection::flush`] sends.
+    /// Queues a request. [`Connection::flush`] sends it.
     fn push(&mut self, number: usize, work: u32);
 
-    /// Sends what the server takes. Whether that was all.
+    /// Sends as many bytes as the server takes. Returns whether all were sent.
     ///
     /// # Errors
     /// If the connection is lost.
     fn flush(&mut self) -> Result<bool>;
 
-    /// Reads what has come. Whether there may be more that the descriptor does not tell of.
+    /// Reads bytes that have arrived. Returns whether more may be left that the descriptor does not
+    /// report.
     ///
     /// # Errors
     /// If the connection is lost.
     fn read(&mut self) -> Result<bool>;
 
-    /// Tells the numbers of the requests that are answered by what was read.
+    /// Passes the number of each request that the read bytes answer to `answered`.
     ///
     /// # Errors
-    /// That of `answered`, or if what was read is no answer.
+    /// The error of `answered`, or an error if the bytes are not an answer.
     fn answers(&mut self, answered: &mut dyn FnMut(usize) -> Result<()>) -> Result<()>;
 }
 
-/// What is done beside a run.
+/// Work that is done during a run.
 pub trait Watch {
-    /// How often it looks.
+    /// How often [`Watch::look`] is called. `None` means never.
     const EVERY: Option<Duration> = None;
 
-    /// Called shortly before the first measured request, when so many have been answered.
+    /// Called shortly before the first measured request, with the number of answers so far.
     ///
     /// # Errors
-    /// Ends the run.
+    /// An error ends the run.
     fn begin(&mut self, _answers: usize) -> Result<()> {
         Ok(())
     }
 
-    /// Called every [`Watch::EVERY`], with how long the run lasts. If it says no, the run ends.
+    /// Called every [`Watch::EVERY`], with the time since the beginning of the run. If it returns
+    /// false, the run ends.
     ///
     /// # Errors
-    /// Ends the run.
+    /// An error ends the run.
     fn look(&mut self, _since: Duration) -> Result<bool> {
         Ok(true)
     }
 
-    /// Called when so many have been answered, and no more are waited for.
+    /// Called at the end, when the run waits for no more answers. It gets the number of answers.
     ///
     /// # Errors
-    /// Ends the run.
+    /// An error ends the run.
     fn end(&mut self, _answers: usize) -> Result<()> {
         Ok(())
     }
 }
 
-/// What a run has noted, in nanoseconds from its beginning.
+/// The records of a run, in nanoseconds from its beginning.
 #[derive(Debug)]
 pub struct Outcome {
     /// The requests that were sent.
     pub requests: Vec<Planned>,
-    /// When each was answered.
+    /// When each request was answered.
     answered: Vec<u64>,
-    /// By how much each was late when it was given to its connection; nothing in a closed loop.
+    /// How late each request was given to its connection. Empty in a closed loop.
     pub late: Vec<u64>,
-    /// Where the measured requests begin, behind those of the warm-up.
+    /// The index of the first measured request. Those of the warm-up are before it.
     pub first: usize,
     /// When the run ended.
     pub end: u64,
-    /// Whether the generator could go before all ordinary threads.
+    /// Whether the kernel ran the generator before all ordinary threads.
     pub goes_first: bool,
-    /// What has ended the run before its time.
+    /// The error that ended the run early.
     pub error: Option<Error>,
 }
 
 impl Outcome {
-    /// When a request was answered, if it was.
+    /// Returns when a request was answered, if it was.
     pub fn answered(&self, number: usize) -> Option<u64> {
         self.answered.get(number).copied().filter(|at| *at != UNANSWERED)
     }
 
-    /// How long a request took, or had waited when the run ended.
+    /// Returns the time from a request to its answer, or to the end of the run if there is no
+    /// answer.
     pub fn latency(&self, number: usize) -> u64 {
         self.answered(number).unwrap_or(self.end).saturating_sub(self.requests[number].at)
     }
 }
 
-/// [`Watch::begin`] is called so long before the first measured request, which is not to wait for that.
+/// [`Watch::begin`] is called this many nanoseconds before the first measured request, so that the
+/// request does not wait for it.
 const BEFORE: u64 = 10_000_000;
-/// So many requests per second keep the generator busy all the time.
+/// At this many requests per second, the generator never sleeps.
 const SLEEPLESS: u32 = 100_000;
-/// A request that has not been answered.
+/// The time of answer of a request that was not answered.
 const UNANSWERED: u64 = u64::MAX;
 
-/// Runs a load over these connections, in turns.
+/// Runs a load. The connections take turns.
 ///
 /// # Errors
-/// If there is something wrong with the load, or the system has no epoll. What happens later is a part of the outcome.
+/// If the load is not valid, or the system has no epoll. Later errors are a part of the outcome.
 pub fn run<C: Connection, W: Watch>(connections: &mut [C], load: &Load, watch: &mut W) -> Result<Outcome> {
     ensure!(!connections.is_empty(), "at least one connection is needed");
     ensure!((0.0..=1.0).contains(&load.mix.share), "the share of heavy requests is between 0 and 1");
@@ -177,17 +181,17 @@ pub fn run<C: Connection, W: Watch>(connections: &mut [C], load: &Load, watch: &
 struct Generator<'a, C> {
     epoll: OwnedFd,
     connections: &'a mut [C],
-    /// Which connections wait until the server takes something.
+    /// Which connections wait until the server takes more bytes.
     stuck: Vec<bool>,
     begun: Instant,
-    /// All that were sent or will be, by their numbers.
+    /// All requests that were sent or will be, by their numbers.
     requests: Vec<Planned>,
-    /// When each was answered.
+    /// When each request was answered.
     answered: Vec<u64>,
     /// How many requests were given to their connections.
     sent: usize,
     received: usize,
-    /// By how much each was late when it was given to its connection.
+    /// How late each request was given to its connection.
     late: Vec<u64>,
     random: Rng,
 }
@@ -197,7 +201,7 @@ fn nanoseconds(time: Duration) -> u64 {
 }
 
 impl<C: Connection> Generator<'_, C> {
-    /// Nanoseconds since the beginning.
+    /// Returns the nanoseconds since the beginning.
     fn now(&self) -> u64 {
         nanoseconds(self.begun.elapsed())
     }
@@ -257,7 +261,7 @@ impl<C: Connection> Generator<'_, C> {
         }
     }
 
-    /// Waits so many nanoseconds for events. `epoll_wait` knows milliseconds only.
+    /// Waits at most this many nanoseconds for events. `epoll_wait` takes only milliseconds.
     fn wait(&self, nanoseconds: u64, events: &mut Vec<libc::epoll_event>) -> Result<()> {
         events.clear();
         let time = libc::timespec {
@@ -266,7 +270,8 @@ impl<C: Connection> Generator<'_, C> {
         };
         let (epoll, room) = (self.epoll.as_raw_fd(), events.capacity());
         let signals = std::ptr::null::<libc::sigset_t>();
-        // SAFETY: there is room for so many events, and the time is valid during the call. No signals are named.
+        // SAFETY: `events` has room for this many events, and the time is valid during the call.
+        // The signal mask is null, so it is not read.
         let count = unsafe {
             libc::syscall(
                 libc::SYS_epoll_pwait2,
@@ -279,7 +284,7 @@ impl<C: Connection> Generator<'_, C> {
             )
         };
         match usize::try_from(count) {
-            // SAFETY: the kernel has written so many.
+            // SAFETY: the kernel has written this many events.
             Ok(count) => unsafe { events.set_len(count) },
             Err(_) => {
                 let error = io::Error::last_os_error();
@@ -291,7 +296,7 @@ impl<C: Connection> Generator<'_, C> {
         Ok(())
     }
 
-    /// Sends what is due according to the plan.
+    /// Sends the requests whose planned time has come.
     fn send_due(&mut self, load: &Load) -> Result<()> {
         if matches!(load.work, Work::Closed { .. }) {
             return Ok(());
@@ -309,7 +314,7 @@ impl<C: Connection> Generator<'_, C> {
         Ok(())
     }
 
-    /// Makes new requests that follow upon answers.
+    /// Makes one new request for each answer.
     fn follow(&mut self, connection: usize, count: usize, mix: Mix) {
         let at = self.now();
         for _ in 0..count {
@@ -321,7 +326,7 @@ impl<C: Connection> Generator<'_, C> {
         }
     }
 
-    /// Sends what the server takes of a connection's requests.
+    /// Sends as many bytes of a connection's requests as the server takes.
     fn flush(&mut self, number: usize) -> Result<()> {
         let connection = &mut self.connections[number];
         let stuck = !connection.flush()?;
@@ -333,7 +338,7 @@ impl<C: Connection> Generator<'_, C> {
         Ok(())
     }
 
-    /// Notes the answers that came, and returns their count.
+    /// Records the answers that have arrived, and returns their number.
     fn receive(&mut self, number: usize) -> Result<usize> {
         let before = self.received;
         loop {

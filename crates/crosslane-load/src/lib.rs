@@ -1,12 +1,17 @@
-//! A load generator: one thread that sends requests at planned times, or keeps some on their way, and notes when each is
-//! answered.
+//! A load generator. One thread sends requests at planned times, or keeps a number of them in
+//! flight. It records when each is answered.
 //!
-//! What would flatter a server is avoided: all times are planned before the first request is sent ([`plan`](mod@plan)) and latencies
-//! count from them, so that a slow answer does not delay the next request, nor hide how long that one waited; every
-//! sample is kept; a server that does not read stops no other connection; and a request that was never answered counts
-//! with the time that it has waited for.
+//! The measurement must not make a server look better than it is:
 //!
-//! What travels is the caller's: it makes the [`Connection`]s, and a [`Watch`] says what is to be done beside.
+//! - All times are planned before the first request is sent ([`plan`](mod@plan)).
+//! - Latencies count from the planned times. So a slow answer does not delay the next request, and
+//!   does not hide how long that request waited.
+//! - Every sample is kept.
+//! - A server that does not read from one connection does not stop the others.
+//! - A request that was never answered counts with the time that it has waited.
+//!
+//! The caller defines the requests: it implements [`Connection`]. A [`Watch`] does other work
+//! during the run.
 
 mod generator;
 pub mod plan;

@@ -1,19 +1,19 @@
-//! When which request shall be sent: planned before the first one is.
+//! The plan of a run: when each request is sent. It is made before the first request.
 
 use fastrand::Rng;
 use std::time::Duration;
 
-/// How requests follow each other.
+/// How the times of requests are chosen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Arrivals {
-    /// At equal distances.
+    /// At equal intervals.
     Uniform,
-    /// Independently of each other, as those of many clients: a Poisson process.
+    /// Independently of each other, like the requests of many clients. This is a Poisson process.
     Poisson,
 }
 
 impl Arrivals {
-    /// The name, as it is given and reported.
+    /// Returns the name that options and reports use.
     pub fn name(self) -> &'static str {
         match self {
             Arrivals::Uniform => "uniform",
@@ -22,39 +22,40 @@ impl Arrivals {
     }
 }
 
-/// Which requests are heavy.
+/// The share of heavy requests, and their work.
 #[derive(Clone, Copy, Debug)]
 pub struct Mix {
     /// The share of heavy requests, 0 to 1.
     pub share: f64,
-    /// What heavy ones ask for: any number from the first to the last of these. Light ones ask for 0.
+    /// The work of heavy requests: any number from the first to the last of these. Light requests
+    /// have 0.
     pub heavy: (u32, u32),
 }
 
 impl Mix {
-    /// One without heavy requests.
+    /// A mix without heavy requests.
     pub const LIGHT: Mix = Mix { share: 0.0, heavy: (0, 0) };
 
-    /// What the next request asks for.
+    /// Returns the work of the next request.
     pub fn next(self, random: &mut Rng) -> u32 {
         let (first, last) = self.heavy;
         if self.share > 0.0 && random.f64() < self.share { random.u32(first..=last) } else { 0 }
     }
 }
 
-/// A request that will be sent, or was.
+/// A request that was sent or will be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Planned {
-    /// When: nanoseconds from the beginning.
+    /// The time of sending, in nanoseconds from the beginning.
     pub at: u64,
-    /// What it asks for; 0 if it is a light one.
+    /// Its work. 0 means a light request.
     pub work: u32,
 }
 
-/// All requests of a time, in the order of their times. The same seed gives the same plan.
+/// Plans all requests of a run, in the order of their times. The same seed gives the same plan.
 pub fn plan(arrivals: Arrivals, rate: u32, time: Duration, mix: Mix, seed: u64) -> Vec<Planned> {
     let mut random = Rng::with_seed(seed);
-    // Plans with the same seed have the same times, whatever their mix.
+    // The same seed gives the same times, even with another mix.
     let mut choice = random.fork();
     let mut planned = |at| Planned { at, work: mix.next(&mut choice) };
     let end = time.as_nanos() as u64;
@@ -68,7 +69,7 @@ pub fn plan(arrivals: Arrivals, rate: u32, time: Duration, mix: Mix, seed: u64) 
             let mut requests = Vec::new();
             let mut at = 0.0;
             loop {
-                // 1 - f64() is in (0, 1]: its logarithm is finite.
+                // `1 - f64()` is in (0, 1], so its logarithm is finite.
                 at -= (1.0 - random.f64()).ln() * mean;
                 if at >= end as f64 {
                     return requests;
@@ -101,7 +102,8 @@ mod tests {
         let gaps: Vec<f64> = requests.windows(2).map(|pair| (pair[1].at - pair[0].at) as f64 / 1e3).collect();
         let mean = gaps.iter().sum::<f64>() / gaps.len() as f64;
         let variance = gaps.iter().map(|gap| (gap - mean).powi(2)).sum::<f64>() / gaps.len() as f64;
-        // 200,000 gaps of 100 us: the mean's standard error is 0.22 us. An exponential's deviation is its mean.
+        // There are 200,000 gaps of 100 us, so the standard error of the mean is 0.22 us. The
+        // standard deviation of an exponential distribution is its mean.
         assert!((mean - 100.0).abs() < 1.0, "{mean}");
         assert!((variance.sqrt() - 100.0).abs() < 2.0, "{variance}");
     }
@@ -123,7 +125,8 @@ mod tests {
             plan(Arrivals::Uniform, 100_000, Duration::from_secs(1), Mix { share: 0.1, heavy: (7, 8) }, 3);
         let count = |work| requests.iter().filter(|request| request.work == work).count();
         assert_eq!(count(0) + count(7) + count(8), requests.len());
-        // The standard deviation of 100,000 draws is 95; of those between two kinds, 50.
+        // Of 100,000 draws, the number of heavy requests has a standard deviation of 95. The number
+        // of one of the two kinds among them has 50.
         assert!((9_600..10_400).contains(&(count(7) + count(8))), "{} and {}", count(7), count(8));
         assert!(count(7).abs_diff(count(8)) < 600, "{} and {}", count(7), count(8));
     }

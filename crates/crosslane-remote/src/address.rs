@@ -1,29 +1,31 @@
-//! Where a server listens, and where its clients find it.
+//! The addresses at which servers listen and clients find them.
 
 use std::fmt;
 use std::path::PathBuf;
 use std::str::FromStr;
 
-/// The port of `crosslane://host` without a port.
+/// The port of an address without one, as in `crosslane://host`.
 pub const PORT: u16 = 7411;
 
-/// `crosslane://host:port`, `crosslane+tls://host:port`, or `crosslane+unix:///path/of/a/socket`.
+/// An address: `crosslane://host:port`, `crosslane+tls://host:port`, or
+/// `crosslane+unix:///path/of/a/socket`.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum Address {
-    /// A host's name or number, and a port; 0 lets the system choose one.
+    /// A host's name or IP address, and a port. If a listener asks for port 0, the system chooses
+    /// one.
     Tcp {
         /// An IPv6 address is without brackets.
         host: String,
         /// The port.
         port: u16,
-        /// Whether it is encrypted, and the server shows who it is.
+        /// Whether the connection is encrypted, and the server proves its identity.
         tls: bool,
     },
     /// A Unix socket.
     Unix(PathBuf),
 }
 
-/// A text that is no address.
+/// An error: the text is not an address.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
     "{text:?} is no address of a server: {why}; write crosslane://host:port, crosslane+tls://host:port or crosslane+unix:///path/of/a/socket"
@@ -39,7 +41,7 @@ impl FromStr for Address {
     fn from_str(text: &str) -> Result<Self, NoAddress> {
         let wrong = |why| NoAddress { text: text.to_owned(), why };
         if let Some(path) = text.strip_prefix("crosslane+unix://") {
-            // The kernel's limit, less the zero at the end.
+            // The kernel allows 108 bytes, including the zero at the end.
             return match path.len() {
                 _ if !path.starts_with('/') => Err(wrong("the path of a socket is absolute")),
                 108.. => Err(wrong("the path of a socket has at most 107 bytes")),

@@ -1,4 +1,5 @@
-//! Lanes of this machine and lanes to servers as one type, for engines that have libraries of both kinds.
+//! One type for lanes of this machine and lanes to servers. Engines use it if they have libraries
+//! of both kinds.
 
 use crate::client::RemoteZygote;
 use crate::lane::RemoteLane;
@@ -18,16 +19,16 @@ pub enum AnyLane {
     Remote(Box<RemoteLane>),
 }
 
-/// What makes lanes of one of the kinds.
+/// A zygote of either kind: it makes lanes.
 #[derive(Debug)]
 pub enum AnyZygote {
-    /// Of this machine.
+    /// Makes lanes of this machine.
     Process(Box<Zygote>),
     /// To a server.
     Remote(Box<RemoteZygote>),
 }
 
-/// Has the lane do it, whatever it is.
+/// Passes each method to the lane inside.
 macro_rules! pass {
     ($(fn $name:ident(&self $(, $argument:ident: $type:ty)*) $(-> $returns:ty)?;)*) => {
         $(fn $name(&self $(, $argument: $type)*) $(-> $returns)? {

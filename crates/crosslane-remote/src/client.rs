@@ -1,10 +1,12 @@
-//! The client: a server's functions as a library, whose lanes are connections to the server.
+//! The client: it offers a server's functions as a library. The library's lanes are connections to
+//! the server.
 //!
-//! Each lane has a connection of its own ([`crate::lane`]). So an engine calls remote functions as it calls those of this machine, and finds
-//! out in the same ways that one is late or lost.
+//! Each lane has its own connection ([`crate::lane`]). So an engine calls remote functions as it
+//! calls those of its own machine. It also detects late and lost calls in the same way.
 //!
-//! A connection that is lost ends its lane. The next lane connects anew. If the server has other functions by then, or another text of
-//! them, there is an error, and the engine's user attaches again.
+//! If a connection is lost, its lane ends. The next lane makes a new connection. If the server then
+//! has other functions, or a different source text of them, boot fails with an error. Then the user
+//! of the engine must attach again.
 
 use crate::address::{Address, NoAddress};
 use crate::lane::{LaneOptions, RemoteLane};
@@ -20,23 +22,24 @@ use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// How long servers may take to be reached, and to answer a greeting. All addresses share it.
+/// The time limit for connecting and for the answer to the greeting. All addresses share it.
 const GREETING: Duration = Duration::from_secs(10);
 
-/// Where a server is, and how a client shows that it may come.
+/// The addresses of a server, and the token that lets a client in.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Remote {
-    /// Where: several are servers with the same functions, among which lanes are spread. One that cannot be reached is left out.
+    /// The addresses. If there are several, their servers must have the same functions, and lanes
+    /// are spread among them. Servers that cannot be reached are skipped.
     pub addresses: Vec<Address>,
-    /// What the server's administrator has given the client.
+    /// The token that the server's administrator has given the client.
     pub token: Option<String>,
 }
 
 impl Remote {
-    /// From addresses with commas between them.
+    /// Parses addresses that are separated by commas.
     ///
     /// # Errors
-    /// If one of them is none.
+    /// If one of them is not an address.
     pub fn new(addresses: &str, token: Option<String>) -> Result<Self, NoAddress> {
         let addresses = addresses.split(',').map(|address| address.trim().parse());
         Ok(Self { addresses: addresses.collect::<Result<_, _>>()?, token })
@@ -60,38 +63,38 @@ pub struct Catalog {
     pub takes: usize,
 }
 
-/// Connects to a server of this process.
+/// A function that connects to a server in this process.
 pub type Dial = Box<dyn Fn() -> io::Result<Stream> + Send>;
 
-/// How a server is reached.
+/// The ways to reach a server.
 enum Reach {
     Network(Remote),
-    /// It is in this process, and lets in who has this token.
+    /// The server is in this process. The client sends this token.
     Within(Dial, Option<String>),
 }
 
-/// What makes lanes to a server.
+/// A zygote that makes lanes to a server.
 pub struct RemoteZygote {
     reach: Reach,
     options: LaneOptions,
     stop: Stop,
-    /// What the server had when it was attached.
+    /// The server's functions when it was attached.
     catalog: Catalog,
-    /// Counts connections: each begins with another server.
+    /// The number of connections so far. Each connection starts with another server.
     turn: usize,
     /// Which addresses were just lost.
     lost: Lost,
     next_lane: u64,
 }
 
-/// A connection on which the server has greeted back.
+/// A connection on which the server has answered the greeting.
 #[derive(Debug)]
 pub struct Connected {
     /// The connection.
     pub stream: Stream,
-    /// What the server offers.
+    /// The server's functions.
     pub catalog: Catalog,
-    /// Where errors come from, as the beginning of their text.
+    /// The beginning of error messages, which names the server.
     from: String,
 }
 
@@ -105,7 +108,7 @@ impl RemoteZygote {
     /// Asks a server for its functions. It gives up when `stop` is set.
     ///
     /// # Errors
-    /// [`Error::Load`] if no server can be reached, or none lets this client in.
+    /// [`Error::Load`] if no server can be reached, or no server lets this client in.
     pub fn attach(
         remote: Remote,
         options: LaneOptions,
@@ -115,7 +118,7 @@ impl RemoteZygote {
         Self::start(Reach::Network(remote), &name, options, stop)
     }
 
-    /// The same for a server of this process.
+    /// Asks a server in this process for its functions. It gives up when `stop` is set.
     ///
     /// # Errors
     /// [`Error::Load`] if the server does not let this client in.
@@ -158,7 +161,8 @@ impl pool::Zygote for RemoteZygote {
     }
 }
 
-/// A connection to the first server that answers, with the functions that others had. All addresses share one time.
+/// Connects to the first server that answers and has the known functions. All addresses share one
+/// time limit.
 fn connect(
     reach: &Reach,
     turn: usize,
@@ -178,13 +182,14 @@ fn connect(
     let count = remote.addresses.len();
     let order = lost.order(count, turn, Instant::now());
     for (tried, place) in order.into_iter().enumerate() {
-        // Without time nothing is tried, and nothing is known of the others.
+        // Without time, the remaining addresses are not tried and not noted as lost.
         if tried > 0 && wait.left().is_err() {
             break;
         }
         let address = &remote.addresses[place];
         let share = wait.share(count - tried);
-        // Servers behind one name take turns when all addresses had one.
+        // One host name may stand for several servers. After every address had one turn, the next
+        // server of each name is tried first.
         match greet_within(share, address, turn / count, remote.token.as_ref()) {
             Ok(connected) => {
                 lost.note(place, None);
@@ -213,7 +218,8 @@ pub fn greet(address: &Address, token: Option<&String>, stop: &Stop) -> Result<C
     greet_within(Wait::new(GREETING, stop), address, 0, token)
 }
 
-/// The same, as long as `wait` lasts. Of several servers with one name another comes first each `turn`.
+/// Connects to a server and greets it within the time of `wait`. If a name has several servers,
+/// each `turn` starts with another one.
 fn greet_within(
     wait: Wait<'_>,
     address: &Address,
@@ -225,7 +231,7 @@ fn greet_within(
     converse(stream, Some(address), token, wait)
 }
 
-/// Greets a server, which is in this process if it has no address.
+/// Greets a server. A server without an address is in this process.
 fn converse(
     stream: Stream,
     address: Option<&Address>,
@@ -240,7 +246,8 @@ fn converse(
     };
     let hello = Ask::Hello { protocol: PROTOCOL, token: token.cloned() };
     let hello = wire::control(&hello).map_err(failed("cannot greet"))?;
-    // A server that cannot serve says so before it reads, and closes.
+    // A server that cannot serve sends the reason before it reads, and then closes the connection.
+    // So errors are ignored here.
     let _ = stream.send_some(&hello);
     let silent = "no server of crosslane answered at";
     let mut prefix = [0; PREFIX];
@@ -292,7 +299,7 @@ mod tests {
     fn a_server_that_takes_no_connections_is_not_waited_for_without_end() {
         let path = std::env::temp_dir().join(format!("crosslane-full-{}", std::process::id()));
         let listener = UnixListener::bind(&path).unwrap();
-        // Its line is full.
+        // The listener's queue has no room after the next connection.
         rustix::net::listen(&listener, 0).unwrap();
         let waiting = UnixStream::connect(&path).unwrap();
         let stop = Stop::default();

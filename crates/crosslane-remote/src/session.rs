@@ -1,8 +1,10 @@
-//! A program's use of a server, without an engine: the calls of one client, on any of its threads.
+//! A program's use of a server without an engine. All calls of one client belong to one session.
+//! Any thread may call.
 //!
-//! Calls go side by side, each over a lane of its own and over idle ones if that pays. No more than a given number of calls have lanes at
-//! a time; the others wait in line, and get their lanes in the order in which they came. A scan and a stream have lanes for
-//! themselves as long as they last, and do not stand in line: who reads one may call functions meanwhile.
+//! Calls run at the same time, each over its own lane. A call also uses idle lanes if that makes it
+//! faster. The number of calls that have lanes at a time is limited. The other calls wait in a
+//! queue and get their lanes in the order of arrival. Each scan and each stream keeps its own lane
+//! and does not wait in the queue. So a thread that reads one may call functions meanwhile.
 
 use crate::any::AnyZygote;
 use crate::client::{Remote, RemoteZygote};
@@ -20,16 +22,16 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-/// How often who waits in line looks whether the wait should end.
+/// How often a thread in the queue checks whether its wait should end.
 const TICK: Duration = Duration::from_millis(10);
 
-/// What a client calls.
+/// A client's session with a server.
 #[derive(Debug)]
 pub struct Session {
     library: Arc<Library<AnyZygote>>,
-    /// What all calls share.
+    /// The call group from which the groups of all uses are made.
     group: CallGroup,
-    /// How many calls have lanes at a time.
+    /// The most calls that have lanes at a time.
     lanes: usize,
     line: Line,
     /// Whether the client was closed.
@@ -40,7 +42,8 @@ impl Session {
     /// Connects to a server.
     ///
     /// # Errors
-    /// [`Error::Load`] if it cannot be reached, or refuses; [`Error::Boot`] if there is no thread for it.
+    /// [`Error::Load`] if the server cannot be reached or refuses the client. [`Error::Boot`] if
+    /// the system starts no thread.
     pub fn connect(remote: Remote, lanes: usize) -> Result<Self, Error> {
         let settings = Settings::default();
         let (name, lanes) = (remote.to_string(), lanes.max(1));
@@ -55,37 +58,39 @@ impl Session {
         Ok(Self { library, group: CallGroup::default(), lanes, line, closed: Arc::default() })
     }
 
-    /// The server's functions.
+    /// Returns the server's functions.
     pub fn functions(&self) -> &[Arc<Function>] {
         &self.library.functions
     }
 
-    /// How many calls have lanes at a time.
+    /// The most calls that have lanes at a time.
     pub fn lanes(&self) -> usize {
         self.lanes
     }
 
-    /// Set when the client was closed.
+    /// Returns the flag that is set when the client is closed.
     pub fn closed(&self) -> &Arc<AtomicBool> {
         &self.closed
     }
 
-    /// Ends what is under way, with [`Error::Cancelled`], and lets nothing begin. Its lanes end when nobody has the session.
+    /// Closes the client. Running uses end with [`Error::Cancelled`], and no new ones begin. The
+    /// lanes end when the last reference to the session is dropped.
     pub fn close(&self) {
         self.closed.store(true, Relaxed);
         self.line.moved.notify_all();
     }
 
-    /// The group of a use of a function, which ends with the client, or when `stop` says so.
+    /// Makes the call group for one use of a function. The use ends when the client is closed, or
+    /// when `stop` returns true.
     pub fn group(&self, stop: impl Fn() -> bool + Send + Sync + 'static) -> CallGroup {
         let closed = Arc::clone(&self.closed);
         self.group.beside(move || closed.load(Relaxed) || stop())
     }
 
-    /// The results of a function for all rows of the arguments.
+    /// Calls a function, and returns its results for all rows of the arguments.
     ///
     /// # Errors
-    /// As [`call`].
+    /// The errors of [`call`].
     pub fn call(
         &self,
         function: &Arc<Function>,
@@ -103,10 +108,10 @@ impl Session {
         }
     }
 
-    /// The results of an aggregate for so many groups, over one lane.
+    /// Computes an aggregate over one lane, and returns the results for this many groups.
     ///
     /// # Errors
-    /// As [`aggregate`].
+    /// The errors of [`aggregate`].
     pub fn aggregate(
         &self,
         function: &Arc<Function>,
@@ -118,52 +123,54 @@ impl Session {
         aggregate(&self.library, function, &Arc::new(group), arguments, groups)
     }
 
-    /// A place among those who have lanes.
+    /// Waits for a place among the calls that have lanes.
     fn stand(&self, function: &Function, group: &CallGroup, begun: u64) -> Result<Taken<'_>, Error> {
         let place = self.line.stand(|| group.should_end(begun));
         place.ok_or_else(|| Error::Cancelled { function: function.name().into() })
     }
 
-    /// The rows of a table function, all columns of them.
+    /// Scans a table function, with all of its columns.
     ///
     /// # Errors
-    /// [`Error::Engine`] if it is no table function.
+    /// [`Error::Engine`] if it is not a table function.
     pub fn scan(&self, function: &Arc<Function>, arguments: Row) -> Result<Table, Error> {
         function.entry(crosslane::Entry::Scan)?;
         let (library, function) = (Arc::clone(&self.library), Arc::clone(function));
         Ok(Table { library, function, arguments, parts: None, scan: None })
     }
 
-    /// A stream through a function.
+    /// Makes a stream through a function.
     ///
     /// # Errors
-    /// As [`Map::new`].
+    /// The errors of [`Map::new`].
     pub fn map(&self, function: &Arc<Function>, options: MapOptions) -> Result<Map<AnyZygote>, Error> {
         Map::new(Arc::clone(&self.library), Arc::clone(function), options)
     }
 }
 
-/// The rows of a table function: those of its partitions, one behind the other.
+/// The rows of a table function. Its partitions follow each other.
 #[derive(Debug)]
 pub struct Table {
     library: Arc<Library<AnyZygote>>,
     function: Arc<Function>,
     arguments: Row,
-    /// The partitions that were not scanned yet, the first last; `None` before they were asked for.
+    /// The partitions that were not yet scanned, in reverse order. `None` before the server was
+    /// asked for them.
     parts: Option<Vec<Option<Vec<u8>>>>,
     scan: Option<Scan<AnyZygote, Asked>>,
 }
 
 impl Table {
-    /// A STRUCT of the columns.
+    /// Returns the type of the rows: a STRUCT of the columns.
     pub fn columns(&self) -> &DataType {
         &self.function.signature.returns
     }
 
-    /// The next batch of rows; `None` if there are no more. After an error it is of no use.
+    /// Returns the next batch of rows, or `None` if there are no more. After an error, the table
+    /// must not be used.
     ///
     /// # Errors
-    /// As [`Scan::next`].
+    /// The errors of [`Scan::next`].
     pub fn next(&mut self, caller: Caller<'_>) -> Result<Option<Results>, Error> {
         loop {
             if let Some(scan) = &mut self.scan {
@@ -193,11 +200,13 @@ impl Table {
     }
 }
 
-/// So many columns, of an argument each, as a function takes them: those behind the fixed ones become LISTs if it takes any number, and are told of if it takes any
-/// type.
+/// Passes the columns of `count` arguments to `take`, in the form in which the function takes them.
+/// If the function takes any number of arguments, those after the fixed ones become one column of
+/// LISTs. If it takes any type, the types are added.
 ///
 /// # Errors
-/// [`Error::Engine`] if there is no memory for them, or 32-bit offsets cannot tell their parts apart.
+/// [`Error::Engine`] if there is no memory for the columns, or the lists are too long for 32-bit
+/// offsets.
 pub fn with_arguments(
     function: &Function,
     (columns, count): (&dyn Encode, usize),
@@ -243,23 +252,23 @@ impl Encode for Typed<'_> {
     }
 }
 
-/// So many places, which are taken in the order in which those come who want them.
+/// A limited number of places. Threads take them in the order in which they ask.
 #[derive(Debug)]
 struct Line {
     state: Mutex<Places>,
-    /// Notified when somebody may be the next.
+    /// Notified when the next thread in the queue may have a place.
     moved: Condvar,
 }
 
 #[derive(Debug)]
 struct Places {
     free: usize,
-    /// Counts those who came.
+    /// The number of threads that have asked.
     came: u64,
     line: VecDeque<u64>,
 }
 
-/// A place that was taken, until this is dropped.
+/// A place that a thread has taken. Dropping this frees the place.
 struct Taken<'a>(&'a Line);
 
 impl Line {
@@ -272,7 +281,8 @@ impl Line {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Waits for a place. `None` if `should_end` says so first; it is asked without the lock.
+    /// Waits for a place. Returns `None` if `should_end` returns true first. The lock is not held
+    /// while `should_end` runs.
     fn stand(&self, should_end: impl Fn() -> bool) -> Option<Taken<'_>> {
         let mut places = self.lock();
         places.came += 1;

@@ -1,4 +1,4 @@
-//! A socket of either kind.
+//! TCP and Unix sockets as one type.
 
 use rustix::net::{RecvFlags, SendFlags};
 use std::io::{self, IoSlice, Read, Write};
@@ -6,7 +6,7 @@ use std::net::TcpStream;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixStream;
 
-/// A socket, whose operations do not wait.
+/// A socket. Its operations do not wait.
 #[derive(Debug)]
 pub(crate) enum Socket {
     Tcp(TcpStream),

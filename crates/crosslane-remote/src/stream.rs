@@ -1,4 +1,5 @@
-//! Sockets of either kind, encrypted or not. No operation waits.
+//! TCP and Unix connections, encrypted or not. Only [`Stream::send_all`] and the functions that
+//! connect wait.
 
 use crate::address::Address;
 use crate::socket::Socket;
@@ -53,7 +54,7 @@ impl Stream {
         Self { socket, session: session.map(Mutex::new) }
     }
 
-    /// Both ends of a connection within this process.
+    /// Makes a connection within this process, and returns both ends.
     ///
     /// # Errors
     /// If the process may open no more descriptors.
@@ -62,21 +63,23 @@ impl Stream {
         Ok((Self::new(Socket::Unix(one), None), Self::new(Socket::Unix(other), None)))
     }
 
-    /// One that is connected.
+    /// Makes a connection from a connected socket.
     #[cfg(test)]
     pub(crate) fn of(stream: UnixStream) -> Self {
         Self::new(Socket::Unix(stream), None)
     }
 
-    /// Connects to the first of a host's addresses that answers, of which another comes first each `turn`. They share the time.
+    /// Connects to the first of a host's addresses that answers. Each `turn` starts with another
+    /// address. The addresses share the time.
     ///
     /// # Errors
-    /// That of the last address; or of `wait`.
+    /// The error of the last address, or that of `wait`.
     pub(crate) fn connect(address: &Address, turn: usize, wait: Wait<'_>) -> io::Result<Self> {
         match address {
             Address::Unix(path) => {
                 let socket = unix_socket()?;
-                // Else it waits for ever for a server that takes no connections.
+                // Without this limit, `connect` would wait for ever if the server takes no
+                // connections.
                 set_socket_timeout(&socket, Timeout::Send, Some(wait.left()?))?;
                 match rustix::net::connect(&socket, &SocketAddrUnix::new(path.as_path())?) {
                     Err(Errno::AGAIN) => Err(ErrorKind::TimedOut.into()),
@@ -108,7 +111,7 @@ impl Stream {
         }
     }
 
-    /// Agrees with the server on keys, if the connection is encrypted.
+    /// Does the TLS handshake, if the connection is encrypted.
     fn greet(&self, wait: Wait<'_>) -> io::Result<()> {
         let Some(session) = &self.session else { return Ok(()) };
         loop {
@@ -123,10 +126,10 @@ impl Stream {
         }
     }
 
-    /// Reads what there is; 0 at the end.
+    /// Reads the bytes that the socket has now. Returns 0 at the end of the connection.
     ///
     /// # Errors
-    /// `WouldBlock` if nothing is there yet; those of the socket, and of the encryption.
+    /// `WouldBlock` if there are no bytes yet. Also the errors of the socket and of the encryption.
     pub fn receive(&self, buffer: &mut [u8]) -> io::Result<usize> {
         match &self.session {
             Some(session) => lock(session).receive(&self.socket, buffer),
@@ -134,10 +137,11 @@ impl Stream {
         }
     }
 
-    /// Writes as much as there is room for. What is encrypted and could not be written is left for [`Stream::flush`].
+    /// Writes as many bytes as the socket has room for. Encrypted bytes that had no room are left
+    /// for [`Stream::flush`].
     ///
     /// # Errors
-    /// `WouldBlock` if there is no room; those of the socket, and of the encryption.
+    /// `WouldBlock` if there is no room. Also the errors of the socket and of the encryption.
     pub fn send(&self, parts: &[IoSlice<'_>]) -> io::Result<usize> {
         match &self.session {
             Some(session) => lock(session).send(&self.socket, parts),
@@ -145,10 +149,10 @@ impl Stream {
         }
     }
 
-    /// Sends what there is room for, and returns how many bytes that were.
+    /// Sends as many bytes as there is room for, and returns their number.
     ///
     /// # Errors
-    /// Those of [`Stream::send`], except that there is no room.
+    /// The errors of [`Stream::send`] except `WouldBlock`.
     pub fn send_some(&self, bytes: &[u8]) -> io::Result<usize> {
         let mut sent = 0;
         while sent < bytes.len() {
@@ -162,10 +166,10 @@ impl Stream {
         Ok(sent)
     }
 
-    /// Sends all, and waits for room. Another thread may receive meanwhile.
+    /// Sends all bytes, and waits for room. Another thread may receive meanwhile.
     ///
     /// # Errors
-    /// Those of [`Stream::send`], except that there is no room.
+    /// The errors of [`Stream::send`] except `WouldBlock`.
     pub fn send_all(&self, bytes: &[u8]) -> io::Result<()> {
         let mut sent = 0;
         loop {
@@ -179,13 +183,14 @@ impl Stream {
         }
     }
 
-    /// Whether there is something to receive, or the end.
+    /// Whether there are bytes to receive, or the connection has ended.
     pub fn has_news(&self) -> bool {
         let decrypted = self.session.as_ref().is_some_and(|session| lock(session).has_news());
         decrypted || is_ready(self, PollFlags::IN)
     }
 
-    /// Whether there is nothing more to receive.
+    /// Whether all bytes of the socket were read and no more can come. This is also true after an
+    /// error of the socket.
     pub fn is_at_end(&self) -> bool {
         let mut byte = [0];
         match rustix::net::recv(&self.socket, &mut byte, RecvFlags::PEEK | RecvFlags::DONTWAIT) {
@@ -194,25 +199,26 @@ impl Stream {
         }
     }
 
-    /// Whether the other side has closed the connection. What it has sent before may be left.
+    /// Whether the other side has closed the connection. Bytes that it sent before may still be
+    /// unread.
     pub fn is_closed(&self) -> bool {
         is_ready(self, PollFlags::RDHUP)
     }
 
-    /// Whether something is left.
+    /// Whether encrypted bytes wait for [`Stream::flush`].
     pub fn is_pending(&self) -> bool {
         self.session.as_ref().is_some_and(|session| lock(session).is_pending())
     }
 
-    /// Writes what is left.
+    /// Writes the encrypted bytes that had no room before.
     ///
     /// # Errors
-    /// `WouldBlock` if it cannot be written now; those of the socket.
+    /// `WouldBlock` if there is no room now. Also the errors of the socket.
     pub fn flush(&self) -> io::Result<()> {
         self.session.as_ref().map_or(Ok(()), |session| lock(session).flush(&self.socket))
     }
 
-    /// Ends both directions: whoever waits for it finds its end.
+    /// Ends both directions. Threads that wait for the connection wake and find its end.
     pub fn shut_down(&self) {
         if let Some(session) = &self.session {
             lock(session).close(&self.socket);
@@ -235,7 +241,7 @@ impl AsFd for Stream {
     }
 }
 
-/// What takes connections.
+/// A socket that accepts connections.
 #[derive(Debug)]
 pub enum Listener {
     /// Encrypted if there is a configuration.
@@ -245,10 +251,11 @@ pub enum Listener {
 }
 
 impl Listener {
-    /// Listens. A Unix socket that nobody listens on any more is replaced; only this user may connect to it.
+    /// Starts to listen. If nobody listens on an existing Unix socket, its file is replaced. Only
+    /// this user may connect to a Unix socket.
     ///
     /// # Errors
-    /// Those of the system; or that the address is encrypted and there is no certificate.
+    /// The errors of the system, or that the address is encrypted and there is no certificate.
     pub fn bind(address: &Address, config: Option<&Arc<ServerConfig>>) -> io::Result<Self> {
         match address {
             Address::Tcp { tls: true, .. } if config.is_none() => Err(io::Error::other(
@@ -260,7 +267,7 @@ impl Listener {
             }
             Address::Unix(path) => {
                 let refused = |error: io::Error| error.kind() == ErrorKind::ConnectionRefused;
-                // Any other file refuses, too.
+                // A connection to a file that is not a socket is refused, too.
                 let is_socket = |file: fs::Metadata| file.file_type().is_socket();
                 if fs::symlink_metadata(path).is_ok_and(is_socket)
                     && UnixStream::connect(path).is_err_and(refused)
@@ -268,7 +275,7 @@ impl Listener {
                     fs::remove_file(path)?;
                 }
                 let socket = unix_socket()?;
-                // Its file has these permissions from the beginning.
+                // With `fchmod` before `bind`, the file has these permissions from the beginning.
                 rustix::fs::fchmod(&socket, rustix::fs::Mode::RUSR | rustix::fs::Mode::WUSR)?;
                 rustix::net::bind(&socket, &SocketAddrUnix::new(path.as_path())?)?;
                 rustix::net::listen(&socket, 1024)?;
@@ -277,16 +284,17 @@ impl Listener {
         }
     }
 
-    /// Takes a connection, and says whose it is.
+    /// Accepts a connection, and returns it with the client's address.
     ///
     /// # Errors
-    /// `WouldBlock` if no client waits; those of the system.
+    /// `WouldBlock` if no client waits. Also the errors of the system.
     pub fn accept(&self) -> io::Result<(Stream, String)> {
         match self {
             Listener::Tcp(listener, config) => {
                 let (stream, peer) = listener.accept()?;
                 stream.set_nodelay(true)?;
-                // A client whose machine is gone would be waited for for ever.
+                // Without keepalive, the server would wait for ever for a client whose machine is
+                // gone.
                 rustix::net::sockopt::set_socket_keepalive(&stream, true)?;
                 let session = config.clone().map(Session::accept).transpose()?;
                 Ok((Stream::new(Socket::Tcp(stream), session), peer.to_string()))
@@ -298,10 +306,11 @@ impl Listener {
         }
     }
 
-    /// Where it can be found: with the port that the system chose.
+    /// Returns the address at which clients find the listener. It has the port that the system
+    /// chose.
     ///
     /// # Errors
-    /// Those of the system.
+    /// The errors of the system.
     pub fn address(&self, asked: &Address) -> io::Result<Address> {
         match (self, asked) {
             (Listener::Tcp(listener, _), Address::Tcp { host, tls, .. }) => {
@@ -311,7 +320,7 @@ impl Listener {
         }
     }
 
-    /// Whether only programs of this machine reach it.
+    /// Whether only programs on this machine can connect.
     pub fn is_local(&self) -> bool {
         match self {
             Listener::Unix(_) => true,

@@ -1,7 +1,8 @@
 //! Encrypted connections, by rustls.
 //!
-//! A client trusts the authorities that the system trusts, or, if the environment has the variable `SSL_CERT_FILE`, those of that
-//! file. Clients show who they are by their token, and have no certificates.
+//! A client trusts the authorities that the system trusts. If the environment variable
+//! `SSL_CERT_FILE` is set, the client trusts the authorities in that file instead. Clients have no
+//! certificates. They prove their identity with a token.
 
 use crate::socket::Socket;
 use rustls::pki_types::pem::PemObject;
@@ -12,17 +13,18 @@ use std::io::{self, IoSlice, Read, Write};
 use std::path::Path;
 use std::sync::Arc;
 
-/// The most bytes that are encrypted ahead of what the socket takes.
+/// The most bytes that a session buffers while the socket has no room.
 const AHEAD: usize = 256 << 10;
 
 fn broken(error: impl fmt::Display) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, error.to_string())
 }
 
-/// What a server shows: its certificate with those that vouch for it, and its key, in PEM.
+/// Reads the certificate and the key of a server from PEM files. The first file also has the
+/// certificates that vouch for the server's own.
 ///
 /// # Errors
-/// Which of the files cannot be read, or does not hold what it should.
+/// If a file cannot be read or has wrong content. The message names the file.
 pub fn server(certificate: &Path, key: &Path) -> io::Result<Arc<ServerConfig>> {
     let named = |file: &Path| {
         let file = file.display().to_string();
@@ -37,7 +39,7 @@ pub fn server(certificate: &Path, key: &Path) -> io::Result<Arc<ServerConfig>> {
     Ok(Arc::new(config.map_err(|error| broken(format!("{}: {error}", certificate.display())))?))
 }
 
-/// The keys of an encrypted connection, and what is not yet written or read of it.
+/// The TLS state of a connection: its keys, and the bytes that were not yet written or read.
 pub(crate) struct Session(Connection);
 
 impl fmt::Debug for Session {
@@ -46,7 +48,7 @@ impl fmt::Debug for Session {
     }
 }
 
-/// With a server that must show that it has this name.
+/// Starts a session with a server. The server must prove that it has this name.
 pub(crate) fn client(host: &str) -> io::Result<Session> {
     let found = rustls_native_certs::load_native_certs();
     let mut roots = RootCertStore::empty();
@@ -70,7 +72,7 @@ impl Session {
         Self(connection)
     }
 
-    /// That of a client whose greeting is still to come.
+    /// Starts a session with a client. The handshake is still to come.
     pub(crate) fn accept(config: Arc<ServerConfig>) -> io::Result<Self> {
         Ok(Self::new(ServerConnection::new(config).map_err(broken)?.into()))
     }
@@ -79,12 +81,13 @@ impl Session {
         loop {
             match self.0.reader().read(buffer) {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
-                // Whoever ends a connection says so here; one that does not may have been cut.
+                // 0 means that the other side ended the session with a message. An end without it
+                // is an error, because bytes may be missing.
                 read => return read,
             }
             self.0.read_tls(&mut socket)?;
             let read = self.0.process_new_packets();
-            // The other side is told of what is wrong, and of the handshake.
+            // Sends the replies of the handshake, and the alert if a packet was wrong.
             match self.flush(socket) {
                 Err(error) if error.kind() != io::ErrorKind::WouldBlock => return Err(error),
                 _ => {}
@@ -106,13 +109,13 @@ impl Session {
         }
     }
 
-    /// Whether something was decrypted that was not received.
+    /// Whether there are decrypted bytes that were not received.
     pub(crate) fn has_news(&mut self) -> bool {
-        // An error is found by who receives.
+        // After an error, `receive` returns it. So an error counts as news.
         self.0.process_new_packets().map_or(true, |state| state.plaintext_bytes_to_read() > 0)
     }
 
-    /// Agrees with the other side on keys; an error while that has to be waited for.
+    /// Does the handshake. Returns `WouldBlock` while it must wait for the socket.
     pub(crate) fn greet(&mut self, mut socket: &Socket) -> io::Result<()> {
         loop {
             self.flush(socket)?;

@@ -1,7 +1,8 @@
 //! How long a client waits for servers.
 //!
-//! All addresses that a connection tries share one time ([`Wait`]). Each gets its part of the time that is left, so a server that
-//! does not answer leaves time for the next. An address that was lost a moment ago is tried last ([`Lost`]).
+//! All addresses that are tried for one connection share one time limit ([`Wait`]). Each address
+//! gets a share of the time that is left. So a server that does not answer leaves time for the next
+//! one. Addresses that were lost in the last 30 seconds are tried last ([`Lost`]).
 
 use crosslane::pool::Stop;
 use rustix::event::{PollFd, PollFlags, Timespec};
@@ -9,15 +10,16 @@ use std::io::{self, ErrorKind};
 use std::os::fd::BorrowedFd;
 use std::time::{Duration, Instant};
 
-/// How often a wait looks whether it is still needed.
+/// How often a wait checks whether it is still needed.
 const TICK: Duration = Duration::from_millis(10);
-/// For how long an address that was lost is tried after the others.
+/// How long a lost address is tried after the others.
 const AVOIDED: Duration = Duration::from_secs(30);
 
-/// No part is less, as long as so much is left: a busy server takes a moment to greet.
+/// The smallest share, as long as this much time is left. A busy server takes a moment to answer
+/// the greeting.
 const LEAST: Duration = Duration::from_secs(2);
 
-/// A time that is shared by all that is waited for.
+/// A time limit. Several waits may share it.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Wait<'a> {
     until: Instant,
@@ -25,12 +27,12 @@ pub(crate) struct Wait<'a> {
 }
 
 impl<'a> Wait<'a> {
-    /// One that ends after so long, or when `stop` is set.
+    /// Makes a wait that ends after `limit`, or when `stop` is set.
     pub(crate) fn new(limit: Duration, stop: &'a Stop) -> Self {
         Self { until: Instant::now() + limit, stop }
     }
 
-    /// The part of the time that is left for the first of `count` that are to be waited for one after the other.
+    /// Returns the first one's share of the time that is left, if `count` waits follow each other.
     pub(crate) fn share(self, count: usize) -> Self {
         let count = u32::try_from(count).unwrap_or(u32::MAX).max(1);
         self.share_at(Instant::now(), count)
@@ -41,10 +43,10 @@ impl<'a> Wait<'a> {
         Self { until: self.until.min(now + (left / count).max(LEAST)), ..self }
     }
 
-    /// The time that is left.
+    /// Returns the time that is left.
     ///
     /// # Errors
-    /// `TimedOut` if there is none; or that the wait is not needed any more.
+    /// `TimedOut` if no time is left, or another error if the wait is not needed any more.
     pub(crate) fn left(self) -> io::Result<Duration> {
         let left = self.until.saturating_duration_since(Instant::now());
         if left.is_zero() {
@@ -59,7 +61,7 @@ impl<'a> Wait<'a> {
     /// Waits until a socket is ready.
     ///
     /// # Errors
-    /// As [`Wait::left`]; those of the system.
+    /// The errors of [`Wait::left`], and those of the system.
     pub(crate) fn ready(self, socket: BorrowedFd<'_>, interest: PollFlags) -> io::Result<()> {
         loop {
             let tick = self.left()?.min(TICK);
@@ -73,12 +75,14 @@ impl<'a> Wait<'a> {
     }
 }
 
-/// When each address was lost, by its place: what was tried there has failed.
+/// When each address was lost, by its place in the list. An address is lost if the last attempt to
+/// connect to it failed.
 #[derive(Debug, Default)]
 pub(crate) struct Lost(Vec<Option<Instant>>);
 
 impl Lost {
-    /// The places of `count` addresses in the order in which they are tried: from that of the turn on, and those that were just lost last.
+    /// Returns the places of `count` addresses in the order in which they are tried. The order
+    /// starts at the place of `turn`. Addresses that were just lost are last.
     pub(crate) fn order(&self, count: usize, turn: usize, now: Instant) -> Vec<usize> {
         let mut order: Vec<_> = (0..count).map(|offset| (turn + offset) % count).collect();
         order.sort_by_key(|place| {
@@ -88,7 +92,7 @@ impl Lost {
         order
     }
 
-    /// Notes whether the address at this place was lost.
+    /// Stores when the address at this place was lost, or `None` if it answered.
     pub(crate) fn note(&mut self, place: usize, lost: Option<Instant>) {
         if self.0.len() <= place {
             self.0.resize(place + 1, None);
@@ -110,12 +114,12 @@ mod tests {
         // The first took its whole part; the second failed at once.
         assert_eq!(wait.share_at(begin + seconds(4), 2).until, begin + seconds(8));
         assert_eq!(wait.share_at(begin + seconds(4), 1).until, begin + seconds(12));
-        // What is over stays over.
+        // After the end, a share does not extend the time.
         assert_eq!(wait.share_at(begin + seconds(20), 2).until, begin + seconds(12));
-        // Of many, the last ones may get nothing.
+        // If there are many, the last ones may get nothing.
         assert_eq!(wait.share_at(begin, 100).until, begin + seconds(2));
         assert_eq!(wait.share_at(begin + seconds(11), 50).until, begin + seconds(12));
-        // Parts have parts.
+        // A share can be shared again.
         assert_eq!(wait.share_at(begin, 2).share_at(begin, 3).until, begin + seconds(2));
     }
 
