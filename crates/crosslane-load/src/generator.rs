@@ -35,7 +35,7 @@ pub struct Load {
     pub warm_up: Duration,
     /// The measured time.
     pub time: Duration,
-    /// How long the run waits for the last answers after the measured time.
+    /// The longest time for which the run waits for the last answers after the measured time.
     pub patience: Duration,
     /// Which requests are heavy.
     pub mix: Mix,

@@ -125,8 +125,8 @@ mod tests {
             plan(Arrivals::Uniform, 100_000, Duration::from_secs(1), Mix { share: 0.1, heavy: (7, 8) }, 3);
         let count = |work| requests.iter().filter(|request| request.work == work).count();
         assert_eq!(count(0) + count(7) + count(8), requests.len());
-        // Of 100,000 draws, the number of heavy requests has a standard deviation of 95. The number
-        // of one of the two kinds among them has 50.
+        // In 100,000 draws, the number of heavy requests has a standard deviation of 95. The split
+        // of about 10,000 heavy requests between two kinds has one of 50.
         assert!((9_600..10_400).contains(&(count(7) + count(8))), "{} and {}", count(7), count(8));
         assert!(count(7).abs_diff(count(8)) < 600, "{} and {}", count(7), count(8));
     }

@@ -24,7 +24,7 @@ pub enum AnyLane {
 pub enum AnyZygote {
     /// Makes lanes of this machine.
     Process(Box<Zygote>),
-    /// To a server.
+    /// Makes lanes to a server.
     Remote(Box<RemoteZygote>),
 }
 

@@ -5,8 +5,8 @@
 //! calls those of its own machine. It also detects late and lost calls in the same way.
 //!
 //! If a connection is lost, its lane ends. The next lane makes a new connection. If the server then
-//! has other functions, or a different source text of them, boot fails with an error. Then the user
-//! of the engine must attach again.
+//! has other functions, or a different source text of them, the zygote's `boot` returns an error.
+//! Then the user of the engine must attach again.
 
 use crate::address::{Address, NoAddress};
 use crate::lane::{LaneOptions, RemoteLane};
@@ -80,7 +80,7 @@ pub struct RemoteZygote {
     stop: Stop,
     /// The server's functions when it was attached.
     catalog: Catalog,
-    /// The number of connections so far. Each connection starts with another server.
+    /// The number of attempts to make a lane. Each attempt starts with another server.
     turn: usize,
     /// Which addresses were just lost.
     lost: Lost,

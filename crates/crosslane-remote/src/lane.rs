@@ -331,7 +331,7 @@ impl RemoteLane {
         }
     }
 
-    /// Whether the server has closed the connection, and all that it sent was read.
+    /// Whether the server has closed the connection and no reply is left to read.
     fn is_over(&self) -> bool {
         let stream = &self.outbox.stream;
         // If no exchange is in flight, unread bytes can only give the reason.

@@ -63,7 +63,7 @@ impl Session {
         &self.library.functions
     }
 
-    /// The most calls that have lanes at a time.
+    /// Returns the most calls that have lanes at a time.
     pub fn lanes(&self) -> usize {
         self.lanes
     }
@@ -202,7 +202,7 @@ impl Table {
 
 /// Passes the columns of `count` arguments to `take`, in the form in which the function takes them.
 /// If the function takes any number of arguments, those after the fixed ones become one column of
-/// LISTs. If it takes any type, the types are added.
+/// LISTs. If it takes any type, the types are added as text.
 ///
 /// # Errors
 /// [`Error::Engine`] if there is no memory for the columns, or the lists are too long for 32-bit

@@ -111,7 +111,7 @@ impl Session {
 
     /// Whether there are decrypted bytes that were not received.
     pub(crate) fn has_news(&mut self) -> bool {
-        // After an error, `receive` returns it. So an error counts as news.
+        // An error counts as news, because `receive` must return it.
         self.0.process_new_packets().map_or(true, |state| state.plaintext_bytes_to_read() > 0)
     }
 

@@ -111,7 +111,7 @@ mod tests {
         let seconds = Duration::from_secs;
         let wait = Wait { until: begin + seconds(12), stop: &stop };
         assert_eq!(wait.share_at(begin, 3).until, begin + seconds(4));
-        // The first took its whole part; the second failed at once.
+        // The first wait took its whole share. The second failed at once.
         assert_eq!(wait.share_at(begin + seconds(4), 2).until, begin + seconds(8));
         assert_eq!(wait.share_at(begin + seconds(4), 1).until, begin + seconds(12));
         // After the end, a share does not extend the time.

@@ -56,7 +56,7 @@ pub enum Tell {
         protocol: u32,
         /// The server's name and version.
         server: String,
-        /// All functions of its libraries.
+        /// All functions of the server's libraries.
         functions: Vec<FunctionSpec>,
         /// Identifies the source text of these functions, if all guests tell it.
         text: Option<String>,
