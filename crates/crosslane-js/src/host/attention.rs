@@ -1,10 +1,10 @@
-//! Tells the thread that watches calls whether there are any: without calls for a while, it sleeps
-//! until one begins.
+//! Lets the thread that watches calls sleep while there are no calls. This thread is "the watch".
+//! It goes to sleep `QUIET` after the last call, and the next call wakes it.
 
 use std::sync::atomic::{AtomicU8, Ordering::SeqCst};
 use std::time::{Duration, Instant};
 
-/// How long the watch goes on after the last call, so that calls in a row wake nobody.
+/// How long the watch goes on after the last call. So calls in a row do not wake it each time.
 const QUIET: Duration = Duration::from_secs(1);
 
 /// No call has begun since the watch checked last.
@@ -19,24 +19,24 @@ const ASLEEP: u8 = 2;
 pub struct Attention(AtomicU8);
 
 impl Attention {
-    /// A watch that does not sleep.
+    /// Makes the state of a watch that does not sleep.
     pub const fn new() -> Self {
         Self(AtomicU8::new(NONE))
     }
 
-    /// Notes that a call has begun; [`Attention::is_due`] must see that it is at work. Returns
-    /// whether the watch must be woken.
+    /// Notes that a call has begun. Returns whether the caller must wake the watch. Before this,
+    /// the caller must make the `at_work` of [`Attention::is_due`] return true for the call.
     #[inline]
     #[must_use]
     pub fn begin(&self) -> bool {
         self.0.load(SeqCst) != BEGUN && self.0.swap(BEGUN, SeqCst) == ASLEEP
     }
 
-    /// Whether the watch must check again soon. If not, it must sleep until it is woken. `last`
-    /// belongs to the watch: the time of the last call.
+    /// Returns whether the watch must check again soon. If not, the watch must sleep until a call
+    /// wakes it. `last` is the time of the last call; only the watch uses it.
     pub fn is_due(&self, last: &mut Instant, at_work: impl FnOnce() -> bool) -> bool {
-        // The order matters: a call that begins after the first check makes the last one fail, or
-        // finds the watch asleep.
+        // The order matters. If a call begins after the first check, either the last check fails,
+        // or the call sees that the watch sleeps.
         if self.0.swap(NONE, SeqCst) == BEGUN || at_work() {
             *last = Instant::now();
             return true;

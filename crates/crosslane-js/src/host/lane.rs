@@ -1,4 +1,4 @@
-//! A lane: a thread with an isolate, which answers the calls of one ring buffer.
+//! A lane: a thread with an isolate. The lane answers the calls of one ring buffer.
 
 use super::watch::{PendingCall, Watched, lock};
 use crate::guest::{Answer, Guest, MEMORY, News, Step};
@@ -16,15 +16,15 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
-/// How long the end of a generator that has more rows may take, and a tear-down, in seconds. The
-/// engine ends the lane after two seconds.
+/// How long the end of an unfinished generator may take, and how long a tear-down may take, in
+/// seconds. The engine ends the lane after two seconds.
 const CLOSING: f64 = 1.0;
 
 /// The most rows of a scan's batch, and of its first batch.
 const MOST_ROWS: usize = 2048;
 const FIRST: usize = 8;
 
-/// Writes a lane's `console` to the log, and tells the engine when V8 cannot go on.
+/// Writes the output of a lane's `console` to the log. Tells the engine when V8 cannot go on.
 struct Console {
     log: Arc<File>,
     watched: Arc<Watched>,
@@ -32,7 +32,7 @@ struct Console {
 
 impl Host for Console {
     fn print(&mut self, _: bool, text: &str) {
-        // If nobody reads the log, only its lines are lost.
+        // If no process reads the log, only its lines are lost.
         let _ = (&*self.log).write_all(text.as_bytes());
     }
 
@@ -58,8 +58,8 @@ pub(crate) struct Lane {
     types: Types,
 }
 
-/// The argument types of calls of functions that take any type, by the function's index and the
-/// text of the types.
+/// The argument types of calls of functions that take any type. The keys are the function's index
+/// and the text of the types.
 #[derive(Default)]
 struct Types(HashMap<usize, Instances<Box<str>, Vec<DataType>>>);
 
@@ -71,7 +71,7 @@ impl Types {
 }
 
 impl Lane {
-    /// Boots an isolate for a lane of these descriptors.
+    /// Boots the isolate of a lane. The lane uses these descriptors.
     pub(crate) fn boot(
         library: &Arc<Library>,
         memory: OwnedFd,
@@ -89,12 +89,12 @@ impl Lane {
         Ok(Self { lane, library, guest, log, waker, watched, types })
     }
 
-    /// Answers the exchanges until the engine closes the lane.
+    /// Answers calls until the engine closes the lane.
     pub(crate) fn serve(mut self) -> io::Result<()> {
         loop {
             let call = match self.lane.next_call_or(|| false)? {
                 Next::Call(call) => call,
-                // The cancelled call has ended.
+                // The engine cancelled a call that has already ended.
                 Next::Cancelled => continue,
                 Next::Closed | Next::Stopped => return Ok(()),
             };
@@ -102,19 +102,19 @@ impl Lane {
                 return Ok(());
             }
             if self.guest.is_spent() {
-                // The lane ends, so that the engine learns that the states are gone.
+                // The lane ends. So the engine learns that the states are lost.
                 if self.guest.has_states() {
                     return Ok(());
                 }
-                // The heap may be full of the memory of a call, and there may be no room for two
-                // isolates.
+                // The heap may still be full, and the process may have no memory for two isolates.
+                // So the old isolate is freed first.
                 drop(self.guest);
                 self.guest = boot(&self.library, &self.log, &self.watched)?;
             }
         }
     }
 
-    /// Answers a call. False if the engine no longer waits.
+    /// Answers a call. Returns false if the engine no longer waits.
     fn serve_one(&mut self, call: Call) -> io::Result<bool> {
         match call.entry() {
             Some(Entry::SetUp) => return self.set_up(call),
@@ -131,7 +131,7 @@ impl Lane {
             let time = library.time.as_secs_f64();
             match self.set_up_one(call, index, function, Some(time)) {
                 Ok(()) => self.lane.progress().set(call.header.exchange as u32, COUNT),
-                // No row was begun, so that `retries` and `on_error` do not apply.
+                // The call has begun no row, so `retries` and `on_error` do not apply.
                 failed => return send_answer(&mut self.lane, call, answer_without_results(failed)),
             }
         }
@@ -151,8 +151,8 @@ impl Lane {
         }
     }
 
-    /// Sets up all functions that need it. The engine ends a set-up that takes too long. False if
-    /// the engine no longer waits.
+    /// Sets up all functions that need a set-up. The engine ends a set-up that takes too long.
+    /// Returns false if the engine no longer waits.
     fn set_up(&mut self, call: Call) -> io::Result<bool> {
         let library = Arc::clone(&self.library);
         let mut first = None;
@@ -189,8 +189,8 @@ impl Lane {
         })
     }
 
-    /// Tears down all functions, the last first, within [`CLOSING`]. Failures go to the log,
-    /// because no query reads them. False if the engine no longer waits.
+    /// Tears down all functions within [`CLOSING`], the last function first. Failures go to the
+    /// log, because no query reads them. Returns false if the engine no longer waits.
     fn tear_down(&mut self, call: Call) -> io::Result<bool> {
         let library = Arc::clone(&self.library);
         let until = Instant::now() + Duration::from_secs_f64(CLOSING);
@@ -200,7 +200,8 @@ impl Lane {
             if left.is_zero() {
                 break;
             }
-            // Each function has its own time.
+            // The progress of each function is different, so the watch measures each function
+            // alone.
             self.lane.progress().set(call.header.exchange as u32, COUNT | index as u32);
             let left = Some(left.as_secs_f64());
             let ended = work(&self.watched, &self.waker, &raw mut self.lane, call, function, left, || {
@@ -209,7 +210,7 @@ impl Lane {
             match ended {
                 Ok(()) => {}
                 Err(Some(failure)) => {
-                    // If nobody reads the log, only its lines are lost.
+                    // If no process reads the log, only its lines are lost.
                     let _ = (&*self.log).write_all(format!("{failure}\n").as_bytes());
                     first = first.or(Some(failure));
                 }
@@ -223,7 +224,7 @@ impl Lane {
         )
     }
 
-    /// Runs an entry of an aggregate. False if the engine no longer waits.
+    /// Runs an entry of an aggregate. Returns false if the engine no longer waits.
     fn enter(
         &mut self,
         call: Call,
@@ -242,8 +243,8 @@ impl Lane {
         send_answer(&mut self.lane, call, answer)
     }
 
-    /// Sends the batches of a scan until the last one, or until the engine wants no more. False if
-    /// the engine no longer waits.
+    /// Sends the batches of a scan. It ends after the last batch, or when the engine cancels the
+    /// scan. Returns false if the engine no longer waits.
     fn scan(
         &mut self,
         call: Call,
@@ -259,7 +260,7 @@ impl Lane {
             self.guest.open(call.header.function as usize, entry, &columns, progress)
         });
         drop(columns);
-        // The engine wants all rows of a stream's batch.
+        // The engine needs all rows of a stream's batch, so its batches do not start small.
         let mut pace = Pace::of(if entry == Entry::Map { MOST_ROWS } else { FIRST });
         let mut failure: Option<(Failure, usize)> = None;
         let mut cancelled = false;
@@ -316,7 +317,7 @@ impl Lane {
                 work(&self.watched, &self.waker, &raw mut self.lane, call, function, Some(limit), || {
                     self.guest.close(progress)
                 });
-            // Errors of `finally` blocks are ignored.
+            // A `finally` block may throw here. This ignores the error.
             if matches!(closed, Step::Closed) {
                 return Ok(false);
             }
@@ -328,7 +329,7 @@ impl Lane {
         Ok(true)
     }
 
-    /// Calls a function with a batch. False if the engine no longer waits.
+    /// Calls a function with a batch. Returns false if the engine no longer waits.
     fn answer(&mut self, call: Call) -> io::Result<bool> {
         let index = call.header.function as usize;
         let library = Arc::clone(&self.library);
@@ -357,7 +358,7 @@ impl Lane {
     }
 }
 
-/// The answer of a call without results.
+/// Makes the answer of a call without results.
 fn answer_without_results(ended: Result<(), Option<Failure>>) -> Answer<'static> {
     match ended {
         Ok(()) => Answer::Nothing(FailureCounts::default()),
@@ -366,7 +367,7 @@ fn answer_without_results(ended: Result<(), Option<Failure>>) -> Answer<'static>
     }
 }
 
-/// Sends an answer. False if the engine no longer waits.
+/// Sends an answer. Returns false if the engine no longer waits.
 fn send_answer(lane: &mut GuestLane, call: Call, answer: Answer<'_>) -> io::Result<bool> {
     match answer {
         Answer::Done(results, failure_counts) => lane.succeed(call, &results, failure_counts)?,
@@ -377,8 +378,8 @@ fn send_answer(lane: &mut GuestLane, call: Call, answer: Answer<'_>) -> io::Resu
     Ok(true)
 }
 
-/// Runs the isolate for a call, within `limit` seconds. The watch may answer the call only during
-/// this time: a lane that cannot read its call ends without an answer.
+/// Runs the isolate for a call, within `limit` seconds. The watch may answer the call only while
+/// the isolate runs. So a lane that cannot read its call ends without an answer.
 fn work<T>(
     watched: &Watched,
     waker: &Waker,
@@ -389,7 +390,7 @@ fn work<T>(
     run: impl FnOnce() -> T,
 ) -> T {
     watched.begin(PendingCall { lane, call }, limit, function.memory_limit.unwrap_or(MEMORY as u64));
-    // The watch sees the pending call, and does not sleep while there is one.
+    // The watch does not sleep while there is a pending call.
     waker.begin_call();
     let done = run();
     end(watched);
@@ -400,20 +401,20 @@ fn work<T>(
 fn end(watched: &Watched) {
     watched.limit.store(0, Relaxed);
     if lock(&watched.pending_call).take().is_none() {
-        // The watch has answered the call, and ends the process next.
+        // The watch has answered the call. It now ends the process.
         loop {
             std::thread::park();
         }
     }
 }
 
-/// The row of a scan, from its progress.
+/// Reads the row of a scan from its progress.
 fn row_at(progress: &AtomicU64) -> usize {
     progress.load(Relaxed) as u32 as usize
 }
 
-/// How many rows the next batch of a scan has. The first batches are small, and so are batches of
-/// slow rows. So a query that needs few rows does not wait for many.
+/// Decides how many rows the next batch of a scan has. The first batches are small, and batches of
+/// slow rows are small. So a query that needs few rows does not wait for many rows.
 #[derive(Debug)]
 struct Pace {
     rows: usize,
@@ -425,7 +426,7 @@ impl Pace {
     /// The time that a batch should take.
     const LONG: Duration = Duration::from_millis(10);
 
-    /// A pace whose first batch has so many rows.
+    /// Makes a pace whose first batch has `rows` rows.
     fn of(rows: usize) -> Self {
         Self { rows, begun: Instant::now(), took: Duration::ZERO }
     }
@@ -442,7 +443,7 @@ impl Pace {
         self.took = self.begun.elapsed();
     }
 
-    /// Adapts to the time of a batch of so many rows.
+    /// Adapts the next batch to the time that a batch of `rows` rows took.
     fn sent(&mut self, rows: usize) {
         let in_time = Self::LONG.as_secs_f64() / self.took.as_secs_f64().max(1e-9) * rows as f64;
         self.rows = (in_time as usize).min(2 * self.rows).clamp(1, MOST_ROWS);
@@ -467,7 +468,7 @@ mod tests {
     use crosslane_process::testing::{both_ends, fill};
     use std::ptr::NonNull;
 
-    /// If it waited, the watch of all lanes would wait, too.
+    /// The watch serves all lanes, so it must not wait.
     #[test]
     fn the_end_of_a_process_does_not_wait_for_a_full_ring() {
         for is_full in [true, false] {
@@ -489,8 +490,8 @@ mod tests {
         }
     }
 
-    /// The progress of a set-up and of the call after it is the same: all rows. The progress
-    /// between them is too short to be seen.
+    /// A set-up and the call after it have the same progress: all rows. Between them, the progress
+    /// changes too shortly for the watch to see it.
     #[test]
     fn the_time_of_a_set_up_does_not_count_for_the_call() {
         let (mut engine, mut guest) = both_ends(4096);

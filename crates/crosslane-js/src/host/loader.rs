@@ -1,8 +1,9 @@
-//! Loads a library in a child process, which is forked before V8 runs in this one.
+//! Loads a library in a child process. The host forks the child before V8 runs in the host.
 //!
-//! The child takes all effects of the load with it: garbage, and crashes. If warming up kills the
-//! child, the snapshot from before the warm-up is used. The child writes the snapshots to two
-//! memory files, and reports through a pipe, one line of JSON each, what it has written.
+//! So garbage and crashes of the load stay in the child. The child writes two snapshots to two
+//! memory files: one from before the warm-up, and one from after it. If the warm-up kills the
+//! child, the host uses the first snapshot. The child reports what it has written through a pipe,
+//! as lines of JSON.
 
 use crate::isolate::Snapshot;
 use crate::isolate::{Host, Reason};
@@ -41,7 +42,7 @@ enum Line {
 /// Loads a file within `time`.
 ///
 /// # Errors
-/// As [`Library::load`]; and if V8 ended the child.
+/// The errors of [`Library::load`]. Also if V8 ended the child.
 pub(crate) fn load(path: &Path, time: Duration) -> Result<Library, Failure> {
     let system = |error: io::Error| failure(format!("cannot load a file: {error}"));
     let (blobs, lines, killed) = in_child(path, time).map_err(system)?;
@@ -81,8 +82,7 @@ fn in_child(path: &Path, time: Duration) -> io::Result<([OwnedFd; 2], Vec<Line>,
     let blob = || rustix::fs::memfd_create("crosslane-snapshot", MemfdFlags::CLOEXEC);
     let blobs = [blob()?, blob()?];
     let (reading, writing) = rustix::pipe::pipe_with(PipeFlags::CLOEXEC)?;
-    // SAFETY: no other thread has been started in this process, so that the child has a consistent
-    // state.
+    // SAFETY: this process has started no other thread, so the child has a consistent state.
     match unsafe { libc::fork() } {
         -1 => Err(io::Error::last_os_error()),
         0 => {
@@ -105,18 +105,19 @@ fn in_child(path: &Path, time: Duration) -> io::Result<([OwnedFd; 2], Vec<Line>,
     }
 }
 
-/// The work of the child.
+/// Does the work of the child.
 fn child(path: &Path, time: Duration, blobs: &[OwnedFd; 2], pipe: File) -> io::Result<()> {
     rustix::process::set_parent_process_death_signal(Some(Signal::KILL))?;
-    // Ctrl-C in the terminal ends a load; the host itself gets it as a message.
-    // SAFETY: a signal set is plain memory that sigemptyset initialises; the calls touch nothing else.
+    // Ctrl-C in the terminal ends the child. The host itself reads Ctrl-C from a descriptor.
+    // SAFETY: a signal set is plain memory that sigemptyset initialises; the calls touch nothing
+    // else.
     unsafe {
         let mut set = std::mem::zeroed();
         libc::sigemptyset(&mut set);
         libc::sigaddset(&mut set, libc::SIGINT);
         libc::pthread_sigmask(libc::SIG_UNBLOCK, &set, std::ptr::null_mut());
     }
-    // Stdout belongs to `check`, and V8 writes to stdout before it gives up.
+    // Only `check` may write to stdout, but V8 also writes to stdout before it gives up.
     rustix::stdio::dup2_stdout(io::stderr())?;
     let pipe = Arc::new(pipe);
     let report = |line: &Line| -> io::Result<()> {
@@ -146,7 +147,7 @@ fn put(blob: &OwnedFd, snapshot: &Snapshot) -> io::Result<()> {
     File::from(blob.try_clone()?).write_all(snapshot.bytes())
 }
 
-/// The content of a memory file, for the rest of the process's life.
+/// Maps a memory file until the process ends.
 fn map(blob: OwnedFd) -> io::Result<&'static [u8]> {
     let length = rustix::fs::fstat(&blob)?.st_size as usize;
     // SAFETY: a new mapping of a file that only this process still has. Nothing unmaps or writes
@@ -165,7 +166,7 @@ struct Child {
 
 impl Host for Child {
     fn print(&mut self, _: bool, text: &str) {
-        // If nobody reads the log, only its lines are lost.
+        // If no process reads the log, only its lines are lost.
         let _ = io::stderr().write_all(text.as_bytes());
     }
 

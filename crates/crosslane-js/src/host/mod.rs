@@ -3,9 +3,9 @@
 //! | file | what is in it | which thread runs it |
 //! |---|---|---|
 //! | `zygote` | the main loop: requests of the engine, new lanes, lanes to be closed | main |
-//! | `loader` | loads the library in a child process, and gets its snapshot from there | main |
+//! | `loader` | loads the library in a child process, and gets the snapshot from the child | main |
 //! | `watch` | finds calls that take too much time or memory, and ends them | main |
-//! | `thread_memory` | what the kernel counts of a thread's memory and time | main |
+//! | `thread_memory` | reads the kernel's counters of a thread's memory and time | main |
 //! | `lane` | answers the calls of one engine connection | a lane's |
 //! | `waker` | wakes the main thread | lanes' |
 //! | `attention` | whether the main thread has calls to watch | all |

@@ -1,28 +1,28 @@
-//! Counters of the kernel for memory and threads. They include all memory of V8, also memory that
-//! V8 does not count.
+//! Reads the kernel's counters of memory and of threads. They include the memory that V8 does not
+//! count.
 //!
-//! The host uses no huge pages, so that the first touch of each page is one page fault of the
-//! thread.
+//! The host uses no huge pages. So each page causes one page fault of the thread that touches it
+//! first.
 
 use rustix::process::Pid;
 use std::fs;
 use std::time::Duration;
 
-/// The bytes of all pages on which a thread of this process had a page fault since it began. Some
-/// may be free again.
+/// Returns the bytes of all pages on which a thread of this process had a page fault. Some of the
+/// pages may be free again.
 pub(crate) fn faulted_bytes(thread: Pid) -> u64 {
     in_bytes(stat_numbers(thread, 8).map(|[minflt]| minflt))
 }
 
-/// How long a thread of this process has run since it began. Time in which it waited for a
+/// Returns how long a thread of this process has run. Time in which the thread waited for a
 /// processor does not count.
 pub(crate) fn cpu_time(thread: Pid) -> Duration {
     let ticks = stat_numbers(thread, 12).map_or(0, |[utime, stime]| utime + stime);
     Duration::from_millis(ticks * 1000 / rustix::param::clock_ticks_per_second())
 }
 
-/// Numbers of a thread in `/proc`, from this place after the thread's name on. (The name may
-/// contain spaces.)
+/// Reads consecutive numbers of a thread in `/proc`. `place` counts the fields after the thread's
+/// name, because the name may contain spaces.
 fn stat_numbers<const COUNT: usize>(thread: Pid, place: usize) -> Option<[u64; COUNT]> {
     let stat = fs::read_to_string(format!("/proc/self/task/{thread}/stat")).ok()?;
     let mut fields = stat.rsplit_once(')')?.1.split(' ').skip(place);
@@ -33,7 +33,7 @@ fn stat_numbers<const COUNT: usize>(thread: Pid, place: usize) -> Option<[u64; C
     Some(numbers)
 }
 
-/// The bytes of memory of this process, without memory that it shares with others.
+/// Returns the bytes of this process's memory, without memory that it shares with other processes.
 pub(crate) fn own_bytes() -> u64 {
     let counts = fs::read_to_string("/proc/self/statm").ok().and_then(|statm| {
         let mut pages = statm.split(' ').skip(1).map_while(|pages| pages.parse::<u64>().ok());

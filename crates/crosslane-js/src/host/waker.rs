@@ -12,15 +12,15 @@ pub(crate) struct Waker {
 }
 
 impl Waker {
-    /// Wakes the main thread, because of an event that it must handle.
+    /// Wakes the main thread for an event that it must handle.
     pub(super) fn wake(&self) -> io::Result<()> {
         (&self.end).write_all(b"l")
     }
 
-    /// Notes that a call is at work: the main thread must watch its time and memory.
+    /// Notes that a call is at work. The main thread must watch its time and memory.
     pub(crate) fn begin_call(&self) {
         if self.attention.begin() {
-            // This fails if the main thread is gone, and then the process ends.
+            // This fails only if the main thread has ended. Then the process ends.
             let _ = self.wake();
         }
     }

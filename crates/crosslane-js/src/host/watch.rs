@@ -1,21 +1,23 @@
-//! The main thread of the host watches each lane for time and memory ([`Watched::look`]).
+//! Watches each lane for time and memory ([`Watched::look`]). The main thread of the host runs this
+//! code.
 //!
-//! V8 counts its heap and its array buffers, and this crate checks them at collections. V8 does not
-//! count the memory of its parsers, its compilers and ICU (`JSON.parse`, `split`, `normalize`, a
-//! regular expression of 10 MB), nor a single large string before it is filled. Such work comes to
-//! no check, and so the watch finds it: the watch requests a sign that the call comes to checks.
-//! Without a sign at the next look, it counts the pages that the kernel has given to the lane's
-//! thread since the request. These pages belong to this call, whatever the other lanes do. V8
+//! V8 counts its heap and its array buffers, and this crate checks these counts at collections. V8
+//! does not count the memory of its parsers, its compilers and ICU. Examples are `JSON.parse`,
+//! `split`, `normalize`, and a regular expression of 10 MB. V8 also does not count a single large
+//! string before the string is filled. Such work comes to no check, so the watch must find it. The
+//! watch requests a sign that the call comes to checks. If there is no sign at the next look, the
+//! watch counts pages. It counts the pages that the kernel has given to the lane's thread since the
+//! request. These pages belong to this call, and the work of other lanes does not change them. V8
 //! counts the memory that it keeps without working on it.
 //!
 //! | the pages exceed | what follows |
 //! |---|---|
-//! | 1.5 times the function's limit, as V8's own limit for such code, and [`ROOM`] | the call is to end at its next check; if there is none within [`LONGEST_EXCESS`], the process ends |
-//! | that and the limit once more | the process ends at once |
+//! | 1.5 times the function's limit (V8's own limit for such code) plus [`ROOM`] | the watch ends the call at its next check; without a check within [`LONGEST_EXCESS`], the process ends |
+//! | the sum of the first row plus the function's limit | the process ends at once |
 //!
-//! Pages that were freed count, too; so the count is at most the memory of the process. Before the
-//! process ends, the caller of this call learns why. Calls of other lanes are made again in another
-//! process.
+//! The count includes pages that were freed. So the watch limits the count to the memory of the
+//! process. Before the process ends, the watch tells the caller of this call the reason. The engine
+//! makes the calls of other lanes again in another process.
 
 use super::thread_memory;
 use crate::isolate::{Handle, Reason};
@@ -33,24 +35,24 @@ use std::sync::atomic::{
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// How long V8 may take to note the stack before it is stopped without one.
+/// How long V8 may take to note the stack. After that, the watch ends the call without a stack.
 const STACK_TIME: Duration = Duration::from_millis(100);
 
-/// How long a call may run after it used up its memory. In code that comes to no check, it may fill
-/// a table for minutes. Only time in which its thread runs counts: on a busy machine a call that
-/// comes to a check at once may have to wait for a processor.
+/// How long a call may run after it has used up its memory. Code that comes to no check may fill a
+/// table for minutes. Only time in which the call's thread runs counts, because the thread may wait
+/// for a processor on a busy machine.
 const LONGEST_EXCESS: Duration = Duration::from_millis(500);
 
-/// The same in wall time, for a thread that does not run: it may wait for an event that never
-/// comes.
+/// The same limit in wall time, for a thread that does not run. Such a thread may wait for an event
+/// that never comes.
 const WAITING: Duration = Duration::from_secs(60);
 
-/// How much more memory a call may fill: garbage that V8 has not collected yet, compiled code, room
-/// to unwind in.
+/// How much memory a call may fill in addition. This is for garbage that V8 has not collected yet,
+/// for compiled code, and for unwinding.
 const ROOM: u64 = 64 << 20;
 
-/// How long the last reply before the end of the process waits for an engine that is slow to take
-/// replies. The watch never waits longer, because it serves all lanes.
+/// How long the last reply before the end of the process waits for room in the ring. The watch
+/// never waits longer, because it serves all lanes.
 const LONGEST_REPLY: Duration = Duration::from_secs(1);
 
 /// The state that a lane and the watch share.
@@ -58,14 +60,15 @@ const LONGEST_REPLY: Duration = Duration::from_secs(1);
 pub(crate) struct Watched {
     pub(super) progress: ProgressWord,
     pub(super) thread: Pid,
-    /// The handle of the isolate at work. A lane whose memory was used up gets a fresh isolate.
+    /// The handle of the isolate at work. After a call has used up its memory, the lane boots a new
+    /// isolate.
     pub(super) handle: Mutex<Option<Arc<Handle>>>,
     /// The progress at which a row took too long.
     pub(super) late: AtomicU64,
-    /// How long a row may take, in nanoseconds, while a call runs that has a limit; else 0.
+    /// How long a row may take, in nanoseconds. 0 if no call runs, or if the call has no limit.
     pub(super) limit: AtomicU64,
-    /// How often the isolate has begun to work. It tells a set-up from the call after it, which may
-    /// be on the same row.
+    /// How often the isolate has begun to work. A set-up and the call after it may be on the same
+    /// row, and this number tells them apart.
     pub(super) works: AtomicU64,
     /// The memory limit of the call at work, or of the last one, in bytes.
     pub(super) memory: AtomicU64,
@@ -75,7 +78,7 @@ pub(crate) struct Watched {
     pub(super) pending_call: Mutex<Option<PendingCall>>,
 }
 
-/// The state of a lane when the watch looked last.
+/// The state of a lane at the watch's last look.
 #[derive(Debug, Default)]
 pub(crate) struct LastLook {
     pub(super) works: u64,
@@ -83,21 +86,22 @@ pub(crate) struct LastLook {
     pub(super) attempt: Option<u64>,
     pub(super) since: u64,
     pub(super) stack_requested: bool,
-    /// When the call at work had used up its memory, and how long its thread had run then.
+    /// When the watch first saw that the call had used up its memory, and how long the call's
+    /// thread had run by then.
     pub(super) excess_since: Option<(Instant, Duration)>,
-    /// The pages of the lane's thread, in bytes, when the call at work was asked for a sign.
+    /// The pages of the lane's thread, in bytes, when the watch requested a sign.
     pub(super) faulted_at_request: Option<u64>,
 }
 
-/// The call at work. The thread that takes it answers the call: the lane when the call is done, or
-/// another thread that ends the process right after that.
+/// The call at work. The thread that takes it out of the mutex answers the call. This is the lane's
+/// thread when the call is done, or a thread that ends the process right after the answer.
 #[derive(Debug)]
 pub(super) struct PendingCall {
     pub(super) lane: *mut GuestLane,
     pub(super) call: Call,
 }
 
-// SAFETY: the pointer is used once, by the thread that took the pending call out of the mutex; the
+// SAFETY: the pointer is used once, by the thread that took the pending call out of the mutex. The
 // lane's own thread uses the lane only if it took the call itself.
 unsafe impl Send for PendingCall {}
 
@@ -106,7 +110,7 @@ pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Watched {
-    /// For a lane on the current thread.
+    /// Makes the state of a lane on the current thread.
     pub(super) fn new(progress: ProgressWord) -> Self {
         Self {
             progress,
@@ -126,8 +130,8 @@ impl Watched {
     pub(super) fn begin(&self, pending_call: PendingCall, limit: Option<f64>, memory: u64) {
         *lock(&self.pending_call) = Some(pending_call);
         self.memory.store(memory, Relaxed);
-        // Published together with the limit, so that a watch that sees the limit sees the new
-        // number of works.
+        // The store of the limit publishes this number. So if the watch sees the limit, it sees
+        // this number.
         self.works.fetch_add(1, Relaxed);
         self.limit.store(limit.map_or(0, |seconds| (seconds * 1e9) as u64), Release);
     }
@@ -170,7 +174,7 @@ impl Watched {
         }
     }
 
-    /// Whether a call has not ended in the time that it had for that.
+    /// Returns whether a call that used up its memory has not ended in time.
     pub(super) fn is_excess_for_long(&self, last: &mut LastLook) -> bool {
         let worked = thread_memory::cpu_time(self.thread);
         let (since, before) = *last.excess_since.get_or_insert_with(|| (Instant::now(), worked));
@@ -191,7 +195,7 @@ impl Watched {
                 return false;
             }
         }
-        // V8 may have requested the sign by itself.
+        // The shim itself may have requested the sign. Then the watch has no count to compare with.
         let Some(before) = last.faulted_at_request else { return false };
         let filled = thread_memory::faulted_bytes(self.thread).saturating_sub(before);
         let limit = self.memory.load(Relaxed);
@@ -206,7 +210,7 @@ impl Watched {
         filled > most.saturating_add(limit)
     }
 
-    /// Whether a call is at work, rather than the lane waiting, booting or ending.
+    /// Returns whether a call is at work. If not, the lane waits, boots or ends.
     pub(crate) fn is_at_work(&self) -> bool {
         lock(&self.pending_call).is_some()
     }
@@ -218,7 +222,7 @@ impl Watched {
     }
 
     /// Tells the caller of the call at work why the process ends. The process must end after this.
-    /// False if there is no call.
+    /// Returns false if there is no call.
     pub(super) fn fail_pending_call(&self, reason: Reason, what: &str) -> bool {
         let Some(PendingCall { lane, call }) = lock(&self.pending_call).take() else { return false };
         let row = self.progress.get().1;
@@ -228,7 +232,7 @@ impl Watched {
         }
         let failure = Failure { class: "RangeError".into(), message, ended: true, ..Failure::default() };
         // SAFETY: this thread took the pending call, and the lane lives as long as a call is at
-        // work in it. The lane's thread is in V8, and will not use the lane again.
+        // work in it. The lane's thread is in V8, and does not use the lane again.
         let lane = unsafe { &mut *lane };
         let row = (row & COUNT == 0).then_some((row & !WRITING) as usize);
         let end = Instant::now() + LONGEST_REPLY;

@@ -1,10 +1,10 @@
 //! The JavaScript host process: a zygote whose lanes are threads.
 //!
-//! The main thread loads the library. Then it waits for requests of the engine, for the lanes'
-//! sockets (a lane ends when its socket closes), and for the time, to end calls that take too long.
-//! Each lane boots its isolate on its own thread. If a lane cannot be ended within
-//! [`LONGEST_CLOSE`], the process ends, and the calls of its other lanes are made again in another
-//! process. See `docs/protocol.md` for the messages.
+//! The main thread loads the library. Then it waits for requests of the engine and for the lanes'
+//! sockets. A lane ends when its socket closes. At each tick, the main thread ends calls that take
+//! too long. Each lane boots its isolate on its own thread. If a lane does not end within
+//! [`LONGEST_CLOSE`], the process ends. Then the engine makes the calls of the other lanes again in
+//! another process. See `docs/protocol.md` for the messages.
 
 use super::lane::Lane;
 use super::waker::Waker;
@@ -31,9 +31,10 @@ const CONTROL: i32 = 3;
 const CHECK: Duration = Duration::from_secs(120);
 /// How long a call may go on after its engine closed the lane.
 const LONGEST_CLOSE: Duration = Duration::from_secs(2);
-/// The stack of a lane's thread: that of JavaScript, and more for V8 and this program.
+/// The stack of a lane's thread: the stack of JavaScript, and 4 MiB for V8 and this program.
 const STACK: usize = isolate::STACK + (4 << 20);
-/// The system kills lanes before the database when it runs out of memory.
+/// The score for the kernel's out-of-memory killer. It is high, so the kernel kills this process
+/// before the database.
 const OOM_SCORE: &str = "800";
 
 /// The main thread's state of a lane.
@@ -45,19 +46,20 @@ struct Thread {
     closed: Option<Instant>,
 }
 
-/// Runs until the engine closes the control socket, which is descriptor 3. Returns whether the
-/// library could be loaded.
+/// Runs the host until the engine closes the control socket, descriptor 3. Returns whether the
+/// library was loaded.
 ///
 /// # Errors
 /// If the engine breaks the protocol.
 pub fn run() -> io::Result<bool> {
-    // SAFETY: the engine starts this program with the socket there, and nothing else has used it.
+    // SAFETY: the engine starts this program with this socket as descriptor 3, and no other code
+    // has used it.
     let control = ControlSocket::new(unsafe { UnixStream::from_raw_fd(CONTROL) });
     rustix::io::fcntl_setfd(&control, rustix::io::FdFlags::CLOEXEC)?;
     let _ = std::fs::write("/proc/self/oom_score_adj", OOM_SCORE);
-    // If this is refused, the watch counts too little memory.
+    // If the kernel refuses this, the watch counts too little memory.
     let _ = rustix::thread::disable_transparent_huge_pages(true);
-    // If only the lane's thread ended, its engine would wait for ever.
+    // A panic ends the process. If only the lane's thread ended, the engine would wait for ever.
     let print = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |panic| {
         print(panic);
@@ -85,8 +87,8 @@ pub fn run() -> io::Result<bool> {
     Ok(true)
 }
 
-/// Loads a file and prints to stdout, as JSON, its declarations (`functions`), or why it cannot be
-/// loaded (`failure`). Returns whether it could be loaded.
+/// Loads a file and prints JSON to stdout. `functions` has the file's declarations. If the load
+/// fails, `failure` has the reason. Returns whether the file was loaded.
 pub fn check(path: &Path) -> bool {
     let path = path.canonicalize().unwrap_or(path.to_owned());
     let outcome = match loader::load(&path, CHECK) {
@@ -135,7 +137,7 @@ fn declarations(library: &Library) -> Value {
     functions.collect()
 }
 
-/// A descriptor that receives Ctrl-C of the terminal.
+/// Makes a descriptor that receives Ctrl-C of the terminal.
 fn interrupts() -> io::Result<OwnedFd> {
     // SAFETY: a signal set is plain memory that sigemptyset initialises; the calls touch nothing else.
     unsafe {
@@ -152,7 +154,7 @@ fn interrupts() -> io::Result<OwnedFd> {
     }
 }
 
-/// How often the lanes are checked for calls that take too much time or memory.
+/// Returns the time between two checks of the lanes for calls that take too much time or memory.
 fn tick(library: &Library) -> Duration {
     let timeouts = library.functions.iter().filter_map(|function| function.timeout);
     let shortest = timeouts.fold(f64::INFINITY, f64::min);
@@ -165,7 +167,7 @@ fn tick(library: &Library) -> Duration {
 fn serve(control: &ControlSocket, interrupts: &OwnedFd, library: &Arc<Library>) -> io::Result<()> {
     let tick = tick(library);
     let mut threads: Vec<Thread> = Vec::new();
-    // A channel for lanes that have booted; the waker sends a byte for each.
+    // Lanes that have booted come through this channel. The waker sends a byte for each.
     let (booted, boots) = mpsc::channel();
     let (woken, end) = UnixStream::pair()?;
     woken.set_nonblocking(true)?;
@@ -225,14 +227,14 @@ fn serve(control: &ControlSocket, interrupts: &OwnedFd, library: &Arc<Library>) 
                 }
                 // The closed socket of a lane ends its thread.
                 Some((Request::Unfork { .. }, _)) => {}
-                // The isolates are not freed one by one, because the process ends.
+                // The process ends, so this does not free the isolates one by one.
                 _ => return Ok(()),
             }
         }
     }
 }
 
-/// Starts a lane's thread, which reports itself whether it has booted.
+/// Starts a lane's thread. The thread itself reports whether it has booted.
 fn fork(
     control: &ControlSocket,
     library: &Arc<Library>,

@@ -1,10 +1,10 @@
-//! Makes a snapshot: the heap of a library that was loaded once, from which isolates boot.
+//! Makes a snapshot: the heap of a loaded library. Isolates boot from it.
 //!
-//! A snapshot is made in two steps, as V8's own `WarmUpSnapshotDataBlob` does. First the library is
-//! loaded and snapshotted. Then an isolate booted from that snapshot calls every function with
-//! samples, so that V8 compiles their code; and a fresh context of that isolate, without the
-//! changes of the samples, is snapshotted together with the code. Isolates of different snapshots
-//! cannot live in one process at once, which V8 does not check.
+//! There are two steps, as in V8's own `WarmUpSnapshotDataBlob`. First a builder loads the library
+//! and makes a snapshot of it. Then a second isolate boots from that snapshot, and calls every
+//! function with samples. So V8 compiles the functions' code. The second snapshot has this code and
+//! a fresh context, without the changes of the samples. Isolates of different snapshots cannot live
+//! in one process at once. V8 does not check this.
 
 use super::callbacks::HostBox;
 use super::engine::{self, Host, Reason, Thrown};
@@ -29,7 +29,7 @@ pub(crate) struct Builder {
 }
 
 impl Builder {
-    /// Boots without a library. `memory` limits the memory of loading, in bytes.
+    /// Boots without a library. `memory` limits the memory of the load, in bytes.
     pub(crate) fn new(host: Box<dyn Host>, memory: usize) -> Result<Self, Thrown> {
         engine::initialize();
         Self::boot(ClText::EMPTY, host, memory)
@@ -40,21 +40,21 @@ impl Builder {
         let mut outcome = ClOutcome::EMPTY;
         let prelude = ClText::new(PRELUDE.as_bytes());
         let snapshot_use = SnapshotUse::new(blob);
-        // SAFETY: the host lives as long as the isolate; the callers keep the blob alive.
+        // SAFETY: the host lives as long as the isolate, and the callers keep the blob alive.
         let raw = unsafe { ffi::cl_builder(blob, prelude, &host.table(), memory, &mut outcome) };
         let isolate = Isolate::new(engine::booted(raw, &outcome)?, None, host, snapshot_use);
-        // SAFETY: nothing was called since then.
+        // SAFETY: no call into V8 was made since then.
         unsafe { engine::check(&outcome)? };
         Ok(Self { isolate })
     }
 
-    /// Loads a module and all that it imports.
+    /// Loads a module and all its imports.
     pub(crate) fn load(&mut self, path: &str, source: &[u8], time: Duration) -> Result<(), Thrown> {
         let _limit = Deadline::new(self.isolate.handle(), time);
         self.isolate.load(path, source)
     }
 
-    /// The declarations of the library, as JSON.
+    /// Returns the declarations of the library, as JSON.
     pub(crate) fn declarations(&mut self) -> Result<String, Thrown> {
         Ok(self.isolate.call(c"declarations", &[], &[])?.text)
     }
@@ -65,20 +65,20 @@ impl Builder {
         Ok(())
     }
 
-    /// The snapshot of the loaded library.
+    /// Makes the snapshot of the loaded library.
     pub(crate) fn snapshot(self) -> Snapshot {
         Snapshot::made(self.isolate.into_snapshot())
     }
 }
 
-/// The same snapshot, with the code that the first calls of its functions need. `functions` is
-/// their number.
+/// Makes the same snapshot with compiled code, which the first calls of its functions need.
+/// `functions` is the number of functions.
 pub(crate) fn warmed(cold: &Snapshot, functions: usize) -> Result<Snapshot, Thrown> {
     let mut warmer = Builder::boot(cold.text(), Box::new(Silence), SAMPLE_MEMORY)?;
     let begun = Instant::now();
     for index in (0..functions).take_while(|_| begun.elapsed() < SAMPLE * 10) {
         let _limit = Deadline::new(warmer.isolate.handle(), SAMPLE);
-        // The function may not accept the sample, so its error says nothing.
+        // The function may not accept the sample, so this ignores errors.
         let _ = warmer.isolate.call(c"warm", &[index as f64], &[]);
     }
     Ok(warmer.snapshot())
@@ -92,14 +92,14 @@ impl Host for Silence {
     fn fatal(&mut self, _: Reason, _: &str) {}
 }
 
-/// Ends the work of an isolate after some time, unless it is dropped before.
+/// Ends the work of an isolate after some time. Dropping it before cancels this.
 struct Deadline {
     cancel: Option<mpsc::Sender<()>>,
     thread: Option<std::thread::JoinHandle<()>>,
 }
 
 impl Deadline {
-    /// How long V8 may take to note the stack before it is stopped without one.
+    /// How long V8 may take to note the stack. After that, this ends the work without a stack.
     const STACK_TIME: Duration = Duration::from_millis(100);
 
     fn new(handle: &Arc<Handle>, time: Duration) -> Self {

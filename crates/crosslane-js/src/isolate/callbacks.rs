@@ -24,7 +24,7 @@ impl HostBox {
 /// # Safety
 /// `host` must be the pointer of [`HostBox::table`], and its box alive and not in use.
 unsafe fn host<'a>(host: *mut c_void) -> &'a mut HostBox {
-    // SAFETY: the caller guarantees it.
+    // SAFETY: the caller guarantees this.
     unsafe { &mut *host.cast() }
 }
 
@@ -39,11 +39,11 @@ extern "C" fn confirm(data: *mut c_void, reason: u32) -> bool {
 }
 
 extern "C" fn fatal(data: *mut c_void, reason: u32, what: ClText) {
-    // SAFETY: as above. The process ends, so the work that was interrupted does not go on.
+    // SAFETY: as above. The process ends, so the interrupted work does not go on.
     unsafe { host(data).host.fatal(Reason::of(reason), &what.to_text()) }
 }
 
-/// Only the contexts of a program have functions of the program.
+/// Returns false, because only the contexts of a program ([`crate::embed`]) have such functions.
 extern "C" fn call(_data: *mut c_void, _number: u32, _arguments: ClText, _result: *mut ClText) -> bool {
     false
 }
@@ -75,7 +75,7 @@ extern "C" fn resolve(
     path: *mut ClText,
     source: *mut ClText,
 ) -> bool {
-    // SAFETY: as above; the answer lives in the box until the next call.
+    // SAFETY: as above. The answer lives in the box until the next call.
     unsafe {
         let host = host(data);
         let found = host.host.resolve(&specifier.to_text(), &referrer.to_text());

@@ -1,4 +1,4 @@
-//! V8 itself: how it starts, what it requests from its host, and how a call ends.
+//! Starts V8, and defines what V8 requests from its host and how a call ends.
 
 use super::ffi::{self, ClOutcome, ClText};
 use crosslane::Failure;
@@ -7,11 +7,11 @@ use std::fmt;
 use std::ptr::NonNull;
 use std::sync::Once;
 
-/// How much of the C++ stack JavaScript may use, in bytes. The thread needs some more.
+/// How much of the C++ stack JavaScript may use, in bytes. The thread's stack must be larger.
 pub const STACK: usize = 4 << 20;
-/// Twice the most memory that V8 allocates at once: a string of 2^29 characters of two bytes, an
-/// array of 2^27 elements. V8's own heap limit has room for such objects; the limit that this crate
-/// enforces is `HardLimit` in `shim/limits.h`.
+/// Twice the most memory that V8 allocates at once: a string of 2^29 characters of two bytes, or an
+/// array of 2^27 elements. V8's own heap limit has room for such objects. This crate enforces
+/// another limit, `HardLimit` in `shim/limits.h`.
 pub(crate) const LARGEST_OBJECTS: usize = 2 << 30;
 
 /// Why a call was ended.
@@ -22,13 +22,13 @@ pub enum Reason {
     Memory = 1,
     /// The call took too long.
     Timeout = 2,
-    /// Nobody waits for the call any more.
+    /// No caller waits for the call any more.
     Closed = 3,
     /// The process has no memory for a value that it passes. (4 is [`ffi::PROGRAM`].)
     NoMemory = 5,
     /// V8 found no memory for its heap, and V8's own limit is not the reason.
     NoHeap = 6,
-    /// V8 cannot go on, for example because of a value beyond its largest size.
+    /// V8 cannot go on, for example because a value would exceed V8's largest size.
     Stuck = 7,
 }
 
@@ -63,7 +63,7 @@ impl fmt::Display for Reason {
 /// How a call failed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Thrown {
-    /// The call threw. The failure has a ticket if a function of the program has failed with it.
+    /// The call threw. The failure has a ticket if a function of the program caused it.
     #[error("{0}")]
     Exception(Failure),
     /// The call was ended. The text is the stack at that moment, if it is known.
@@ -71,21 +71,21 @@ pub enum Thrown {
     Ended(Reason, String),
 }
 
-/// The functions of the host that an isolate calls, on the isolate's own thread.
+/// The functions of the host. An isolate calls them on its own thread.
 pub trait Host {
-    /// Takes a text that `console` printed; `error` for its errors and warnings.
+    /// Takes a text that `console` printed. `error` is true for errors and warnings.
     fn print(&mut self, error: bool, text: &str);
-    /// Whether the call that [`Handle::end`] was to end is still the one that runs. V8's thread
-    /// asks at a check.
+    /// Returns whether the call that [`Handle::end`] should end still runs. V8's thread calls this
+    /// at a check.
     fn confirm(&mut self, _reason: Reason) -> bool {
         true
     }
-    /// V8 cannot go on, and the process ends when this returns.
+    /// Reports that V8 cannot go on. The process ends when this returns.
     fn fatal(&mut self, reason: Reason, what: &str);
-    /// The path and source of a module, as another module (`referrer`) imports it.
+    /// Returns the path and the source of a module that another module (`referrer`) imports.
     ///
     /// # Errors
-    /// Why there is none.
+    /// The reason why there is none.
     fn resolve(&mut self, specifier: &str, referrer: &str) -> Result<(String, Vec<u8>), String> {
         Err(format!("cannot import {specifier} from {referrer} here"))
     }
@@ -94,10 +94,10 @@ pub trait Host {
 /// Starts V8, once per process.
 pub(crate) fn initialize() {
     static ONCE: Once = Once::new();
-    // WebAssembly and shared memory use memory that no limit sees. Collectors with threads of their
-    // own take cores from other lanes (a tenth of the throughput of text functions). The
-    // `--no-harmony` flags of methods stop V8 from adding them when an isolate boots: the snapshot
-    // has them (`js/language/polyfills.js`).
+    // No limit counts the memory of WebAssembly and of shared memory, so both are off. Collector
+    // threads take cores from other lanes, and cost a tenth of the throughput of text functions.
+    // The last three `--no-harmony` flags keep V8 from adding methods when an isolate boots,
+    // because the snapshot has these methods (`js/language/polyfills.js`).
     const FLAGS: &[u8] = b"--no-expose-wasm --no-harmony-sharedarraybuffer --no-harmony-atomics \
         --no-harmony-object-has-own --no-harmony-relative-indexing-methods --no-harmony-array-find-last \
         --stack-size=3900 --single-threaded-gc --no-verify-snapshot-checksum";
@@ -105,16 +105,16 @@ pub(crate) fn initialize() {
     ONCE.call_once(|| unsafe { ffi::cl_initialize(ClText::new(FLAGS)) });
 }
 
-/// V8's version.
+/// Returns V8's version.
 pub fn version() -> String {
     // SAFETY: a static text.
     unsafe { CStr::from_ptr(ffi::cl_version()) }.to_string_lossy().into_owned()
 }
 
-/// The isolate that the shim has booted.
+/// Returns the isolate that the shim has booted.
 ///
 /// # Errors
-/// Why there is none.
+/// The reason why there is none.
 pub(crate) fn booted(
     raw: *mut ffi::ClIsolate,
     outcome: &ClOutcome,
@@ -125,7 +125,7 @@ pub(crate) fn booted(
 /// # Safety
 /// The outcome's texts must be alive.
 pub(crate) unsafe fn check(outcome: &ClOutcome) -> Result<(), Thrown> {
-    // SAFETY: the caller guarantees that the texts live.
+    // SAFETY: the caller guarantees that the texts are alive.
     let text = |text: ClText| unsafe { text.to_text() };
     match outcome.status {
         ffi::OK => Ok(()),

@@ -1,4 +1,4 @@
-//! The shim's functions, as `shim/shim.h` declares them.
+//! Declares the shim's functions, as in `shim/shim.h`.
 
 use std::ffi::{c_char, c_void};
 
@@ -28,7 +28,7 @@ impl ClText {
         if self.length == 0 {
             return String::new();
         }
-        // SAFETY: the shim gives a pointer to so many bytes.
+        // SAFETY: the shim passes a pointer to `length` bytes.
         let bytes = unsafe { std::slice::from_raw_parts(self.data, self.length) };
         String::from_utf8_lossy(bytes).into_owned()
     }
@@ -47,7 +47,7 @@ pub(crate) struct ClHost {
 
 pub(crate) const OK: u32 = 0;
 pub(crate) const EXCEPTION: u32 = 1;
-/// The reason of an exception that a function of the program has failed with.
+/// The reason of an exception that a function of the program caused.
 pub(crate) const PROGRAM: u32 = 4;
 
 #[repr(C)]

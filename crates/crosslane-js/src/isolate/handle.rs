@@ -12,20 +12,20 @@ use std::time::Duration;
 pub struct Handle {
     state: Mutex<State>,
     ended: Condvar,
-    /// Counts the tries of calls: it goes up before the pause between two tries, and after it. So
-    /// it is odd in a pause.
+    /// Counts the tries of calls. It grows by one before each pause between two tries, and by one
+    /// after it. So it is odd in a pause.
     tries: AtomicU64,
 }
 
 pub(super) struct State {
     /// `None` when the isolate is gone.
     pub(super) isolate: Option<NonNull<ffi::ClIsolate>>,
-    /// Why a wait outside of V8 is to end.
+    /// Why a wait outside of V8 must end.
     reason: Option<Reason>,
 }
 
-// SAFETY: the pointer is only used for functions that any thread may call while the isolate lives;
-// the isolate lives as long as the mutex is locked.
+// SAFETY: the pointer is only used for functions that any thread may call while the isolate lives.
+// The isolate lives as long as the mutex is locked.
 unsafe impl Send for Handle {}
 // SAFETY: as above.
 unsafe impl Sync for Handle {}
@@ -51,8 +51,8 @@ impl Handle {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Ends the call that runs now, if there is one. With `stack`, V8 notes the stack first. For
-    /// that the code must come to a check, so call this again without `stack` after some time.
+    /// Ends the call that runs now, if there is one. With `stack`, V8 notes the stack first. V8 can
+    /// do this only at a check, so call this again without `stack` after some time.
     pub fn end(&self, reason: Reason, stack: bool) {
         let mut state = self.lock();
         state.reason = Some(reason);
@@ -63,7 +63,7 @@ impl Handle {
         }
     }
 
-    /// Why the call that runs now is to end, if it is to end.
+    /// Returns why the call that runs now must end. `None` if it may go on.
     pub fn pending(&self) -> Option<Reason> {
         let state = self.lock();
         // SAFETY: the isolate lives as long as the lock is held.
@@ -73,8 +73,8 @@ impl Handle {
         }
     }
 
-    /// Whether the call that runs now has come to a check since the last request for a sign, and
-    /// requests it again; `None` without a call.
+    /// Returns whether the call that runs now has come to a check since the last request for a
+    /// sign. Then requests the next sign. `None` without a call.
     pub(crate) fn sign(&self) -> Option<bool> {
         let state = self.lock();
         // SAFETY: the isolate lives as long as the lock is held.
@@ -84,14 +84,15 @@ impl Handle {
         }
     }
 
-    /// A number for each try of a row; `None` in the pause between two tries.
+    /// Returns a number that is different for each try of a row. `None` in the pause between two
+    /// tries.
     pub(crate) fn attempt(&self) -> Option<u64> {
         let tries = self.tries.load(Relaxed);
         tries.is_multiple_of(2).then_some(tries)
     }
 
-    /// Waits between two tries. This wait does not count for the timeout. False if nobody waits for
-    /// the call any more.
+    /// Waits between two tries. This wait does not count for the timeout. Returns false if no
+    /// caller waits for the call any more.
     pub(crate) fn rest(&self, time: Duration) -> bool {
         self.tries.fetch_add(1, Relaxed);
         let ended = self.pause(time);
@@ -102,7 +103,7 @@ impl Handle {
     /// Waits outside of V8.
     ///
     /// # Errors
-    /// Why the wait was ended.
+    /// The reason why another thread ended the wait.
     pub(crate) fn pause(&self, time: Duration) -> Result<(), Reason> {
         let state = self.lock();
         let (mut state, _) = self

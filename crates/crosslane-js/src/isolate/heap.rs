@@ -1,4 +1,4 @@
-//! An isolate boots from a snapshot, and runs calls.
+//! Boots isolates from snapshots, and runs calls in them.
 
 use super::callbacks::HostBox;
 use super::engine::{Host, LARGEST_OBJECTS, STACK, Thrown, booted, check, initialize};
@@ -12,13 +12,13 @@ use std::fmt;
 use std::ptr::NonNull;
 use std::sync::Arc;
 
-/// An isolate that was booted from a snapshot, or builds one.
+/// An isolate that booted from a snapshot, or that builds one.
 ///
 /// Only the thread that made the isolate uses it.
 pub struct Isolate {
     raw: NonNull<ffi::ClIsolate>,
     handle: Arc<Handle>,
-    /// V8 reads from it as long as the isolate lives.
+    /// V8 reads from this snapshot as long as the isolate lives.
     snapshot: Option<Arc<Snapshot>>,
     /// The functions that V8 calls.
     host: Box<HostBox>,
@@ -34,11 +34,11 @@ impl fmt::Debug for Isolate {
 }
 
 impl Isolate {
-    /// Boots from a snapshot. `memory` is the limit of the heap and array buffers together, in
-    /// bytes; `most` is the highest limit that [`Isolate::limit_memory`] will set.
+    /// Boots from a snapshot. `memory` is the limit of the heap and the array buffers together, in
+    /// bytes. `most` is the highest limit that [`Isolate::limit_memory`] will set.
     ///
     /// # Errors
-    /// If the process has no room for it.
+    /// If the process has no memory for the isolate.
     pub fn boot(
         snapshot: &Arc<Snapshot>,
         host: Box<dyn Host>,
@@ -67,7 +67,7 @@ impl Isolate {
         let raw =
             unsafe { ffi::cl_boot(false, blob, prelude, &host.table(), memory, hard, STACK, &mut outcome) };
         let this = Self::new(booted(raw, &outcome)?, snapshot, host, snapshot_use);
-        // SAFETY: nothing was called since then.
+        // SAFETY: no call into V8 was made since then.
         unsafe { check(&outcome)? };
         Ok(this)
     }
@@ -81,18 +81,18 @@ impl Isolate {
         Self { raw, handle: Handle::new(raw), snapshot, host, parts: Vec::new(), snapshot_use }
     }
 
-    /// The handle that ends its calls.
+    /// Returns the handle that ends the isolate's calls.
     pub fn handle(&self) -> &Arc<Handle> {
         &self.handle
     }
 
-    /// The bytes of the heap and of array buffers, with garbage.
+    /// Returns the bytes of the heap and of array buffers, with garbage.
     pub fn memory(&self) -> usize {
         // SAFETY: the isolate lives.
         unsafe { ffi::cl_memory_used(self.raw.as_ptr()) }
     }
 
-    /// The bytes of the heap and of array buffers after all garbage is collected.
+    /// Collects all garbage. Returns the bytes of the heap and of array buffers after that.
     pub(crate) fn memory_kept(&mut self) -> usize {
         // SAFETY: the isolate lives, and nothing runs in it.
         unsafe { ffi::cl_memory_kept(self.raw.as_ptr()) }
@@ -126,8 +126,8 @@ impl Isolate {
         let mut outcome = ClOutcome::EMPTY;
         self.parts.clear();
         self.handle.begin();
-        // SAFETY: the isolate and the arguments live. JavaScript gets copies of the arguments
-        // except the word, which outlives the last call.
+        // SAFETY: the isolate and the arguments live. JavaScript gets copies of all arguments but
+        // the word, and the word outlives the last call.
         unsafe {
             let raw = self.raw.as_ptr();
             let count = ffi::cl_call(
@@ -139,7 +139,8 @@ impl Isolate {
                 values.len(),
                 &mut outcome,
             );
-            // A reason that ended this call must not end the next wait.
+            // This forgets a reason to end this call, because the reason must not end the next
+            // wait.
             self.handle.begin();
             check(&outcome)?;
             self.parts.resize(count, ClValue::NONE);
@@ -150,12 +151,12 @@ impl Isolate {
         }
     }
 
-    /// The array that the last call returned.
+    /// Returns the array that the last call returned.
     pub(crate) fn reply(&self) -> Reply<'_> {
         Reply::new(self.raw, &self.parts)
     }
 
-    /// Detaches the bytes of the last call's arguments from JavaScript; results stay.
+    /// Detaches the bytes of the last call's arguments from JavaScript. The results stay.
     pub(crate) fn detach(&self) {
         // SAFETY: the isolate lives, and nothing runs in it.
         unsafe { ffi::cl_detach(self.raw.as_ptr()) };
@@ -165,7 +166,8 @@ impl Isolate {
     pub(crate) fn into_snapshot(self) -> ClText {
         self.handle.lock().isolate = None;
         let this = std::mem::ManuallyDrop::new(self);
-        // SAFETY: the isolate lives, and is consumed; the host is dropped after it.
+        // SAFETY: the isolate lives, and `cl_snapshot` consumes it. The other fields are dropped
+        // after it, once.
         unsafe {
             let blob = ffi::cl_snapshot(this.raw.as_ptr());
             drop(std::ptr::read(&this.host));

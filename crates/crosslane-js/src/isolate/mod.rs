@@ -1,13 +1,13 @@
-//! An isolate: one heap of JavaScript objects, used by one thread at a time. This folder wraps the
+//! An isolate: one heap of JavaScript objects. One thread at a time uses it. This folder wraps the
 //! C interface of `shim/shim.h`.
 //!
 //! An isolate calls methods of the prelude (`src/js`), which holds the library's functions. Any
-//! thread that has the isolate's [`Handle`] can end a call at any time: the call then fails as
-//! [`Thrown::Ended`], and the isolate can be used again.
+//! thread that has the isolate's [`Handle`] can end a call at any time. Then the call fails with
+//! [`Thrown::Ended`], and the next call can use the isolate.
 //!
 //! | file | what is in it | which thread runs it |
 //! |---|---|---|
-//! | `engine` | starts V8; what an isolate asks of its host; how a call fails | any |
+//! | `engine` | starts V8; the host's functions; how a call fails | any |
 //! | `heap` | [`Isolate`]: boots, calls methods, frees | the isolate's |
 //! | `handle` | [`Handle`]: ends calls | any |
 //! | `builder` | loads a library and makes its snapshot | the loading process's |

@@ -32,7 +32,7 @@ const FULL: &str = concat!(
     "return methods;"
 );
 
-/// The small part that a program's own contexts need ([`crate::embed`]).
+/// The small part that the contexts of a program need ([`crate::embed`]).
 pub(crate) static SMALL_PRELUDE: LazyLock<String> = LazyLock::new(|| prelude("print", SMALL));
 
 const SMALL: &str = concat!(
@@ -44,8 +44,8 @@ const SMALL: &str = concat!(
     "return { describe };"
 );
 
-/// A function with these parameters and this body, in which the rules of [`value_rules`] are
-/// defined.
+/// Makes the source of a function with these parameters and this body. The source also defines the
+/// rules of [`value_rules`].
 fn prelude(parameters: &str, body: &str) -> String {
     format!("(function ({parameters}) {{ 'use strict';\n{}{body} }})", value_rules::source())
 }

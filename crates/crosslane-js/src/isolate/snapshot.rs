@@ -18,11 +18,11 @@ enum Owner {
     V8,
     /// The snapshot itself.
     Bytes(#[allow(dead_code, reason = "the blob points into it")] Box<[u8]>),
-    /// Nobody: the memory lives as long as the process.
+    /// No owner. The memory lives as long as the process.
     Nobody,
 }
 
-// SAFETY: nobody writes to the blob.
+// SAFETY: no code writes to the blob.
 unsafe impl Send for Snapshot {}
 // SAFETY: as above.
 unsafe impl Sync for Snapshot {}
@@ -36,7 +36,8 @@ impl fmt::Debug for Snapshot {
 impl Drop for Snapshot {
     fn drop(&mut self) {
         if matches!(self.owner, Owner::V8) {
-            // SAFETY: the shim made the blob, and isolates that boot from it keep it alive.
+            // SAFETY: the shim made the blob. Isolates that boot from this snapshot keep the
+            // snapshot alive.
             unsafe { ffi::cl_free_blob(self.blob) }
         }
     }
@@ -47,12 +48,12 @@ impl Snapshot {
         self.blob
     }
 
-    /// A snapshot that V8 has made.
+    /// Wraps a snapshot that V8 has made.
     pub(crate) fn made(blob: ClText) -> Self {
         Self { blob, owner: Owner::V8 }
     }
 
-    /// A snapshot that was read from somewhere.
+    /// Makes a snapshot of bytes that the snapshot then owns.
     ///
     /// # Safety
     /// As [`Snapshot::from_bytes`].
@@ -60,18 +61,19 @@ impl Snapshot {
         Self { blob: ClText::new(&bytes), owner: Owner::Bytes(bytes) }
     }
 
-    /// A snapshot that was made elsewhere.
+    /// Makes a snapshot of static bytes that another process has made.
     ///
     /// # Safety
-    /// The bytes must be an unchanged snapshot of this very build: V8 trusts them.
+    /// The bytes must be an unchanged snapshot of exactly this build, because V8 does not check
+    /// them.
     pub unsafe fn from_bytes(bytes: &'static [u8]) -> Self {
         initialize();
         Self { blob: ClText::new(bytes), owner: Owner::Nobody }
     }
 
-    /// The bytes, to make the same snapshot elsewhere.
+    /// Returns the bytes. Another process can make the same snapshot of them.
     pub fn bytes(&self) -> &[u8] {
-        // SAFETY: the blob lives as long as self, and has this length.
+        // SAFETY: the blob lives as long as `self`, and has this length.
         unsafe { std::slice::from_raw_parts(self.blob.data, self.blob.length) }
     }
 }
@@ -81,7 +83,7 @@ impl Snapshot {
 /// have different ones.
 static IN_USE: Mutex<(usize, usize)> = Mutex::new((0, 0));
 
-/// Counts one isolate in [`IN_USE`] as long as it lives.
+/// Counts one isolate in [`IN_USE`] until it is dropped.
 #[derive(Debug)]
 pub(crate) struct SnapshotUse;
 
@@ -92,7 +94,7 @@ impl SnapshotUse {
         Self::try_new(snapshot).expect("isolates of two snapshots cannot live in one process at once")
     }
 
-    /// `None` if isolates of another snapshot live in this process.
+    /// Returns `None` if isolates of another snapshot live in this process.
     pub(crate) fn try_new(snapshot: ClText) -> Option<Self> {
         let mut in_use = IN_USE.lock().unwrap_or_else(PoisonError::into_inner);
         let snapshot = snapshot.data.addr();

@@ -3,7 +3,7 @@
 use std::panic;
 use url::{Url, quirks};
 
-/// All parts of a URL, in the order in which the prelude takes them.
+/// Returns all parts of a URL, in the order that the prelude expects.
 fn parts(url: &Url) -> [&str; 11] {
     [
         quirks::href(url),
@@ -21,7 +21,7 @@ fn parts(url: &Url) -> [&str; 11] {
 }
 
 /// Parses a URL, alone or relative to a base, or changes one of its parts. Returns the URL's parts,
-/// one per line: no URL has line breaks. `None` if there is no such URL.
+/// one per line, because no URL has line breaks. `None` if the input makes no URL.
 pub(crate) fn answer(operation: &str, first: &str, second: &str) -> Option<String> {
     let work = || {
         let url = match operation {
@@ -34,7 +34,7 @@ pub(crate) fn answer(operation: &str, first: &str, second: &str) -> Option<Strin
         parts[1] = &origin;
         Some(parts.join("\n"))
     };
-    // The caller is C++, through which a panic must not pass.
+    // The caller is C++, and a panic must not pass through C++.
     panic::catch_unwind(work).ok().flatten()
 }
 

@@ -1,8 +1,8 @@
-//! The rules of values that the prelude shares with the guests in Rust, as source of JavaScript.
+//! The rules for values that the prelude shares with the guests in Rust, as JavaScript source.
 //!
-//! The loops over values are JavaScript, because a call into V8 for each value would cost more than
-//! most functions. So the checks are written there, too. The numbers that they compare with and the
-//! texts of their errors come from here.
+//! The loops over values are JavaScript, because one call into V8 per value would cost more than
+//! most functions. So the checks are JavaScript, too. This file has the limits that the checks use,
+//! and the texts of their errors.
 
 use crosslane::builder::Overflow;
 use crosslane::{
@@ -11,7 +11,7 @@ use crosslane::{
 use crosslane_guest::{DAY, Fault, NULL_KEY, Refusal, SIZE_UNITS, units_per_second};
 use serde_json::{Map, Value, json};
 
-/// The source of the prelude's rules.
+/// Returns the JavaScript source of the rules.
 pub(crate) fn source() -> String {
     let infinite = f64::INFINITY;
     let rules = json!({
@@ -19,7 +19,7 @@ pub(crate) fn source() -> String {
         "unitsPerSecond": units(),
         "day": DAY,
         "lastDay": calendar::day_of_infinity(infinite),
-        // JSON's numbers are not exact there.
+        // This is text, because JSON's numbers are not exact at this size.
         "lastMoment": calendar::moment_of_infinity(infinite).map(|moment| moment.to_string()),
         "easternmost": timetz::MOST_SECONDS,
         "mostBytes": i32::MAX,
@@ -38,12 +38,12 @@ pub(crate) fn source() -> String {
     format!("const RULES = {rules};\n")
 }
 
-/// The message of a call that took longer than its timeout.
+/// Makes the message of a call that took longer than its timeout.
 pub(crate) fn late(seconds: impl std::fmt::Display) -> String {
     format!("timed out after {seconds} s")
 }
 
-/// The typed arrays of the types whose values need no conversion.
+/// Returns the names of the typed arrays, by type, for the types whose values need no conversion.
 fn arrays() -> Value {
     use DataType as T;
     let plain =
@@ -60,7 +60,7 @@ fn arrays() -> Value {
     plain.iter().map(|data_type| (data_type.to_string(), array(data_type))).collect()
 }
 
-/// The units of times of day and of timestamps.
+/// Returns the units per second of times of day and of timestamps, by type.
 fn units() -> Value {
     use DataType as T;
     let known = [
@@ -76,10 +76,10 @@ fn units() -> Value {
     known.iter().map(|data_type| (data_type.to_string(), json!(units_per_second(data_type)))).collect()
 }
 
-/// Stands for the value or type that the prelude puts into a message.
+/// Marks the place of the value or the type that the prelude puts into a message.
 const PLACEHOLDER: &str = "\0";
 
-/// The class of an error, and the parts of its message around the value and the type.
+/// Returns the class of an error, and the parts of its message around the value and the type.
 fn refusal(refusal: Refusal<()>) -> Value {
     match refusal.told(|| Ok(PLACEHOLDER.into()), PLACEHOLDER) {
         Fault::Refused(refused) => json!({ "class": refused.0.name(), "words": around(&refused.1) }),

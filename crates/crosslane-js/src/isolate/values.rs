@@ -8,15 +8,14 @@ use std::sync::atomic::AtomicU64;
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Argument<'a> {
     None,
-    /// Bytes of which JavaScript gets a copy.
+    /// Bytes. JavaScript gets a copy of them.
     Bytes(&'a [u8]),
-    /// Bytes that the user's code does not see: they are copied to the start of a buffer that the
-    /// next call uses again.
+    /// Bytes that the user's code does not see. They are copied to the start of a buffer, and the
+    /// next call reuses the buffer.
     Reused(&'a [u8]),
-    /// A word whose low half JavaScript may write to.
+    /// A word. JavaScript may write to its low half.
     Word(&'a AtomicU64),
-    /// The strings between the offsets that have at least `least` bytes; `undefined` in place of
-    /// others.
+    /// The strings between the offsets. A string of fewer than `least` bytes becomes `undefined`.
     Strings {
         text: &'a [u8],
         offsets: &'a [i32],
@@ -61,19 +60,19 @@ pub(crate) enum Part<'a> {
     None,
     Number(f64),
     Bytes(&'a [u8]),
-    /// A string of `length` Latin-1 characters, and its size in UTF-8; [`Reply::latin1`] reads it.
+    /// A string of `length` Latin-1 characters, and its size in UTF-8. [`Reply::latin1`] reads it.
     Latin1 {
         length: usize,
         utf8: usize,
     },
-    /// A string of so many units of UTF-16; [`Reply::utf16`] reads it.
+    /// A string, as its number of UTF-16 units. [`Reply::utf16`] reads it.
     Utf16(usize),
 }
 
 /// The result of a method, except the parts of an array.
 #[derive(Debug)]
 pub(crate) struct Value {
-    /// Whether the result is an array, whose parts are in [`super::Isolate::reply`].
+    /// Whether the result is an array. Then its parts are in [`super::Isolate::reply`].
     pub(crate) array: bool,
     pub(crate) text: String,
     pub(crate) number: f64,
@@ -82,7 +81,7 @@ pub(crate) struct Value {
 /// The array that the last call returned.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Reply<'a> {
-    /// The isolate lives as long as the parts, which it lends.
+    /// The isolate owns the parts, so it lives as long as they do.
     isolate: NonNull<ffi::ClIsolate>,
     parts: &'a [ClValue],
 }
@@ -103,7 +102,7 @@ impl<'a> Reply<'a> {
             ffi::NUMBER => Part::Number(value.number),
             ffi::BYTES if value.length == 0 => Part::Bytes(&[]),
             // SAFETY: the shim keeps the array and its memory until the next call into the isolate,
-            // which needs `&mut`.
+            // and that call needs `&mut`.
             ffi::BYTES => Part::Bytes(unsafe { std::slice::from_raw_parts(value.data, value.length) }),
             ffi::LATIN1 => Part::Latin1 { length: value.length, utf8: value.count },
             ffi::UTF16 => Part::Utf16(value.length),
@@ -111,7 +110,7 @@ impl<'a> Reply<'a> {
         }
     }
 
-    /// Reads a string of one byte per character into `text`, which has its length.
+    /// Reads a string of one byte per character into `text`. `text` must have the string's length.
     pub(crate) fn latin1(&self, index: usize, text: &mut [u8]) {
         assert!(matches!(self.part(index), Part::Latin1 { length, .. } if length == text.len()));
         // SAFETY: the part is a string of this length.
@@ -121,7 +120,7 @@ impl<'a> Reply<'a> {
         }
     }
 
-    /// Reads a string of two bytes per character into `text`, which has its length.
+    /// Reads a string of two bytes per character into `text`. `text` must have the string's length.
     pub(crate) fn utf16(&self, index: usize, text: &mut [u16]) {
         assert!(matches!(self.part(index), Part::Utf16(length) if length == text.len()));
         // SAFETY: the part is a string of this length.

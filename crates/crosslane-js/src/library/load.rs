@@ -1,4 +1,4 @@
-//! Loads a library: a JavaScript file and the modules that it imports become a snapshot.
+//! Loads a library: makes a snapshot of a JavaScript file and the modules that it imports.
 
 use crate::isolate::{self, Builder, Host, Isolate, Reason, Snapshot, Thrown};
 use crate::library::source;
@@ -13,15 +13,15 @@ use std::time::Duration;
 
 /// The memory limit of loading, in bytes.
 const MEMORY: usize = 512 << 20;
-/// The module `crosslane` exports `udf` and the other globals, for editors and type checkers that
-/// do not know the globals.
+/// The name of a module that exports `udf` and the other globals. It is for editors and type
+/// checkers that do not know the globals.
 const OURS: &str = "crosslane";
 const OURS_SOURCE: &[u8] = b"export const { udf, udtf, udaf, Timestamp } = globalThis; export default udf;";
 
 /// A function that a file declares.
 #[derive(Debug, Clone, Deserialize)]
 pub struct Function {
-    /// The signature as written.
+    /// The signature as the user wrote it.
     pub signature: String,
     /// The kind of the function.
     pub kind: Kind,
@@ -38,7 +38,7 @@ pub struct Function {
     /// Whether each isolate sets up the function before its first row.
     #[serde(default)]
     pub set_up: bool,
-    /// Whether a row whose call failed is NULL or fails the query.
+    /// Whether a failed row becomes NULL or fails the query.
     pub on_error: OnError,
     /// How often a failed row is called again.
     pub retries: u32,
@@ -46,14 +46,14 @@ pub struct Function {
     pub timeout: Option<f64>,
     /// Bytes.
     pub memory_limit: Option<u64>,
-    /// The user's file.
+    /// The user's file with the declaration.
     pub file: String,
     /// The line of the declaration, from 1.
     pub line: u32,
     /// The types of the parameters.
     #[serde(skip)]
     pub parameters: Vec<DataType>,
-    /// Whether a parameter takes any type: each call then has types of its own.
+    /// Whether a parameter takes any type. Then each call has its own types.
     #[serde(skip)]
     pub takes_any: bool,
     /// Whether the last parameter is a list of any number of arguments.
@@ -68,24 +68,24 @@ pub struct Function {
 }
 
 impl Function {
-    /// The types of a call's arguments, from the text in the call.
+    /// Returns the types of a call's arguments, from the text in the call.
     ///
     /// # Errors
-    /// If the text is wrong, or if the function takes no arguments of these types.
+    /// If the text is invalid, or if the function takes no arguments of these types.
     pub fn for_types(&self, types: &str) -> Result<Vec<DataType>, String> {
         let declared: Signature = self.signature.parse().map_err(|error| format!("{error}"))?;
         let concrete = declared.for_types(types)?;
         Ok(concrete.parameters.into_iter().map(|field| field.data_type).collect())
     }
 
-    /// The failure of the function's set-up, with a note.
+    /// Adds a note to a failure of the function's set-up.
     pub(crate) fn in_set_up(&self, failure: Failure) -> Failure {
         let note = format!("in the set-up of {}, before its first row on this lane", self.name());
         Failure { set_up: true, ..noted(&note, failure) }
     }
 
-    /// The failure of the function's tear-down, with a note. The note has the place, because the
-    /// reader of the log knows no query.
+    /// Adds a note to a failure of the function's tear-down. The note has the function's file and
+    /// line, because the log names no query.
     pub(crate) fn in_tear_down(&self, failure: Failure) -> Failure {
         let Self { file, line, .. } = self;
         noted(&format!("in the tear-down of {}, declared at {file}:{line}", self.name()), failure)
@@ -95,13 +95,13 @@ impl Function {
         self.parsed.as_ref().map_or(&self.signature, |signature| &signature.name)
     }
 
-    /// How failed calls are retried, and what their rows become.
+    /// Returns how failed calls are retried, and what their rows become.
     pub(crate) fn error_policy(&self) -> ErrorPolicy {
         ErrorPolicy { retries: self.retries, on_error: self.on_error }
     }
 
-    /// The types of the columns of an entry's batches; `None` if the function has no such entry.
-    /// Bytes that travel between isolates are text.
+    /// Returns the types of the columns of an entry's batches. `None` if the function has no such
+    /// entry. States pass between isolates as text, not as bytes.
     pub(crate) fn takes(&self, entry: Entry) -> Option<Vec<DataType>> {
         let entry = self.kind.entry(entry, self.parsed.as_ref()?)?;
         let of_bytes = entry.leading.iter().map(|field| match field.data_type {
@@ -111,13 +111,13 @@ impl Function {
         Some(of_bytes.chain(entry.arguments.iter().map(|field| field.data_type.clone())).collect())
     }
 
-    /// For each parameter, whether it has a default.
+    /// Returns for each parameter whether it has a default.
     pub(crate) fn named(&self) -> Vec<bool> {
         let count = self.parameters.len();
         (0..count).map(|place| self.kind == Kind::Table && place as i64 >= self.required).collect()
     }
 
-    /// The types for the prelude, with these parameters.
+    /// Describes the function's types for the prelude, with these parameters.
     pub(crate) fn described<'a>(
         &self,
         parameters: impl Iterator<Item = &'a DataType>,
@@ -152,7 +152,7 @@ pub struct Library {
     pub functions: Vec<Function>,
     /// A fingerprint of the files that were loaded.
     pub text: String,
-    /// How long the load may take, and the set-up of a function.
+    /// How long the load may take, and how long the set-up of a function may take.
     pub time: Duration,
 }
 
@@ -160,7 +160,7 @@ impl Library {
     /// Loads a file in this process, within `time`.
     ///
     /// # Errors
-    /// The error that the file threw, with its place; or that the load took too much time or
+    /// The error that the file threw, with its place. Also if the load took too much time or
     /// memory.
     pub fn load(path: &Path, time: Duration, host: impl Host + 'static) -> Result<Self, Failure> {
         let mut text = String::new();
@@ -175,7 +175,7 @@ impl Library {
     /// Makes a library of the result of [`load`].
     ///
     /// # Errors
-    /// A function whose signature cannot be read.
+    /// If a function's signature is invalid.
     pub fn new(snapshot: Snapshot, declared: &str, text: String, time: Duration) -> Result<Self, Failure> {
         Ok(Self { snapshot: Arc::new(snapshot), functions: functions(declared)?, text, time })
     }
@@ -186,17 +186,17 @@ impl Library {
 pub enum Stage<'a> {
     /// The file has run.
     Loaded,
-    /// There is a snapshot that is not warmed up. With it come the declarations as JSON, and the
-    /// fingerprint of the files.
+    /// The snapshot that is not warmed up, the declarations as JSON, and the fingerprint of the
+    /// files.
     Cold(&'a Snapshot, &'a str, &'a str),
 }
 
 /// Loads a file. Returns a snapshot that is warmed up, and the declarations as JSON. V8 may end the
-/// process between the stages: the snapshot may not be possible, and warming up calls functions
-/// with samples.
+/// process between the stages: V8 may be unable to make the snapshot, and the warm-up calls
+/// functions with samples.
 ///
 /// # Errors
-/// As [`Library::load`].
+/// The errors of [`Library::load`].
 pub fn load(
     path: &Path,
     time: Duration,
@@ -205,7 +205,7 @@ pub fn load(
 ) -> Result<(Snapshot, String), Failure> {
     let explain = |thrown| {
         let mut failure = explain(thrown, time);
-        // A thrown value that is no error has no stack.
+        // A thrown value that is not an `Error` has no stack.
         if failure.traceback.is_empty() {
             failure.traceback = format!("    at {}", path.display());
         }
@@ -235,7 +235,7 @@ pub fn load(
         .iter()
         .map(|function| match function.takes_any {
             false => function.described(function.parameters.iter(), function.variadic),
-            // Each call has its types.
+            // Each call has its own types.
             true => Value::Null,
         })
         .collect();
@@ -251,11 +251,11 @@ pub fn load(
     Ok((warm, declared))
 }
 
-/// Loads a file into an isolate without a snapshot, as other programs do. Benchmarks compare with
-/// this.
+/// Loads a file into an isolate without a snapshot, as other programs do. Benchmarks use it for
+/// comparison.
 ///
 /// # Errors
-/// As [`Library::load`].
+/// The errors of [`Library::load`].
 pub fn from_source(path: &Path, time: Duration, host: impl Host + 'static) -> Result<Isolate, Failure> {
     let source = module(path, read(path)?)?;
     let explain = |thrown| explain(thrown, time);
@@ -273,7 +273,7 @@ fn read(path: &Path) -> Result<Vec<u8>, Failure> {
     })
 }
 
-/// The module of a file with this text.
+/// Makes a module of a file with this text.
 fn module(path: &Path, text: Vec<u8>) -> Result<Vec<u8>, Failure> {
     source::module(path, text).map_err(|unreadable| {
         let place = unreadable.place.map(|(line, column)| format!(":{line}:{column}"));
@@ -286,7 +286,7 @@ fn module(path: &Path, text: Vec<u8>) -> Result<Vec<u8>, Failure> {
     })
 }
 
-/// Adds to each declaration the comment above it.
+/// Adds the comment above each declaration to the declaration.
 fn described(declared: &str, files: &[(String, Vec<u8>)]) -> Result<String, Failure> {
     let unreadable = |error| internal(&format!("declarations that cannot be read ({error}): {declared}"));
     let mut declarations: Vec<serde_json::Map<String, Value>> =
@@ -303,7 +303,7 @@ fn described(declared: &str, files: &[(String, Vec<u8>)]) -> Result<String, Fail
     Ok(json!(declarations).to_string())
 }
 
-/// The comment that ends right above a line: `// ...`, or `/** ... */`.
+/// Returns the comment that ends right above a line: `// ...`, or `/** ... */`.
 fn comment_above(text: &str, line: usize) -> String {
     let lines: Vec<&str> = text.lines().take(line.saturating_sub(1)).map(str::trim).collect();
     let count = match lines.last() {
@@ -350,7 +350,7 @@ fn functions(declared: &str) -> Result<Vec<Function>, Failure> {
     Ok(functions)
 }
 
-/// Whether the kind of the declaration fits the function's signature.
+/// Checks that the kind of the declaration fits the function's signature.
 fn check(function: &Function, signature: &Signature) -> Result<(), String> {
     let Signature { name, .. } = signature;
     match (function.kind, signature.table) {
@@ -413,7 +413,7 @@ fn explain(thrown: Thrown, time: Duration) -> Failure {
     Failure { class: class.into(), message, traceback, ..Failure::default() }
 }
 
-/// A type for the prelude.
+/// Describes a type for the prelude.
 fn describe(data_type: &DataType) -> Value {
     let name = data_type.to_string();
     let children = || data_type.children().map(describe);
@@ -444,8 +444,8 @@ fn describe(data_type: &DataType) -> Value {
     json!({ "kind": kind, "name": name, "child": children().next() })
 }
 
-/// The variable with the folders, as in `PATH`, from which modules may be imported, besides the
-/// file's own folder.
+/// The environment variable with folders, in the format of `PATH`. Files may import modules from
+/// these folders and from the file's own folder.
 const IMPORTS: &str = "CROSSLANE_JS_IMPORTS";
 /// The paths and texts of the files that were read.
 type Files = Arc<Mutex<Vec<(String, Vec<u8>)>>>;
@@ -454,7 +454,7 @@ fn note(files: &Files, path: &str, source: &[u8]) {
     files.lock().unwrap_or_else(PoisonError::into_inner).push((path.to_owned(), source.to_owned()));
 }
 
-/// The host of the loading isolate: it reads modules.
+/// The host of the loading isolate. It reads modules.
 struct Loader<H> {
     host: H,
     /// The folders of modules, with symbolic links resolved.
@@ -463,7 +463,7 @@ struct Loader<H> {
 }
 
 impl<H> Loader<H> {
-    /// A loader for a file and its imports.
+    /// Makes a loader for a file and its imports.
     fn new(host: H, file: &Path) -> Self {
         let own = file.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
         let others = std::env::var_os(IMPORTS).unwrap_or_default();
@@ -478,7 +478,7 @@ impl<H> Loader<H> {
     }
 }
 
-/// Removes `.` and `..` from a path; the file need not exist.
+/// Removes `.` and `..` from a path. The file need not exist.
 fn plain(path: &Path) -> PathBuf {
     path.components().fold(PathBuf::new(), |mut plain, part| {
         match part {
@@ -519,8 +519,7 @@ impl<H: Host> Host for Loader<H> {
         let folder = Path::new(referrer).parent().unwrap_or(Path::new("/"));
         let folder = folder.canonicalize().unwrap_or(folder.to_owned());
         let path = plain(&folder.join(specifier));
-        // Files in other folders are not opened, so that the error does not tell whether they
-        // exist.
+        // This does not open files in other folders, so the error does not show whether they exist.
         let elsewhere = || {
             format!(
                 "cannot import \"{specifier}\": it is not in the file's folder. The environment variable {IMPORTS} \

@@ -1,12 +1,12 @@
 //! A library: a JavaScript file and the modules that it imports. The loading process runs this code
-//! once, makes a snapshot, and ends; the lanes' isolates boot from the snapshot.
+//! once, makes a snapshot, and ends. The lanes' isolates boot from the snapshot.
 //!
 //! | file | what is in it |
 //! |---|---|
 //! | `load` | loads a file and its imports, and reads the declarations of its functions |
-//! | `source` | makes an ES module of a file: JSON, CommonJS, TypeScript |
+//! | `source` | makes an ES module of a JSON, CommonJS or TypeScript file |
 //! | `typescript` | removes types from TypeScript |
-//! | `unreadable` | the error of a file that is no module |
+//! | `unreadable` | the error for a file that is not a module |
 
 mod load;
 mod source;

@@ -1,4 +1,5 @@
-//! Makes an ES module of any file. Lines keep their numbers, for messages.
+//! Makes an ES module of any file. Lines keep their numbers, so error messages have the right
+//! lines.
 
 #[cfg(feature = "typescript")]
 use super::typescript::strip_types;
@@ -8,10 +9,10 @@ use std::path::Path;
 /// The file name extensions of modules, for hints in errors.
 pub(crate) const ENDINGS: [&str; 5] = ["js", "mjs", "cjs", "ts", "json"];
 
-/// The module of a file, by the file's extension.
+/// Makes a module of a file. The file's extension decides how.
 ///
 /// # Errors
-/// If the file is no module.
+/// If the file is not a module.
 pub(crate) fn module(path: &Path, text: Vec<u8>) -> Result<Vec<u8>, Unreadable> {
     match path.extension().and_then(|extension| extension.to_str()) {
         Some("json") => json(&text),
@@ -26,7 +27,8 @@ fn json(text: &[u8]) -> Result<Vec<u8>, Unreadable> {
     if let Err(error) = checked {
         return Err(Unreadable { message: error.to_string(), place: Some((error.line(), error.column())) });
     }
-    // The JSON is passed as text, because in an object literal `__proto__` would set the prototype.
+    // The module gets the JSON as text, because `__proto__` in an object literal would set the
+    // prototype.
     let literal = serde_json::Value::from(String::from_utf8_lossy(text)).to_string();
     Ok(format!("export default globalThis[Symbol.for(\"crosslane.json\")]({literal});").into_bytes())
 }
@@ -40,7 +42,7 @@ fn common_js(text: &str) -> String {
     let mut files = String::new();
     for (index, name) in required(text).iter().enumerate() {
         let literal = serde_json::Value::from(*name);
-        // (A snapshot cannot contain an `import *`.)
+        // This is not `import *`, because a snapshot cannot contain one.
         let _ = write!(head, "import required{index} from {literal}; ");
         let _ = write!(files, "[{literal}, required{index}], ");
     }
@@ -61,7 +63,7 @@ fn strip_types(_: String) -> Result<String, Unreadable> {
     Err(Unreadable { message: message.to_owned(), place: None })
 }
 
-/// The paths of all `require("./path")`, without duplicates.
+/// Returns the paths of all `require("./path")`, without duplicates.
 fn required(text: &str) -> Vec<&str> {
     let mut found = Vec::new();
     for rest in text.split("require(").skip(1) {

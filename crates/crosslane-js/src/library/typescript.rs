@@ -1,5 +1,4 @@
-//! Makes JavaScript of TypeScript. Types become blanks, so that lines and columns stay where they
-//! are.
+//! Makes JavaScript of TypeScript. Blanks replace the types, so lines and columns do not change.
 
 use super::unreadable::Unreadable;
 use std::sync::{Arc, Mutex};
@@ -8,10 +7,10 @@ use swc_common::sync::Lrc;
 use swc_common::{FilePathMapping, GLOBALS, Globals, SourceMap};
 use swc_ts_fast_strip::Options;
 
-/// Replaces types by blanks.
+/// Replaces types with blanks.
 ///
 /// # Errors
-/// If the text has TypeScript syntax that is more than types, or is no TypeScript.
+/// If the text is not TypeScript, or has TypeScript syntax that is more than types.
 pub(crate) fn strip_types(text: String) -> Result<String, Unreadable> {
     let map = Lrc::new(SourceMap::new(FilePathMapping::empty()));
     let first = First { map: Lrc::clone(&map), found: Arc::new(Mutex::new(None)) };
@@ -25,7 +24,7 @@ pub(crate) fn strip_types(text: String) -> Result<String, Unreadable> {
     })
 }
 
-/// Keeps the first message: the others are consequences of it.
+/// Keeps only the first message, because it is the cause of the others.
 struct First {
     map: Lrc<SourceMap>,
     found: Arc<Mutex<Option<Unreadable>>>,

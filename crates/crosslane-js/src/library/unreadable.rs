@@ -1,6 +1,6 @@
-//! The error of a file that cannot be read as source.
+//! The error for a file that is not a module.
 
-/// Why a file is no module: a message, and the line and column if they are known.
+/// Why a file is not a module: a message, and the line and column if they are known.
 #[derive(Debug)]
 pub(crate) struct Unreadable {
     pub(crate) message: String,
