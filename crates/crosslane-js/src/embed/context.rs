@@ -1,12 +1,12 @@
 //! V8 contexts of a program that embeds V8: scripts, calls, and functions of the program.
 //!
-//! Unlike a lane's isolate, a context may be used by several threads, one at a time: each use takes
-//! V8's lock (`v8::Locker`) and passes the size of its thread's stack. Values are encoded as
-//! `shim/shim.h` says. So a program whose objects have a lock of their own touches them only before
-//! and after a call.
+//! Several threads may use a context, one at a time. (Only one thread uses a lane's isolate.) Each
+//! use takes V8's lock (`v8::Locker`), and passes the size of its thread's stack. Values are
+//! encoded as `shim/shim.h` says. So a program needs its own lock for its objects only before and
+//! after a call.
 //!
-//! Isolates of different snapshots cannot live in one process at once, and a fork of a process that
-//! has run V8 cannot use V8. Both are refused here.
+//! Isolates of different snapshots cannot live in one process at once. A fork of a process that has
+//! run V8 cannot use V8. This module refuses both.
 
 use crate::isolate::ffi::{self, ClHost, ClIsolate, ClOutcome, ClText};
 use crate::isolate::{self, Handle, LARGEST_OBJECTS, Reason, STACK, SnapshotUse, Thrown};
@@ -17,18 +17,18 @@ use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// The functions of the program that a context calls. It calls them on the thread that uses the
-/// context, without a lock of the program.
+/// The functions of the program. A context calls them on the thread that uses the context, without
+/// a lock of the program.
 pub trait Program: Send + Sync {
-    /// Takes a text that `console` printed; `error` for its errors and warnings.
+    /// Takes a text that `console` printed. `error` is true for errors and warnings.
     fn print(&self, error: bool, text: &str);
     /// Calls an attached function with an encoded array.
     ///
     /// # Errors
     /// The name and the message of the error that JavaScript then sees, separated by a line end.
     fn call(&self, number: u32, arguments: &[u8]) -> Result<Vec<u8>, String>;
-    /// Whether the reason for which [`Handle::end`] was called still holds. V8's thread asks at a
-    /// check.
+    /// Returns whether the reason that was passed to [`Handle::end`] is still valid. V8's thread
+    /// calls this at a check.
     fn confirm(&self, reason: Reason) -> bool;
 }
 
@@ -53,7 +53,7 @@ pub enum Refused {
     Invalid(&'static str),
 }
 
-/// The id of the process in which V8 runs; 0 before V8 runs.
+/// The id of the process in which V8 runs. 0 before V8 runs.
 static PROCESS: AtomicU32 = AtomicU32::new(0);
 
 fn enter() -> Result<(), Refused> {
@@ -87,13 +87,13 @@ impl Host {
 /// # Safety
 /// `host` must be the pointer of [`Host::table`], and its box alive.
 unsafe fn host<'a>(host: *mut c_void) -> &'a Host {
-    // SAFETY: the caller guarantees it; a host is only ever shared.
+    // SAFETY: the caller guarantees this, and there are only shared references to a host.
     unsafe { &*host.cast() }
 }
 
 extern "C" fn print(data: *mut c_void, level: u32, text: ClText) {
     // SAFETY: the shim passes the table's pointer and a text that lives during the call. The text
-    // is UTF-8, so that it is not copied.
+    // is UTF-8, so this does not copy it.
     unsafe { host(data).program.print(level > 0, &String::from_utf8_lossy(bytes(text))) }
 }
 
@@ -113,13 +113,13 @@ extern "C" fn resolve(_: *mut c_void, _: ClText, _: ClText, path: *mut ClText, _
     false
 }
 
-/// Contexts of a program have no URLs.
+/// Returns false, because contexts of a program have no `URL`.
 extern "C" fn url(_: *mut c_void, _: ClText, _: ClText, _: ClText, _: *mut ClText) -> bool {
     false
 }
 
 extern "C" fn call(data: *mut c_void, number: u32, arguments: ClText, result: *mut ClText) -> bool {
-    // SAFETY: as above; the answer stays in its place until the next call.
+    // SAFETY: as above. The answer stays in its place until the next call.
     unsafe {
         let host = host(data);
         let outcome = host.program.call(number, bytes(arguments));
@@ -137,11 +137,11 @@ unsafe fn bytes<'a>(text: ClText) -> &'a [u8] {
     if text.length == 0 {
         return &[];
     }
-    // SAFETY: the caller guarantees it.
+    // SAFETY: the caller guarantees this.
     unsafe { std::slice::from_raw_parts(text.data, text.length) }
 }
 
-/// Copies bytes if there is memory for the copy.
+/// Copies bytes, or fails if there is no memory for the copy.
 fn copied(bytes: &[u8]) -> Result<Vec<u8>, Thrown> {
     let mut copy = Vec::new();
     copy.try_reserve_exact(bytes.len()).map_err(|_| Thrown::Ended(Reason::NoMemory, String::new()))?;
@@ -153,7 +153,7 @@ fn copied(bytes: &[u8]) -> Result<Vec<u8>, Thrown> {
 pub struct Context {
     raw: NonNull<ClIsolate>,
     handle: Arc<Handle>,
-    /// V8 reads from it as long as the isolate lives.
+    /// V8 reads from this snapshot as long as the isolate lives.
     snapshot: Option<Arc<Snapshot>>,
     _host: Box<Host>,
     snapshot_use: Option<SnapshotUse>,
@@ -176,7 +176,7 @@ impl Drop for Context {
             // SAFETY: nothing else has the pointer any more.
             let disposed = unsafe { ffi::cl_dispose(self.raw.as_ptr()) };
             if !disposed {
-                // The isolate stays in memory, so the snapshot that it uses must stay, too.
+                // The isolate stays in memory, so its snapshot must stay, too.
                 std::mem::forget((self.snapshot.take(), self.snapshot_use.take()));
             }
         }
@@ -184,8 +184,8 @@ impl Drop for Context {
 }
 
 impl Context {
-    /// Boots from a snapshot, or without one. `memory` is the limit of the heap and array buffers
-    /// together, in bytes; `stack` is the size of this thread's stack.
+    /// Boots from a snapshot, or without one. `memory` is the limit of the heap and the array
+    /// buffers together, in bytes. `stack` is the size of this thread's stack.
     ///
     /// # Errors
     /// [`Refused`].
@@ -209,22 +209,23 @@ impl Context {
         let handle = Handle::new(raw);
         let process = std::process::id();
         let this = Self { raw, handle, snapshot, _host: host, snapshot_use: Some(snapshot_use), process };
-        // SAFETY: nothing was called since.
+        // SAFETY: no call into V8 was made since then.
         unsafe { isolate::check(&outcome) }?;
         Ok(this)
     }
 
-    /// The handle that ends its calls.
+    /// Returns the handle that ends the context's calls.
     pub fn handle(&self) -> &Arc<Handle> {
         &self.handle
     }
 
-    /// Whether this process may use the context: a fork of the process that made it may not.
+    /// Returns whether this process may use the context. A fork of the process that made the
+    /// context may not.
     pub fn is_here(&self) -> bool {
         self.process == std::process::id()
     }
 
-    /// The bytes of the heap and of array buffers, with garbage.
+    /// Returns the bytes of the heap and of array buffers, with garbage.
     pub fn memory(&self) -> usize {
         // SAFETY: the isolate lives.
         unsafe { ffi::cl_memory_used(self.raw.as_ptr()) }
@@ -235,7 +236,7 @@ impl Context {
         self.handle.begin();
         run(self.raw.as_ptr(), &mut outcome);
         self.handle.begin();
-        // SAFETY: the texts live until the next call, which the caller has not made yet.
+        // SAFETY: the texts live until the next call, and the caller has not made that call yet.
         unsafe {
             isolate::check(&outcome)?;
             copied(bytes(outcome.value))
@@ -245,7 +246,7 @@ impl Context {
     /// Runs a script. Returns the encoded value.
     ///
     /// # Errors
-    /// What it threw, or why it was ended.
+    /// What the code threw, or why it was ended.
     pub fn eval(&self, script: Script<'_>) -> Result<Vec<u8>, Thrown> {
         // SAFETY: the isolate lives.
         self.outcome(|raw, outcome| unsafe { script.eval(raw, outcome) })
@@ -255,15 +256,15 @@ impl Context {
     /// (`u32`), then the elements. Returns the encoded value.
     ///
     /// # Errors
-    /// What it threw, or why it was ended.
+    /// What the code threw, or why it was ended.
     pub fn invoke(&self, path: &str, arguments: &[u8], stack: usize) -> Result<Vec<u8>, Thrown> {
         let (path, arguments) = (ClText::new(path.as_bytes()), ClText::new(arguments));
-        // SAFETY: as above; the arguments are encoded as the shim expects.
+        // SAFETY: as above. The arguments are encoded as the shim expects.
         self.outcome(|raw, outcome| unsafe { ffi::cl_invoke(raw, path, arguments, stack, outcome) })
     }
 
-    /// Makes a function at a path. It calls the program's function `number`. Objects that are
-    /// missing in the path are created.
+    /// Makes a function at a path. The function calls the program's function `number`. This also
+    /// makes the objects that are missing in the path.
     ///
     /// # Errors
     /// If the path leads through a value that is not an object.
@@ -277,24 +278,25 @@ impl Context {
     /// Frees all garbage at once.
     ///
     /// # Errors
-    /// Why it was ended.
+    /// Why the call was ended.
     pub fn collect(&self, stack: usize) -> Result<(), Thrown> {
         // SAFETY: the isolate lives.
         self.outcome(|raw, outcome| unsafe { ffi::cl_collect(raw, stack, outcome) })?;
         Ok(())
     }
 
-    /// V8's statistics of its heap, by V8's names, as an encoded object. Most are bytes.
+    /// Returns V8's statistics of its heap, by V8's names, as an encoded object. Most numbers are
+    /// bytes.
     ///
     /// # Errors
-    /// Why it was ended.
+    /// Why the call was ended.
     pub fn heap_stats(&self, stack: usize) -> Result<Vec<u8>, Thrown> {
         // SAFETY: the isolate lives.
         self.outcome(|raw, outcome| unsafe { ffi::cl_heap_stats(raw, stack, outcome) })
     }
 }
 
-/// A script that is to run.
+/// A script to run.
 #[derive(Debug, Clone, Copy)]
 pub struct Script<'a> {
     /// Its text.
@@ -310,7 +312,7 @@ impl Script<'_> {
     /// The isolate must live.
     unsafe fn eval(self, isolate: *mut ClIsolate, outcome: &mut ClOutcome) {
         let [source, name] = [self.source, self.name].map(|text| ClText::new(text.as_bytes()));
-        // SAFETY: the caller guarantees that the isolate lives; the texts live.
+        // SAFETY: the caller guarantees that the isolate lives, and the texts live.
         unsafe { ffi::cl_eval(isolate, source, name, self.stack, outcome) };
     }
 }
@@ -324,20 +326,20 @@ struct Builder {
 }
 
 impl Builder {
-    /// A builder that boots from `blob`.
+    /// Makes a builder that boots from `blob`.
     fn new(blob: ClText, program: Arc<dyn Program>) -> Result<Self, Refused> {
         enter()?;
         let snapshot_use = SnapshotUse::try_new(blob).ok_or(Refused::Occupied)?;
         let host = Host::new(program);
         let prelude = ClText::new(SMALL_PRELUDE.as_bytes());
         let mut outcome = ClOutcome::EMPTY;
-        // SAFETY: the host lives as long as the isolate; the callers keep the blob alive.
+        // SAFETY: the host lives as long as the isolate, and the callers keep the blob alive.
         let raw = unsafe { ffi::cl_builder(blob, prelude, &host.table(), LARGEST_OBJECTS, &mut outcome) };
         let raw = isolate::booted(raw, &outcome)?;
         Ok(Self { raw, handle: Handle::new(raw), _host: host, snapshot_use: Some(snapshot_use) })
     }
 
-    /// The snapshot after a script has run in a context of `blob`.
+    /// Runs a script in a context of `blob`. Returns the snapshot after that.
     fn build(
         blob: ClText,
         script: Script<'_>,
@@ -352,7 +354,7 @@ impl Builder {
 
     fn eval(&self, script: Script<'_>) -> Result<(), Thrown> {
         let mut outcome = ClOutcome::EMPTY;
-        // SAFETY: the isolate and the texts live; the outcome is read at once.
+        // SAFETY: the isolate and the texts live, and this reads the outcome at once.
         unsafe {
             script.eval(self.raw.as_ptr(), &mut outcome);
             isolate::check(&outcome)
@@ -362,7 +364,8 @@ impl Builder {
     fn finish(self) -> Snapshot {
         let this = std::mem::ManuallyDrop::new(self);
         this.handle.forget();
-        // SAFETY: the isolate is consumed. The values that it used are dropped after it, once.
+        // SAFETY: `cl_snapshot` consumes the isolate. The values that the isolate used are dropped
+        // after it, once.
         unsafe {
             let blob = ffi::cl_snapshot(this.raw.as_ptr());
             drop(std::ptr::read(&this.handle));
@@ -390,7 +393,7 @@ impl Drop for Builder {
 const MAGIC: &[u8; 16] = b"crosslane-snap-1";
 const VERSION: usize = 32;
 
-/// FNV-1a (G. Fowler, L. C. Noll, K.-P. Vo). It finds accidental damage, and is for nothing else.
+/// Computes FNV-1a (G. Fowler, L. C. Noll, K.-P. Vo). It is only for finding accidental damage.
 fn sum(bytes: &[u8]) -> u64 {
     bytes
         .iter()
@@ -405,7 +408,8 @@ fn version() -> [u8; VERSION] {
 }
 
 impl Snapshot {
-    /// The heap after a script has run. `started` gets the handle that ends the script.
+    /// Makes a snapshot of the heap after a script has run. `started` gets the handle that ends the
+    /// script.
     ///
     /// # Errors
     /// [`Refused`].
@@ -417,8 +421,8 @@ impl Snapshot {
         Builder::build(ClText::EMPTY, script, program, started)
     }
 
-    /// The same heap, with the compiled code of another script. The changes that this script makes
-    /// are not kept. All else is as in [`Snapshot::of_script`].
+    /// Makes a snapshot of the same heap, with the compiled code of another script. It does not
+    /// keep the changes that this script makes. All else is as in [`Snapshot::of_script`].
     ///
     /// # Errors
     /// [`Refused`].
@@ -431,10 +435,10 @@ impl Snapshot {
         Builder::build(self.text(), script, program, started)
     }
 
-    /// The snapshot as bytes for [`Snapshot::load`].
+    /// Returns the snapshot as bytes for [`Snapshot::load`].
     ///
     /// # Errors
-    /// If there is no memory for it.
+    /// If there is no memory for the bytes.
     pub fn dump(&self) -> Result<Vec<u8>, Refused> {
         let blob = self.bytes();
         let head = [&MAGIC[..], &version(), &sum(blob).to_le_bytes()].concat();
@@ -447,11 +451,11 @@ impl Snapshot {
         Ok(dumped)
     }
 
-    /// A snapshot that was dumped by the same build.
+    /// Loads a snapshot that the same build has dumped.
     ///
     /// # Errors
-    /// [`Refused::Invalid`] if the bytes are damaged, or of another version of V8. The check does
-    /// not find changes that someone made on purpose.
+    /// [`Refused::Invalid`] if the bytes are damaged, or if another version of V8 made them. The
+    /// check does not find changes that someone made on purpose.
     pub fn load(dumped: &[u8]) -> Result<Self, Refused> {
         let Some((magic, rest)) = dumped.split_first_chunk::<16>().filter(|(magic, _)| *magic == MAGIC)
         else {
@@ -468,7 +472,7 @@ impl Snapshot {
             return Err(broken);
         }
         enter()?;
-        // SAFETY: the checksum says that these are the bytes of a snapshot of this V8.
+        // SAFETY: the checksum shows that these are the bytes of a snapshot of this V8.
         Ok(unsafe { Snapshot::owned(copied(blob)?.into_boxed_slice()) })
     }
 }

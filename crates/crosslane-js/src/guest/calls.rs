@@ -1,4 +1,4 @@
-//! A guest is an isolate that runs the functions of its library.
+//! Runs the functions of a library in an isolate. A [`Guest`] is such an isolate.
 
 use crate::guest::columns;
 use crate::guest::outcome::{Answer, News, Step};
@@ -27,7 +27,7 @@ const LOOK: Duration = Duration::from_millis(20);
 pub struct Guest {
     isolate: Isolate,
     library: Arc<Library>,
-    /// The bytes that the isolate uses before any call.
+    /// The bytes that the isolate keeps between calls.
     base: usize,
     limit: usize,
     /// Whether the heap may still hold the memory of a call that exceeded its limit.
@@ -36,10 +36,10 @@ pub struct Guest {
     states: bool,
     /// The indices of the functions that are set up.
     ready: HashSet<usize>,
-    /// For calls of functions that take arguments of any type: the number of the prepared function
-    /// in the isolate, by the function's index and the argument types.
+    /// The numbers of prepared functions in the isolate, by the function's index and the argument
+    /// types. For functions that take arguments of any type.
     instances: Instances<(usize, Vec<DataType>), usize>,
-    /// The function of the scan under way, and the type of its rows.
+    /// The function of the current scan, and the type of the scan's rows.
     scan: (usize, DataType),
 }
 
@@ -47,7 +47,7 @@ impl Guest {
     /// Boots an isolate of the library.
     ///
     /// # Errors
-    /// If the process has no room for the isolate.
+    /// If the process has no memory for the isolate.
     pub fn boot(library: &Arc<Library>, host: Box<dyn Host>) -> Result<Self, Thrown> {
         let limits = library.functions.iter().filter_map(|function| function.memory_limit);
         let most = limits.max().map_or(MEMORY, |limit| (limit as usize).max(MEMORY));
@@ -66,22 +66,22 @@ impl Guest {
         })
     }
 
-    /// The handle that ends its calls.
+    /// Returns the handle that ends the guest's calls.
     pub fn handle(&self) -> &Arc<Handle> {
         self.isolate.handle()
     }
 
-    /// Whether a call exceeded its memory limit, so that a fresh guest should replace this one.
+    /// Returns whether a call exceeded its memory limit. Then a new guest should replace this one.
     pub fn is_spent(&self) -> bool {
         self.spent
     }
 
-    /// Whether the isolate may hold states of aggregates, which are lost with it.
+    /// Returns whether the isolate may hold states of aggregates. They are lost with the isolate.
     pub fn has_states(&self) -> bool {
         self.states
     }
 
-    /// Whether the function of this index must be set up before it is called.
+    /// Returns whether the function of this index must be set up before it is called.
     pub fn needs_set_up(&self, index: usize) -> bool {
         self.library.functions[index].set_up && !self.ready.contains(&index)
     }
@@ -89,7 +89,7 @@ impl Guest {
     /// Sets up the function of this index.
     ///
     /// # Errors
-    /// Why the set-up failed; `None` if nobody waits for it any more.
+    /// Why the set-up failed. `None` if no caller waits for it any more.
     pub fn set_up(&mut self, index: usize) -> Result<(), Option<Failure>> {
         let library = Arc::clone(&self.library);
         let function = &library.functions[index];
@@ -102,8 +102,9 @@ impl Guest {
             return Err(failure.map(|failure| function.in_set_up(failure)));
         }
         self.ready.insert(index);
-        // The memory that the set-up keeps does not count for calls. Its garbage is collected, so
-        // that a call does not get that memory in addition to its limit.
+        // The memory that the set-up keeps does not count for calls. `memory_kept` collects the
+        // garbage of the set-up first. So a call does not get the memory of garbage in addition to
+        // its limit.
         self.base = self.isolate.memory_kept();
         Ok(())
     }
@@ -111,7 +112,7 @@ impl Guest {
     /// Tears down the function of this index, if it is set up.
     ///
     /// # Errors
-    /// Why the tear-down failed; `None` if nobody waits for it any more.
+    /// Why the tear-down failed. `None` if no caller waits for it any more.
     pub fn tear_down(&mut self, index: usize) -> Result<(), Option<Failure>> {
         if !self.ready.remove(&index) {
             return Ok(());
@@ -137,13 +138,14 @@ impl Guest {
         let function = &library.functions[index];
         self.limit_memory(function);
         self.states |= matches!(entry, Entry::Update | Entry::Combine | Entry::Load);
-        // Rows of a vectorized update are retried and left out where the columns of a group are
-        // made.
+        // For a vectorized update, the prelude retries and leaves out rows when it makes a group's
+        // columns.
         let lenient = entry == Entry::Finish || entry == Entry::Update && !function.vectorized;
         let error_policy = if lenient { function.error_policy() } else { ErrorPolicy::default() };
         let arguments = columns::arguments(progress, columns, Argument::Reused);
         let mut call = BatchRun::new(self, function, progress, error_policy, false);
-        // Rows that wait for an update come first.
+        // The rows that wait for a vectorized update must be in the states before other entries
+        // run.
         let mut ended = Ok(());
         if function.vectorized && !matches!(entry, Entry::Update | Entry::Forget) {
             ended = call.flush(index);
@@ -175,7 +177,7 @@ impl Guest {
         self.answered(ended, returns, rows, failure_counts)
     }
 
-    /// The first part of the isolate's reply, a number.
+    /// Returns the first part of the isolate's reply, a number.
     fn first(&self) -> u32 {
         match self.isolate.reply().part(0) {
             Part::Number(number) => number as u32,
@@ -200,9 +202,9 @@ impl Guest {
         }
     }
 
-    /// Begins a scan of the table function of this index (`Scan`), lists its partitions
-    /// (`Partitions`), or passes a batch to the stream function of this index, which is set up
-    /// (`Map`). The columns are those of the entry.
+    /// Begins an entry of the function of this index. `Scan` begins a scan of a table function.
+    /// `Partitions` lists its partitions. `Map` passes a batch to a stream function, which must be
+    /// set up. The columns are those of the entry.
     pub fn open(
         &mut self,
         index: usize,
@@ -236,12 +238,13 @@ impl Guest {
         self.step(method, &numbers, &arguments, None).map_or_else(|step| step, |_| Step::Done)
     }
 
-    /// Detaches the arguments of a scan that is over.
+    /// Detaches the arguments of a scan that has ended.
     pub(crate) fn detach(&self) {
         self.isolate.detach();
     }
 
-    /// The next rows of the scan: `most` at most, and fewer if the engine has sent a message.
+    /// Returns the next rows of the scan, at most `most`. Returns fewer rows if the engine has sent
+    /// a message.
     pub fn rows(&mut self, most: usize, progress: &AtomicU64, news: News<'_>) -> Step<'_> {
         let arguments = [Argument::Word(progress), Argument::Word(news.0), Argument::None];
         let numbers = [most as f64, f64::from(news.1 as u32)];
@@ -252,7 +255,7 @@ impl Guest {
         }
     }
 
-    /// The rows from before a failure, if the isolate can still be used.
+    /// Returns the rows from before a failure, if the isolate can still be used.
     pub fn rest(&mut self) -> Step<'_> {
         if self.spent {
             return Step::Done;
@@ -269,7 +272,7 @@ impl Guest {
         self.step(c"closeScan", &[], &arguments, None).map_or_else(|step| step, |_| Step::Done)
     }
 
-    /// The batch in the isolate's reply.
+    /// Reads the batch in the isolate's reply.
     fn batch(&self) -> Step<'_> {
         let reply = self.isolate.reply();
         let number = |place| match reply.part(place) {
@@ -284,7 +287,8 @@ impl Guest {
         }
     }
 
-    /// Calls a method of a scan until it is done. `false` if the engine has sent a message before.
+    /// Calls a method of a scan until the method is done. Returns `false` if the engine sends a
+    /// message before that.
     fn step(
         &mut self,
         method: &CStr,
@@ -312,12 +316,12 @@ impl Guest {
         }
     }
 
-    /// The failure of a call that threw or was ended; `None` if nobody waits for it.
+    /// Returns the failure of a call that threw or was ended. `None` if no caller waits for it.
     fn failure(&mut self, function: &Function, thrown: Thrown) -> Option<Failure> {
         self.failure_or(function, thrown, || value_rules::late(function.timeout.unwrap_or_default()))
     }
 
-    /// As [`Guest::failure`], for calls whose time limit is not the function's timeout: `late`
+    /// As [`Guest::failure`], for calls with another time limit than the function's timeout. `late`
     /// makes the message of a call that took too long.
     fn failure_or(
         &mut self,
@@ -346,8 +350,8 @@ impl Guest {
         }
     }
 
-    /// Calls the function of this index, which is set up, with a batch. The guest writes the row at
-    /// work into the low half of `progress`.
+    /// Calls the function of this index with a batch. The function must be set up. The guest writes
+    /// the current row into the low half of `progress`.
     pub fn answer(
         &mut self,
         index: usize,
@@ -381,7 +385,8 @@ impl Guest {
         self.answered(ended, &function.returns, rows, failure_counts)
     }
 
-    /// The number of the function that the isolate has prepared for a call with these columns.
+    /// Returns the number of the prepared function for a call with these columns. Prepares the
+    /// function if needed.
     fn number(&mut self, index: usize, function: &Function, columns: &[Column<'_>]) -> Result<usize, Thrown> {
         if !function.takes_any {
             return Ok(index);
@@ -407,14 +412,14 @@ impl Guest {
     }
 }
 
-/// A batch of rows that a guest works on.
+/// The call of a guest with a batch of rows.
 struct BatchRun<'a> {
     guest: &'a mut Guest,
     function: &'a Function,
     progress: &'a AtomicU64,
     failure_counts: FailureCounts,
-    /// How often each failed row was called again. Several rows run at once and fail in turns, so
-    /// one counter is not enough.
+    /// How often each failed row was called again. Several rows run at once, and their failures
+    /// alternate, so one counter is not enough.
     tries: HashMap<usize, u32>,
     error_policy: ErrorPolicy,
     /// Whether one call takes all rows.
@@ -433,7 +438,7 @@ impl<'a> BatchRun<'a> {
         Self { guest, function, progress, failure_counts, tries, error_policy, vectorized }
     }
 
-    /// Goes on until there are results. `Err(None)` if nobody waits for them.
+    /// Continues the call until there are results. `Err(None)` if no caller waits for them.
     fn finish(
         &mut self,
         mut step: Result<Value, Thrown>,
@@ -443,7 +448,7 @@ impl<'a> BatchRun<'a> {
             step = match step {
                 Ok(value) if value.array => return Ok(()),
                 Ok(value) => {
-                    // The wait is until the next timer, deadline or try. JavaScript checks the
+                    // The call waits until the next timer, deadline or try. JavaScript checks the
                     // deadlines itself.
                     let time = Duration::from_secs_f64(value.number.clamp(0.0, 1e6) / 1000.0);
                     if !self.guest.handle().rest(time) {
@@ -465,7 +470,7 @@ impl<'a> BatchRun<'a> {
         }
     }
 
-    /// Updates the states with the rows that wait for an update by columns.
+    /// Updates the states with the rows that wait for a vectorized update.
     fn flush(&mut self, index: usize) -> Result<(), Option<(Failure, Option<usize>)>> {
         let arguments = [Argument::Word(self.progress)];
         let done = self.guest.isolate.call(c"flush", &[index as f64], &arguments);
@@ -477,7 +482,7 @@ impl<'a> BatchRun<'a> {
         Ok(())
     }
 
-    /// Decides whether a row that failed is NULL, is called again, or fails the call.
+    /// Decides whether a failed row becomes NULL, is called again, or fails the call.
     fn forgive(
         &mut self,
         thrown: Thrown,
@@ -485,8 +490,8 @@ impl<'a> BatchRun<'a> {
         rows: usize,
     ) -> Result<Verdict, Option<(Failure, Option<usize>)>> {
         let failure = self.guest.failure(self.function, thrown).ok_or(None)?;
-        // A row of another function is lost alone. The engine learns from the end of the lane that
-        // the states are gone, when it needs them.
+        // If the function is no aggregate, only this row is lost. If the engine needs the states
+        // later, the end of the lane tells it that they are lost.
         if self.function.kind == Kind::Aggregate && self.guest.spent && self.guest.states {
             let message = format!("{}; the states of this worker's groups are lost with it", failure.message);
             return Err(Some((Failure { message, ..failure }, None)));
@@ -496,8 +501,8 @@ impl<'a> BatchRun<'a> {
             if row == u32::MAX as usize || error_policy == ErrorPolicy::default() {
                 return Err(Some((failure, None)));
             }
-            // Several rows were ended together. They are called one by one to find the row that is
-            // the cause.
+            // Several rows were ended together. The prelude calls them one by one to find the row
+            // that is the cause.
             return Ok(Verdict::Again(Duration::ZERO));
         }
         let tries = self.tries.entry(if vectorized { 0 } else { row }).or_default();
@@ -506,7 +511,8 @@ impl<'a> BatchRun<'a> {
     }
 }
 
-/// The type of a scan's rows: the columns of the table, or those that the scan's columns name.
+/// Returns the type of a scan's rows: all columns of the table, or the columns that the scan's
+/// arguments name.
 fn wanted(table: &DataType, columns: &[Column<'_>]) -> DataType {
     let DataType::Struct(fields) = table else { return table.clone() };
     let Some(places) = columns.get(1).filter(|places| places.rows > 0 && places.is_valid(0)) else {

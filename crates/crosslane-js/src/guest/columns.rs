@@ -1,5 +1,5 @@
-//! Makes arguments for JavaScript of the columns of a batch: copies of the buffers, and strings
-//! that V8 makes.
+//! Makes arguments for JavaScript of the columns of a batch. V8 copies the buffers, and makes
+//! strings of text.
 
 use crate::isolate::Argument;
 use crosslane::Layout;
@@ -9,11 +9,11 @@ use std::sync::atomic::AtomicU64;
 /// V8 copies a substring of at most this many characters. A longer one keeps the whole string in
 /// memory.
 const COPIED: i32 = 12;
-/// The longest string from which substrings are taken, in bytes.
+/// The longest string from which JavaScript takes substrings, in bytes.
 const WHOLE: usize = 1 << 20;
 
-/// The arguments of a call with these columns: the word for its progress, and the buffers of the
-/// columns. `make` is how bytes are passed.
+/// Returns the arguments of a call with these columns: the progress word, and the columns' buffers.
+/// `make` makes an argument of bytes.
 pub(crate) fn arguments<'a>(
     progress: &'a AtomicU64,
     columns: &[Column<'a>],
@@ -25,7 +25,7 @@ pub(crate) fn arguments<'a>(
 }
 
 /// Adds the arguments of a column and its children, in the order of the prelude's readers. `make`
-/// is how their bytes are passed.
+/// makes an argument of bytes.
 fn add<'a>(column: &Column<'a>, make: fn(&'a [u8]) -> Argument<'a>, arguments: &mut Vec<Argument<'a>>) {
     arguments.push(column.validity.map_or(Argument::None, make));
     match column.data_type.layout() {

@@ -1,11 +1,12 @@
-//! A guest is an isolate that runs the functions of its library on batches. The thread of a lane runs it.
+//! A guest is an isolate that runs the functions of its library on batches. The thread of a lane
+//! runs it.
 //!
 //! | file | what is in it |
 //! |---|---|
-//! | `calls` | [`Guest`]: set-up, calls, scans and aggregate entries, and what it does when a call fails |
-//! | `outcome` | what a call or a step of a scan ends with |
-//! | `columns` | the columns of a batch as arguments for JavaScript |
-//! | `results` | the buffers that JavaScript filled, as the column of a reply |
+//! | `calls` | [`Guest`]: set-up, calls, scans and aggregate entries, and the handling of failed calls |
+//! | `outcome` | how a call or a step of a scan ends |
+//! | `columns` | makes arguments for JavaScript of the columns of a batch |
+//! | `results` | makes the column of a reply of the buffers that JavaScript filled |
 
 mod calls;
 mod columns;

@@ -1,4 +1,4 @@
-//! What a call, or a step of a scan, ends with.
+//! How a call or a step of a scan ends.
 
 use super::results::Results;
 use crosslane::Failure;
@@ -8,20 +8,20 @@ use std::sync::atomic::AtomicU64;
 /// How a call ended.
 #[derive(Debug)]
 pub enum Answer<'a> {
-    /// The results of its rows.
+    /// The results of the call's rows.
     Done(Results<'a>, FailureCounts),
-    /// It succeeded, and has no results.
+    /// The call succeeded, and has no results.
     Nothing(FailureCounts),
-    /// Why it failed, and in which row if one row is the cause.
+    /// Why the call failed, and the row if one row is the cause.
     Failed(Failure, Option<usize>),
-    /// Nobody waits for the call any more.
+    /// No caller waits for the call any more.
     Closed,
 }
 
 /// How a step of a scan ended.
 #[derive(Debug)]
 pub enum Step<'a> {
-    /// The scan was begun, or ended.
+    /// The scan has begun, or has ended.
     Done,
     /// The next batch of rows.
     Rows {
@@ -36,13 +36,13 @@ pub enum Step<'a> {
     },
     /// The scan waits, and the engine has sent a message.
     Interrupted,
-    /// Why the scan failed. Rows from before the failure may be left.
+    /// Why the scan failed. The isolate may still have rows from before the failure.
     Failed(Failure),
-    /// Nobody waits for the scan any more.
+    /// No caller waits for the scan any more.
     Closed,
 }
 
-/// How a guest notices during a scan that the engine has sent a message: a word, and the value that
-/// the word had without a message.
+/// Shows a guest during a scan whether the engine has sent a message. Has a word, and the value of
+/// this word without a message.
 #[derive(Debug, Clone, Copy)]
 pub struct News<'a>(pub &'a AtomicU64, pub u64);

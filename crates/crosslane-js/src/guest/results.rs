@@ -1,5 +1,5 @@
-//! Reads results of JavaScript: the buffers that the prelude's writers filled are copied once, into
-//! the reply. V8 itself writes ASCII there.
+//! Reads results of JavaScript. The prelude's writers fill buffers, and this copies them once, into
+//! the reply. V8 itself writes ASCII text into the reply.
 
 use crate::isolate::{Part, Reply};
 use crosslane::batch::{Body, Encode, Plan};
@@ -26,7 +26,7 @@ struct Node<'a> {
 #[derive(Debug)]
 enum Buffer<'a> {
     Bytes(Cow<'a, [u8]>),
-    /// ASCII text of this length, in strings from this part of the reply on.
+    /// ASCII text of this length. Its strings begin at part `first` of the reply.
     Ascii {
         first: usize,
         length: usize,
@@ -112,7 +112,7 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// Reads a column; `None` if its text is too long.
+    /// Reads a column. `None` if the column's text is too long.
     fn column(&mut self, data_type: &DataType) -> Option<()> {
         let (rows, nulls) = (self.number(), self.number());
         let mut buffers = vec![Buffer::from(self.bytes())];
@@ -133,7 +133,7 @@ impl<'a> Reader<'a> {
         data_type.children().try_for_each(|child| self.column(child))
     }
 
-    /// Offsets in UTF-16 units and strings, as offsets in bytes and UTF-8.
+    /// Reads strings and their offsets in UTF-16 units. Returns offsets in bytes, and UTF-8.
     fn text(&mut self) -> Option<[Buffer<'a>; 2]> {
         let reply = self.reply;
         let offsets = self.bytes();
@@ -171,7 +171,7 @@ impl<'a> Reader<'a> {
     }
 }
 
-/// Reads consecutive strings of a reply into `text`, which has the length of all of them.
+/// Reads consecutive strings of a reply into `text`. `text` has the length of all of them together.
 fn read<'a, T>(
     reply: Reply<'a>,
     first: usize,
@@ -188,8 +188,8 @@ fn read<'a, T>(
     }
 }
 
-/// Converts strings to UTF-8. `offsets` are their ends, and `convert` needs up to `most` bytes for
-/// a unit. Half a surrogate pair becomes U+FFFD, as in JavaScript's own `TextEncoder`.
+/// Converts strings to UTF-8. `offsets` are the strings' ends, and `convert` needs up to `most`
+/// bytes for a unit. Half a surrogate pair becomes U+FFFD, as in JavaScript's own `TextEncoder`.
 fn recode<T>(
     offsets: &[u8],
     text: &[T],

@@ -101,7 +101,7 @@ impl Function {
     }
 
     /// Returns the types of the columns of an entry's batches. `None` if the function has no such
-    /// entry. States pass between isolates as text, not as bytes.
+    /// entry. Bytes that pass from isolate to isolate have the type VARCHAR here.
     pub(crate) fn takes(&self, entry: Entry) -> Option<Vec<DataType>> {
         let entry = self.kind.entry(entry, self.parsed.as_ref()?)?;
         let of_bytes = entry.leading.iter().map(|field| match field.data_type {
