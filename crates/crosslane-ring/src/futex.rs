@@ -1,4 +1,4 @@
-//! Sleeping on a word of shared memory. Under loom, a model of it with the same contract.
+//! Sleeps on a word of shared memory. Under loom, this is a model with the same contract.
 
 #[cfg(not(loom))]
 use std::time::Duration;
@@ -6,7 +6,7 @@ use std::time::Duration;
 /// A wait for at most this many words and descriptors makes no allocation.
 pub(crate) const FEW: usize = 16;
 
-/// The longest sleep where the kernel cannot watch everything that a thread waits for.
+/// The longest sleep if the kernel cannot watch all words and descriptors of a wait.
 #[cfg(not(loom))]
 pub(crate) const BLIND: Duration = Duration::from_millis(1);
 
@@ -30,19 +30,20 @@ mod real {
         }
     }
 
-    /// Sleeps until woken, or for `timeout`, if the word is still `expected`. May return early.
+    /// Sleeps until a thread wakes this one, for at most `timeout`, if the word is still
+    /// `expected`. May return early.
     pub(crate) fn wait(word: &AtomicU32, expected: u32, timeout: Duration) {
         let timeout = timespec(timeout);
-        // SAFETY: the word and the time live across the call; the futex is not private because the
-        // word is shared between processes.
+        // SAFETY: the word and the time live across the call. The futex is not private, because two
+        // processes share the word.
         unsafe {
             libc::syscall(libc::SYS_futex, word.as_ptr(), libc::FUTEX_WAIT, expected, &raw const timeout);
         }
     }
 
-    /// Wakes one sleeper.
+    /// Wakes one thread that sleeps on the word.
     pub(crate) fn wake(word: &AtomicU32) {
-        // SAFETY: the word lives across the call; waking has no other requirement.
+        // SAFETY: the word lives across the call. A wake has no other requirement.
         unsafe {
             libc::syscall(libc::SYS_futex, word.as_ptr(), libc::FUTEX_WAKE, 1);
         }
@@ -59,9 +60,9 @@ mod real {
     /// The kernel's limit of one call.
     const MOST: usize = 128;
 
-    /// Sleeps until one of the words is woken or no longer 1, or for `timeout`. May return early:
-    /// with more words than the kernel can watch (before Linux 5.16: one) it sleeps for [`BLIND`]
-    /// at most.
+    /// Sleeps until a thread wakes one of the words, or a word is no longer 1, for at most
+    /// `timeout`. May return early. With more words than the kernel can watch (before Linux 5.16:
+    /// one), it sleeps for at most [`BLIND`].
     pub(crate) fn wait_any(words: &[&AtomicU32], timeout: Duration) {
         match words {
             [] => std::thread::sleep(timeout),
@@ -97,7 +98,7 @@ mod real {
             )
         };
         let error = if result < 0 { std::io::Error::last_os_error().raw_os_error() } else { None };
-        // An old kernel does not know the call; the filter of an old container forbids it.
+        // An old kernel does not know the call, and the filter of an old container forbids it.
         if !matches!(error, None | Some(libc::EAGAIN | libc::EINTR | libc::ETIMEDOUT)) {
             wait(words[0], 1, timeout.min(BLIND));
         }
@@ -125,9 +126,9 @@ mod model {
         wait_any(&[word], Duration::ZERO);
     }
 
-    /// Like the kernel: it compares and queues one word after the other, each in one step, and
-    /// sleeps if none of them was woken since. The model has no time, so a lost wake shows as a
-    /// deadlock.
+    /// Works like the kernel: it compares and queues one word after the other, each in one step. It
+    /// sleeps if no thread has woken one of the words since then. The model has no time, so loom
+    /// reports a lost wake as a deadlock.
     pub(crate) fn wait_any(words: &[&AtomicU32], _timeout: Duration) {
         let mut queued = Vec::new();
         for word in words {

@@ -1,4 +1,4 @@
-//! A ring in ordinary memory, for two threads of one process: tests, Miri, benchmarks.
+//! A ring in ordinary memory, for two threads of one process. Tests, Miri and benchmarks use it.
 
 use crate::ring::{Consumer, Memory, Producer, RingHeader};
 use crate::sync::{AtomicU64, Ordering};
@@ -9,12 +9,12 @@ use std::sync::Arc;
 #[derive(Debug)]
 pub struct Heap {
     header: RingHeader,
-    /// Words, so that those of the frames are aligned.
+    /// The data as words, so the words of frames are aligned.
     data: Box<[UnsafeCell<u64>]>,
 }
 
 impl Heap {
-    /// The address of a range of the data.
+    /// Returns the address of a range of the data.
     fn at(&self, at: usize, length: usize) -> *mut u8 {
         assert!(at + length <= self.data.len() * 8, "{length} bytes at {at}");
         UnsafeCell::raw_get(self.data.as_ptr()).cast::<u8>().wrapping_add(at)
@@ -24,7 +24,7 @@ impl Heap {
 // SAFETY: the ring protocol gives each byte to one side at a time.
 unsafe impl Sync for Heap {}
 
-// SAFETY: `heap_ring` makes the capacity a power of two; both sides share one `Heap`.
+// SAFETY: `heap_ring` makes the capacity a power of two, and both sides share one `Heap`.
 unsafe impl Memory for Arc<Heap> {
     fn header(&self) -> &RingHeader {
         &self.header
@@ -50,7 +50,7 @@ unsafe impl Memory for Arc<Heap> {
     }
 }
 
-/// A ring of `capacity` bytes on the heap.
+/// Makes a ring of `capacity` bytes on the heap.
 ///
 /// # Panics
 /// If `capacity` is not a power of two of at least 64.
@@ -60,6 +60,6 @@ pub fn heap_ring(capacity: usize) -> (Producer<Arc<Heap>>, Consumer<Arc<Heap>>) 
         header: RingHeader::default(),
         data: (0..capacity / 8).map(|_| UnsafeCell::new(0)).collect(),
     });
-    // SAFETY: the ring is fresh, and these are its only ends.
+    // SAFETY: the ring is new, and these are its only ends.
     unsafe { (Producer::new(Arc::clone(&heap)), Consumer::new(heap)) }
 }

@@ -1,16 +1,17 @@
-//! Byte rings in shared memory, one producer and one consumer each.
+//! Byte rings in shared memory. Each ring has one producer and one consumer.
 //!
-//! A lane is one memfd that holds a header and two rings, requests (engine to guest) and
-//! replies (guest to engine). Each side maps it once and has its [`Ends`]: the producer of one ring
-//! and the consumer of the other. The ends are neither `Clone` nor shared, and their methods take
-//! `&mut self`, so a second producer or consumer on one side does not compile:
+//! A lane is one memfd with a header and two rings: requests (engine to guest) and replies (guest
+//! to engine). Each side maps the memfd once and has its [`Ends`]: the producer of one ring and the
+//! consumer of the other. The ends are neither `Clone` nor shared, and their methods take `&mut
+//! self`. So a second producer or consumer on one side does not compile:
 //!
 //! ```compile_fail,E0277
 //! fn cloned(ring: impl Clone) {}
 //! cloned(crosslane_ring::heap_ring(64).0);
 //! ```
 //!
-//! To open a lane's memory, the caller must promise (`unsafe`) that nobody has opened it before:
+//! To open a lane's memory, the caller must promise (`unsafe`) that no other code has opened it
+//! before:
 //!
 //! ```compile_fail,E0133
 //! # let (engine, memory) = crosslane_ring::Ends::create(4096)?;
@@ -47,37 +48,38 @@
 //!
 //! # The ring protocol
 //!
-//! Positions (`write`, `read`) count bytes since the ring was made and never wrap; the offset in
-//! the data is `position % capacity`. Only the producer stores `write`, only the consumer stores
-//! `read`. Each side keeps its own position privately and never reads it back.
+//! Positions (`write`, `read`) count bytes since the ring was made, and never wrap. The offset in
+//! the data is `position % capacity`. Only the producer stores `write`, and only the consumer
+//! stores `read`. Each side also keeps its own position in private memory, and never reads it from
+//! the ring.
 //!
 //! A frame is one little-endian word (`length | tag << 32`) and `length` bytes, padded to eight.
-//! Frames are contiguous: where the rest of the data is too short for a frame, the producer stores
-//! the word [`END_OF_RING`] there and continues at offset 0. It also does so when the ring is empty
-//! and its offset is at least a sixteenth of the capacity and at least two frames: batches that are
-//! answered one by one then reuse the same memory, which stays in the caches, and do not walk
-//! through the whole ring. One release store of `write` publishes the marker and the frame after
-//! it, so a consumer that sees the marker (after its acquire load of `write`) also sees the frame.
-//! The marker is one aligned word and cannot tear. A frame takes at most half the capacity, so an
-//! empty ring always has space for it.
+//! Frames are contiguous. If the rest of the data is too short for a frame, the producer stores the
+//! marker [`END_OF_RING`] there, and continues at offset 0. It also does so if the ring is empty,
+//! and its offset is at least a sixteenth of the capacity and at least two frames. So batches that
+//! are answered one by one reuse the same memory. This memory stays in the caches, unlike the whole
+//! ring. One release store of `write` publishes the marker and the frame after it. So a consumer
+//! that sees the marker after its acquire load of `write` also sees the frame. The marker is one
+//! aligned word and cannot tear. A frame takes at most half the capacity, so an empty ring always
+//! has space for it.
 //!
 //! # Parking
 //!
-//! A thread that finds nothing to do spins for a short while with `sched_yield`, then parks: it
-//! stores 1 in the wait word, issues a sequentially consistent fence, looks again, and only then
-//! sleeps on the word with a futex. A thread that publishes a position issues the same fence and
+//! A thread that finds nothing to do spins for a short time with `sched_yield`. Then it parks: it
+//! stores 1 in the wait word, issues a sequentially consistent fence, and looks again. Only then it
+//! sleeps on the word with a futex. A thread that publishes a position issues the same fence, and
 //! then looks at the wait word. One of the two fences comes first, so either the waiter sees the
-//! position or the publisher sees the waiter. Every sleep has an end time, because the other side
+//! position, or the publisher sees the waiter. Every sleep has an end time, because the other side
 //! may die without a wake. [`wait_any`] does this for several words and descriptors.
 //!
 //! # Trust
 //!
-//! Either side may be hostile: each side checks every position and length that the other side
-//! stored before it uses them. A violation is a [`RingError`], never an access outside the mapping.
-//! A value that is checked is read from the shared memory only once. The memfd is sealed against
+//! Either side may be hostile. So each side checks every position and length of the other side
+//! before it uses them. A violation is a [`RingError`], never an access outside the mapping. Each
+//! side reads a checked value from the shared memory only once. The memfd is sealed against
 //! shrinking, so an access inside the mapping cannot fault.
 //!
-//! The protocol is model-checked with loom (`tests/it/loom.rs`) and run under Miri.
+//! Loom checks a model of the protocol (`tests/it/loom.rs`), and tests run under Miri.
 
 #[cfg(not(target_os = "linux"))]
 compile_error!("Crosslane runs on Linux: its lanes need memfds and futexes");

@@ -1,5 +1,4 @@
-//! Waiting for the other side: a short spin, then sleep. The crate's documentation has the
-//! protocol.
+//! Waits for the other side: a short spin, then sleep. The crate's documentation has the protocol.
 
 #[cfg(not(loom))]
 use crate::futex::BLIND;
@@ -17,7 +16,7 @@ use std::time::{Duration, Instant};
 pub struct Spin(pub Duration);
 
 impl Default for Spin {
-    /// 20 us: longer than a wake through the kernel takes, shorter than anyone notices.
+    /// 20 us: longer than a wake through the kernel takes, and too short for a user to notice.
     fn default() -> Self {
         Spin(Duration::from_micros(20))
     }
@@ -26,13 +25,13 @@ impl Default for Spin {
 /// How a wait ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Parked {
-    /// What the thread waited for is there.
+    /// The event of the wait has come.
     Ready,
     /// The time is over.
     TimedOut,
 }
 
-/// Called after publishing a position: wakes the other side if it sleeps on `word`.
+/// Wakes the other side if it sleeps on `word`. Call this after publishing a position.
 pub(crate) fn wake(word: &AtomicU32) {
     fence(Ordering::SeqCst);
     if word.load(Ordering::Relaxed) == 1 {
@@ -65,7 +64,7 @@ pub(crate) fn wait(
         if ready() {
             return Parked::Ready;
         }
-        // A wake for an earlier wait may come late. (The model has no time; its caller tries
+        // A wake for an earlier wait may come late. (Loom's model has no time, so the caller tries
         // again.)
         if cfg!(loom) || Instant::now() >= end {
             return Parked::TimedOut;
@@ -73,11 +72,11 @@ pub(crate) fn wait(
     }
 }
 
-/// What a wait sleeps on.
+/// A word or a descriptor that a wait sleeps on.
 #[derive(Debug, Clone, Copy)]
 pub enum Waiter<'a> {
-    /// The wait word of a ring, or a word with the same protocol: a thread stores 1 in it before it
-    /// sleeps, and the thread that has news wakes it.
+    /// The wait word of a ring, or a word with the same protocol. A thread stores 1 in it before
+    /// the thread sleeps. The thread that has news wakes the sleeping thread.
     Word(&'a AtomicU32),
     /// A descriptor that becomes readable, or reaches its end, when there is news.
     #[cfg(not(loom))]
@@ -107,7 +106,7 @@ impl<'a> Extend<Waiter<'a>> for Sleep<'a> {
 }
 
 impl Sleep<'_> {
-    /// Sleeps once, until one of them has news.
+    /// Sleeps once, until one of the words or descriptors has news.
     fn once(mut self, timeout: Duration, mut ready: impl FnMut() -> bool) -> Parked {
         self.words.iter().for_each(|word| announce(word));
         fence(Ordering::SeqCst);
@@ -123,8 +122,8 @@ impl Sleep<'_> {
         futex::wait_any(&self.words, timeout);
     }
 
-    /// The kernel can watch words or descriptors, not both. Given both, it watches the words, for
-    /// [`BLIND`].
+    /// Sleeps. The kernel can watch words or descriptors, but not both. If there are both, the
+    /// kernel watches the words, for at most [`BLIND`].
     #[cfg(not(loom))]
     fn doze(&mut self, timeout: Duration) {
         match (&self.words[..], &mut self.descriptors[..]) {
@@ -134,7 +133,7 @@ impl Sleep<'_> {
                     tv_sec: timeout.as_secs().try_into().unwrap_or(i64::MAX),
                     tv_nsec: timeout.subsec_nanos().into(),
                 };
-                // An error, such as a signal, is an early end.
+                // An error, such as a signal, ends the sleep early.
                 let _ = rustix::event::poll(descriptors, Some(&timeout));
             }
             (words, _) => futex::wait_any(words, timeout.min(BLIND)),
@@ -174,21 +173,21 @@ fn spun(_: Spin, _: Duration, ready: &mut impl FnMut() -> bool) -> bool {
 pub struct Bell(AtomicU32);
 
 impl Bell {
-    /// Wakes the thread that sleeps on it. Before the call, make that thread's `ready` true.
+    /// Wakes the thread that sleeps on the bell. Before the call, make that thread's `ready` true.
     pub fn ring(&self) {
         wake(&self.0);
     }
 
-    /// What the wait sleeps on.
+    /// Returns the [`Waiter`] of the bell.
     pub fn waiter(&self) -> Waiter<'_> {
         Waiter::Word(&self.0)
     }
 }
 
 /// Waits until `ready` is true, for at most `timeout`. It checks `ready` again when one of the
-/// waiters has news. The waiters are collected when the wait sleeps. May return
-/// [`Parked::TimedOut`] early; with both words and descriptors, which the kernel cannot watch
-/// together, it does so after a millisecond.
+/// waiters has news. It collects the waiters only if it sleeps. It may return [`Parked::TimedOut`]
+/// early. With both words and descriptors it does so after a millisecond, because the kernel cannot
+/// watch both together.
 pub fn wait_any<'a>(
     waiters: impl IntoIterator<Item = Waiter<'a>>,
     spin: Spin,

@@ -14,32 +14,31 @@ use std::sync::Arc;
 const MAGIC: u64 = u64::from_le_bytes(*b"xlane\0\0\x03");
 const LANE_HEADER: usize = 4096;
 const HEADER: usize = size_of::<RingHeader>();
-/// The engine's side, and the ring that it produces.
+/// The index of the engine's side, and of the ring that the engine writes to.
 const ENGINE: usize = 0;
-/// The guest's side, and the ring that it produces.
+/// The index of the guest's side, and of the ring that the guest writes to.
 const GUEST: usize = 1;
 
 /// Why shared memory could not be made or opened.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum RegionError {
-    /// The system refused.
+    /// The system returned an error.
     #[error("shared memory: {0}")]
     System(#[from] rustix::io::Errno),
-    /// The file descriptor is not a lane's memory, or of another version.
+    /// The file descriptor is not a lane's memory, or is the memory of another version.
     #[error("the file descriptor is not a lane of this version")]
     NotALane,
 }
 
-/// The start of the memory. Both sides can write its words, so they are hints: nothing depends on
-/// their truth.
+/// The start of the memory. Both sides can write its words, so the words are only hints.
 #[derive(Debug)]
 #[repr(C, align(64))]
 struct LaneHeader {
     magic: AtomicU64,
     capacity: AtomicU64,
     progress: AtomicU64,
-    /// Where the engine's side runs, then where the guest's side runs.
+    /// The location of the engine's side, and the location of the guest's side.
     locations: [Line<AtomicU32>; 2],
 }
 
@@ -55,7 +54,7 @@ impl fmt::Debug for Mapping {
     }
 }
 
-// SAFETY: the mapping is plain memory; the words in it are atomics, and the ring protocol gives
+// SAFETY: the mapping is plain memory. The words in it are atomics, and the ring protocol gives
 // each byte of the data to one side at a time.
 unsafe impl Send for Mapping {}
 // SAFETY: as above.
@@ -63,14 +62,14 @@ unsafe impl Sync for Mapping {}
 
 impl Drop for Mapping {
     fn drop(&mut self) {
-        // SAFETY: the mapping was made by `Mapping::of` with this length, and the last user is
-        // gone.
+        // SAFETY: `Mapping::of` made the mapping with this length, and no other code uses it any
+        // more.
         let _ = unsafe { rustix::mm::munmap(self.base.as_ptr().cast(), self.length) };
     }
 }
 
 impl Mapping {
-    /// Maps a sealed memfd of exactly the length that the capacity makes.
+    /// Maps a sealed memfd. Its length must be exactly the length for the capacity.
     fn of(fd: impl AsFd, capacity: usize) -> Result<Self, RegionError> {
         let length = length(capacity);
         // SAFETY: a new shared mapping at an address that the kernel chooses.
@@ -89,7 +88,7 @@ impl Mapping {
     }
 
     fn header(&self) -> &LaneHeader {
-        // SAFETY: the mapping begins with the header, is page-aligned and lives as long as self.
+        // SAFETY: the mapping begins with the header, is page-aligned, and lives as long as `self`.
         unsafe { self.base.cast::<LaneHeader>().as_ref() }
     }
 }
@@ -109,7 +108,7 @@ impl MappedRing {
     }
 }
 
-// SAFETY: the capacity was checked when the region was mapped; the memfd cannot shrink; the offsets
+// SAFETY: the capacity was checked when the region was mapped. The memfd cannot shrink. The offsets
 // stay inside this ring's data.
 unsafe impl Memory for MappedRing {
     fn header(&self) -> &RingHeader {
@@ -121,9 +120,9 @@ unsafe impl Memory for MappedRing {
     }
     unsafe fn load(&self, at: usize, out: &mut [u8]) {
         // SAFETY: the caller keeps the range inside the capacity. The other side may change the
-        // bytes after the copy was checked, so the compiler must not read them again instead of the
-        // copy. The empty instruction prevents that: for all that the compiler knows, it reads and
-        // writes any memory.
+        // bytes after this side has checked the copy. So the compiler must not read the bytes again
+        // instead of the copy. The empty instruction prevents that, because the compiler must
+        // assume that it reads and writes any memory.
         unsafe {
             self.data().add(at).copy_to_nonoverlapping(out.as_mut_ptr(), out.len());
             std::arch::asm!("/* {} */", in(reg) out.as_mut_ptr(), options(nostack, preserves_flags));
@@ -134,8 +133,8 @@ unsafe impl Memory for MappedRing {
         unsafe { self.data().add(at).copy_from_nonoverlapping(bytes.as_ptr(), bytes.len()) }
     }
     unsafe fn load_word(&self, at: usize) -> u64 {
-        // SAFETY: the caller keeps the word inside the data, which begins 64-aligned, and `at`
-        // aligned.
+        // SAFETY: the caller keeps the word inside the data, and `at` aligned. The data begins
+        // 64-aligned.
         unsafe { AtomicU64::from_ptr(self.data().add(at).cast()).load(Ordering::Relaxed) }
     }
     unsafe fn store_word(&self, at: usize, word: u64) {
@@ -145,28 +144,29 @@ unsafe impl Memory for MappedRing {
 }
 
 impl Grant<'_, MappedRing> {
-    /// The frame's bytes, for writing them in place.
+    /// Returns the frame's bytes, for writing them in place.
     pub fn bytes(&mut self) -> &mut [u8] {
         let (offset, length) = (self.offset(), self.length());
         // SAFETY: `reserve` found this range free, so an honest consumer does not touch it before
-        // `commit`; a hostile one can only garble what it reads itself.
+        // `commit`. A hostile consumer can only garble the bytes that it reads itself.
         unsafe { std::slice::from_raw_parts_mut(self.producer.memory.data().add(offset), length) }
     }
 }
 
 impl Consumer<MappedRing> {
-    /// The bytes of the peeked frame, in place; empty without one. For a consumer that trusts its
-    /// producer, as a guest trusts its engine.
+    /// Returns the bytes of the peeked frame, in place. Empty without a peeked frame. This is for a
+    /// consumer that trusts its producer, as a guest trusts its engine.
     ///
     /// # Safety
-    /// The producer must be honest: it must not write to a published frame.
+    /// The producer must be honest. It must not write to a published frame.
     pub unsafe fn bytes(&self) -> &[u8] {
-        // SAFETY: `peek` checked the range; the caller promises that the producer is honest.
+        // SAFETY: `peek` checked the range, and the caller promises that the producer is honest.
         self.shared().map_or(&[], |bytes| unsafe { bytes.as_ref() })
     }
 
-    /// The address of the bytes of the peeked frame. They stay mapped as long as the consumer
-    /// lives. An untrusted producer may change them at any time: copy them, and read only the copy.
+    /// Returns the address of the bytes of the peeked frame. The bytes stay mapped as long as the
+    /// consumer lives. An untrusted producer may change them at any time. So copy them, and read
+    /// only the copy.
     pub fn shared(&self) -> Option<NonNull<[u8]>> {
         let (offset, length) = self.current()?;
         // SAFETY: `peek` checked the range.
@@ -175,25 +175,26 @@ impl Consumer<MappedRing> {
     }
 }
 
-/// What the guest is working on, for the engine's timeouts and messages.
+/// The progress of the guest, for the engine's timeouts and messages.
 #[derive(Debug, Clone)]
 pub struct ProgressWord(Arc<Mapping>);
 
 impl ProgressWord {
-    /// Reports that the guest works on `row` of the batch whose number has the low 32 bits
-    /// `sequence`.
+    /// Reports that the guest works on row `row` of a batch. `sequence` is the low 32 bits of the
+    /// batch's number.
     #[inline]
     pub fn set(&self, sequence: u32, row: u32) {
         let value = u64::from(sequence) << 32 | u64::from(row);
         self.0.header().progress.store(value, Ordering::Relaxed);
     }
 
-    /// The word itself, for guests whose generated code writes the row: the row is its low half.
+    /// Returns the word itself, for guests whose generated code writes the row. The row is the low
+    /// half of the word.
     pub fn word(&self) -> &AtomicU64 {
         &self.0.header().progress
     }
 
-    /// What the guest reported last: (sequence, row).
+    /// Returns the guest's last report: (sequence, row).
     pub fn get(&self) -> (u32, u32) {
         let value = self.0.header().progress.load(Ordering::Relaxed);
         ((value >> 32) as u32, value as u32)
@@ -227,7 +228,7 @@ impl Location {
     }
 }
 
-/// The words in which the two sides of a lane tell each other where they run.
+/// The words with which the two sides of a lane tell each other where they run.
 #[derive(Debug)]
 pub struct Locations {
     mapping: Arc<Mapping>,
@@ -244,18 +245,18 @@ impl Locations {
         }
     }
 
-    /// Tells the other side that threads of this side work with many lanes at a time, so that
-    /// neither side follows the other.
+    /// Tells the other side that threads of this side work with many lanes at a time. So neither
+    /// side follows the other.
     pub fn tell_anywhere(&self) {
         self.mapping.header().locations[self.own].0.store(Location::ANYWHERE, Ordering::Relaxed);
     }
 
-    /// What the other side told last, if it named a processor.
+    /// Returns the last location of the other side, if the other side named a processor.
     pub fn other(&self) -> Option<Location> {
         Location::from_word(self.other_word())
     }
 
-    /// Whether the other side's threads work with many lanes at a time.
+    /// Returns whether the other side's threads work with many lanes at a time.
     pub fn is_other_anywhere(&self) -> bool {
         self.other_word() == Location::ANYWHERE
     }
@@ -265,7 +266,7 @@ impl Locations {
     }
 }
 
-/// What one side of a lane holds: a producer, a consumer, and the shared words.
+/// The ends of one side of a lane: a producer, a consumer, and the shared words.
 #[derive(Debug)]
 pub struct Ends {
     /// Writes to the other side.
@@ -274,13 +275,13 @@ pub struct Ends {
     pub consumer: Consumer<MappedRing>,
     /// The guest's progress.
     pub progress: ProgressWord,
-    /// Where both sides tell where they run.
+    /// The locations of both sides.
     pub locations: Locations,
 }
 
 impl Ends {
-    /// Makes a lane's memory with two rings of `capacity` bytes, and the engine's ends of them: it
-    /// produces requests and consumes replies. The descriptor is for the guest.
+    /// Makes a lane's memory with two rings of `capacity` bytes. Returns the engine's ends: the
+    /// engine produces requests and consumes replies. Also returns the descriptor for the guest.
     ///
     /// # Errors
     /// [`RegionError::System`] if the system has no memory or descriptors left.
@@ -290,7 +291,8 @@ impl Ends {
     pub fn create(capacity: usize) -> Result<(Self, OwnedFd), RegionError> {
         assert!(capacity.is_power_of_two() && capacity >= 4096, "capacity {capacity}");
         let size = length(capacity) as u64;
-        // A file larger than the process may have would raise SIGXFSZ, which ends the process.
+        // If the file exceeded the process's limit, the kernel would raise SIGXFSZ, and that ends
+        // the process.
         if rustix::process::getrlimit(Resource::Fsize).current.is_some_and(|most| size > most) {
             return Err(Errno::FBIG.into());
         }
@@ -303,14 +305,14 @@ impl Ends {
         Ok((Self::new(mapping, ENGINE, GUEST), fd))
     }
 
-    /// The guest's ends of a lane's memory: it consumes requests and produces replies.
+    /// Opens the guest's ends of a lane's memory: the guest consumes requests and produces replies.
     ///
     /// # Safety
-    /// Nobody may have opened this memory before, in this process or another: each ring has one
-    /// producer and one consumer.
+    /// No code may have opened this memory before, in this process or another, because each ring
+    /// has one producer and one consumer.
     ///
     /// # Errors
-    /// [`RegionError::NotALane`] if the descriptor is something else.
+    /// [`RegionError::NotALane`] if the descriptor is not a lane's memory.
     pub unsafe fn open(fd: impl AsFd) -> Result<Self, RegionError> {
         let size = rustix::fs::fstat(&fd)?.st_size as usize;
         let capacity = size.saturating_sub(LANE_HEADER + 2 * HEADER) / 2;
@@ -328,7 +330,7 @@ impl Ends {
         Ok(Self::new(mapping, GUEST, ENGINE))
     }
 
-    /// How many bytes the lane's memory has.
+    /// Returns how many bytes the lane's memory has.
     pub fn size(&self) -> usize {
         self.locations.mapping.length
     }
@@ -339,7 +341,7 @@ impl Ends {
             mapping: Arc::clone(&mapping),
             start: LANE_HEADER + index * (HEADER + mapping.capacity),
         };
-        // SAFETY: `create` makes the memory and the engine's ends together; the caller of `open`
+        // SAFETY: `create` makes the memory and the engine's ends together. The caller of `open`
         // promises that it makes the guest's ends only once.
         let (producer, consumer) = unsafe { (Producer::new(ring(own)), Consumer::new(ring(other))) };
         let locations = Locations { mapping: Arc::clone(&mapping), own };

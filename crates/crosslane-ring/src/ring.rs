@@ -3,47 +3,48 @@
 use crate::park;
 use crate::sync::{AtomicU32, AtomicU64, Ordering};
 
-/// The word that means "the next frame begins at offset 0". No frame has it, because its length
-/// would exceed every ring.
+/// The word that means "the next frame begins at offset 0". No frame has this word, because its
+/// length would exceed every ring.
 pub const END_OF_RING: u64 = u64::MAX;
 const WORD: u64 = 8;
-/// An empty ring continues at offset 0 when this fraction of it was used: enough for several usual
-/// frames at a time, and small enough to stay in a core's cache.
+/// An empty ring continues at offset 0 after this fraction of it was used. The fraction has room
+/// for several usual frames, and is small enough to stay in a core's cache.
 const FRONT: u64 = 16;
 
-/// What the other side of a ring did wrong.
+/// An error of a ring.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum RingError {
-    /// A position moved backwards, past the other side's, or off its alignment.
+    /// The other side stored a position that is smaller than before, past this side's position, or
+    /// not aligned.
     #[error("the ring's {which} position {value} is impossible (own position {own})")]
     Position {
         /// `read` or `write`.
         which: &'static str,
         /// The value that was found.
         value: u64,
-        /// The finder's own position.
+        /// The position of the side that found the error.
         own: u64,
     },
-    /// A frame's length reaches past what was published.
+    /// A frame's length reaches past the published data.
     #[error("a frame of {length} bytes at position {at} reaches past the published data")]
     Length {
-        /// The length that the frame claims.
+        /// The length in the frame's word.
         length: u64,
         /// Where the frame begins.
         at: u64,
     },
-    /// The frame can never fit; it has to travel outside the ring.
+    /// The frame can never fit. The caller must send it outside of the ring.
     #[error("a frame of {length} bytes does not fit a ring (at most {most})")]
     TooLarge {
-        /// The length asked for.
+        /// The requested length.
         length: usize,
-        /// The most that fits.
+        /// The longest length that fits.
         most: usize,
     },
 }
 
-/// One cache line, so that the two sides do not invalidate each other's lines.
+/// A value in a cache line of its own, so the two sides do not invalidate each other's lines.
 #[derive(Debug, Default)]
 #[repr(C, align(64))]
 pub(crate) struct Line<T>(pub(crate) T);
@@ -65,10 +66,10 @@ pub struct RingHeader {
 /// The memory of a ring.
 ///
 /// # Safety
-/// `capacity` must be a power of two, at least 64 and the same for both sides; `load` and `store`
-/// must access `at .. at + length` of the data and nothing else whenever that lies inside the
-/// capacity, `load_word` and `store_word` the eight bytes at `at`, each once; what is loaded must
-/// be a copy that the other side cannot change any more.
+/// `capacity` must be a power of two, at least 64, and the same for both sides. If `at .. at +
+/// length` lies inside the capacity, `load` and `store` must access this range of the data and
+/// nothing else. `load_word` and `store_word` must access only the eight bytes at `at`, once. A
+/// load must return a copy that the other side cannot change any more.
 pub unsafe trait Memory {
     /// The ring's shared words.
     fn header(&self) -> &RingHeader;
@@ -84,7 +85,7 @@ pub unsafe trait Memory {
     /// # Safety
     /// `at + bytes.len()` must not exceed the capacity, and the range must belong to the producer.
     unsafe fn store(&self, at: usize, bytes: &[u8]);
-    /// Loads one word, whatever the other side does to it meanwhile.
+    /// Loads one word. The other side may change the word at the same time.
     ///
     /// # Safety
     /// `at` must be a multiple of eight and less than the capacity.
@@ -92,7 +93,7 @@ pub unsafe trait Memory {
     /// Stores one word.
     ///
     /// # Safety
-    /// As `load_word`, and the word must belong to the producer.
+    /// As for `load_word`. Also, the word must belong to the producer.
     unsafe fn store_word(&self, at: usize, word: u64);
 }
 
@@ -100,7 +101,7 @@ fn framed(length: usize) -> u64 {
     WORD + (length as u64).next_multiple_of(WORD)
 }
 
-/// Space for one frame, not yet published. It borrows its producer.
+/// Space for one frame that is not yet published. It borrows its producer.
 #[derive(Debug)]
 #[must_use = "an uncommitted grant publishes nothing"]
 pub struct Grant<'a, M> {
@@ -110,12 +111,12 @@ pub struct Grant<'a, M> {
 }
 
 impl<M: Memory> Grant<'_, M> {
-    /// The most bytes that the frame may have.
+    /// Returns the most bytes that the frame may have.
     pub fn length(&self) -> usize {
         self.length
     }
 
-    /// The offset of the frame's bytes in the data.
+    /// Returns the offset of the frame's bytes in the data.
     pub(crate) fn offset(&self) -> usize {
         (self.start % self.producer.memory.capacity() as u64) as usize + WORD as usize
     }
@@ -140,8 +141,8 @@ impl<M: Memory> Grant<'_, M> {
         let Producer { memory, write, .. } = self.producer;
         let capacity = memory.capacity() as u64;
         let word = length as u64 | u64::from(tag) << 32;
-        // SAFETY: both words lie in the part of the data that `reserve` found free; the marker's
-        // word too, because positions are multiples of a word and the ring was not full.
+        // SAFETY: both words lie in the part of the data that `reserve` found free. This includes
+        // the marker's word, because positions are multiples of a word and the ring was not full.
         unsafe {
             if self.start != *write {
                 memory.store_word((*write % capacity) as usize, END_OF_RING);
@@ -166,20 +167,20 @@ pub struct Producer<M> {
 impl<M: Memory> Producer<M> {
     /// # Safety
     /// There must be no other producer of this ring, in this process or another, and the ring must
-    /// be fresh (all positions 0).
+    /// be new (all positions 0).
     pub unsafe fn new(memory: M) -> Self {
         Self { memory, write: 0, read_seen: 0 }
     }
 
-    /// The longest frame that this ring takes.
+    /// Returns the length of the longest frame that this ring takes.
     pub fn most(&self) -> usize {
         self.memory.capacity() / 2 - WORD as usize
     }
 
-    /// Space for a frame of at most `length` bytes, or `None` while the ring is too full.
+    /// Reserves space for a frame of at most `length` bytes. `None` while the ring is too full.
     ///
     /// # Errors
-    /// [`RingError::TooLarge`] if the frame can never fit; [`RingError::Position`] if the consumer
+    /// [`RingError::TooLarge`] if the frame can never fit. [`RingError::Position`] if the consumer
     /// stored an impossible position.
     pub fn reserve(&mut self, length: usize) -> Result<Option<Grant<'_, M>>, RingError> {
         if length > self.most() {
@@ -189,8 +190,8 @@ impl<M: Memory> Producer<M> {
         let rest = capacity - self.write % capacity;
         let frame = framed(length);
         // The memory at offset 0 was used recently, so it is in the caches. Until the consumer
-        // releases the frame, there is space up to the last offset that was written: for at least
-        // one more frame.
+        // releases this frame, there is space up to the last written offset. This is enough for at
+        // least one more frame.
         let back = (2 * frame).max(capacity / FRONT) <= self.write % capacity && self.is_empty()?;
         let skip = if back || rest < frame { rest } else { 0 };
         if capacity - (self.write - self.read_seen) < skip + frame {
@@ -202,7 +203,7 @@ impl<M: Memory> Producer<M> {
         Ok(Some(Grant { start: self.write + skip, producer: self, length }))
     }
 
-    /// Whether the consumer has released all frames.
+    /// Returns whether the consumer has released all frames.
     ///
     /// # Errors
     /// As [`Producer::reserve`].
@@ -222,7 +223,7 @@ impl<M: Memory> Producer<M> {
         Ok(())
     }
 
-    /// Copies `bytes` into the ring as one frame; `false` while the ring is too full.
+    /// Copies `bytes` into the ring as one frame. Returns `false` while the ring is too full.
     ///
     /// # Errors
     /// As [`Producer::reserve`].
@@ -233,8 +234,8 @@ impl<M: Memory> Producer<M> {
         Ok(true)
     }
 
-    /// Whether the consumer has released a frame since the last look (or stored an impossible
-    /// position, which the next `reserve` reports).
+    /// Returns whether the consumer has released a frame since the last look. Also true for an
+    /// impossible position, which the next `reserve` reports.
     pub(crate) fn has_news(&self) -> bool {
         self.memory.header().read.0.load(Ordering::Acquire) != self.read_seen
     }
@@ -248,8 +249,8 @@ struct Found {
     tag: u32,
 }
 
-/// The oldest published frame that has not been released. Dropping this leaves the frame in the
-/// ring.
+/// The oldest published frame that the consumer has not released. Dropping this leaves the frame in
+/// the ring.
 #[derive(Debug)]
 pub struct Frame<'a, M> {
     consumer: &'a mut Consumer<M>,
@@ -257,12 +258,12 @@ pub struct Frame<'a, M> {
 }
 
 impl<M: Memory> Frame<'_, M> {
-    /// Bytes in the frame.
+    /// Returns the number of bytes in the frame.
     pub fn length(&self) -> usize {
         self.found.length
     }
 
-    /// What the producer stored beside the length: what the frame is.
+    /// Returns the tag that the producer stored with the length. It shows the kind of the frame.
     pub fn tag(&self) -> u32 {
         self.found.tag
     }
@@ -278,7 +279,7 @@ impl<M: Memory> Frame<'_, M> {
     /// Copies `out.len()` bytes of the frame from byte `start` on.
     ///
     /// # Panics
-    /// If the frame ends before.
+    /// If the frame ends before `start + out.len()`.
     pub fn copy_from(&self, start: usize, out: &mut [u8]) {
         let length = self.found.length;
         assert!(start <= length && out.len() <= length - start, "{} bytes of a frame of {length}", out.len());
@@ -298,8 +299,8 @@ pub struct Consumer<M> {
     pub(crate) memory: M,
     read: u64,
     write_seen: u64,
-    /// The oldest frame, once it was peeked: the producer may be hostile, so its word is read only
-    /// once.
+    /// The oldest frame, after it was peeked. The producer may be hostile, so the consumer reads
+    /// the frame's word only once.
     found: Option<Found>,
     /// The position of the first frame that [`Consumer::ahead`] has not returned.
     ahead: u64,
@@ -308,13 +309,13 @@ pub struct Consumer<M> {
 impl<M: Memory> Consumer<M> {
     /// # Safety
     /// There must be no other consumer of this ring, in this process or another, and the ring must
-    /// be fresh (all positions 0).
+    /// be new (all positions 0).
     pub unsafe fn new(memory: M) -> Self {
         Self { memory, read: 0, write_seen: 0, found: None, ahead: 0 }
     }
 
-    /// The oldest frame, or `None` while the ring is empty. It stays the oldest until it is
-    /// released.
+    /// Returns the oldest frame, or `None` while the ring is empty. The frame stays the oldest
+    /// until it is released.
     ///
     /// # Errors
     /// [`RingError`] if the producer stored an impossible position or length.
@@ -335,7 +336,7 @@ impl<M: Memory> Consumer<M> {
         self.at(self.read, self.write_seen).map(Some)
     }
 
-    /// The end of what was published.
+    /// Returns the end of the published data.
     fn written(&self) -> Result<u64, RingError> {
         let write = self.memory.header().write.0.load(Ordering::Acquire);
         let capacity = self.memory.capacity() as u64;
@@ -345,7 +346,7 @@ impl<M: Memory> Consumer<M> {
         Ok(write)
     }
 
-    /// The frame at a position before the end of what was published.
+    /// Returns the frame at a position before the end of the published data.
     fn at(&self, position: u64, end: u64) -> Result<Found, RingError> {
         let capacity = self.memory.capacity() as u64;
         let mut start = position;
@@ -365,9 +366,9 @@ impl<M: Memory> Consumer<M> {
         Ok(Found { start, length: length as usize, tag: (word >> 32) as u32 })
     }
 
-    /// Copies the beginning of the next published frame that this has not returned before, and
-    /// returns its length. The frames stay in the ring, so a caller can look at frames after the
-    /// oldest one.
+    /// Copies the beginning of the next published frame that this method has not returned before.
+    /// Returns the frame's length. The frames stay in the ring, so a caller can look at frames
+    /// after the oldest one.
     ///
     /// # Errors
     /// As [`Consumer::peek`].
@@ -396,13 +397,13 @@ impl<M: Memory> Consumer<M> {
         (found.start % self.memory.capacity() as u64) as usize + WORD as usize
     }
 
-    /// The offset and length of the peeked frame in the data.
+    /// Returns the offset of the peeked frame in the data, and its length.
     #[cfg(not(loom))]
     pub(crate) fn current(&self) -> Option<(usize, usize)> {
         self.found.map(|found| (self.offset(found), found.length))
     }
 
-    /// Gives the space of the peeked frame, and all space before it, back to the producer. Does
+    /// Gives the space of the peeked frame and all space before it back to the producer. Does
     /// nothing without a peeked frame.
     pub fn release(&mut self) {
         let Some(found) = self.found.take() else { return };
@@ -425,21 +426,22 @@ impl<M: Memory> Consumer<M> {
         Ok(Some((tag, bytes)))
     }
 
-    /// Whether a frame was published that was not released (or an impossible position was stored,
-    /// which `peek` reports).
+    /// Returns whether the ring has a published frame that was not released. Also true for an
+    /// impossible position, which `peek` reports.
     #[inline]
     pub fn has_news(&self) -> bool {
         self.memory.header().write.0.load(Ordering::Acquire) != self.read
     }
 
-    /// Whether a frame was published that was neither released nor returned by [`Consumer::ahead`].
+    /// Returns whether the ring has a published frame that was neither released nor returned by
+    /// [`Consumer::ahead`].
     #[inline]
     pub fn has_more(&self) -> bool {
         self.memory.header().write.0.load(Ordering::Acquire) != self.ahead.max(self.read)
     }
 
-    /// What [`Consumer::has_more`] compares: a word, and its value while there is no such frame.
-    /// For code that checks often and cannot borrow the consumer.
+    /// Returns the numbers that [`Consumer::has_more`] compares: a word, and its value while there
+    /// is no such frame. This is for code that checks often and cannot borrow the consumer.
     #[cfg(not(loom))]
     pub fn news(&self) -> (&AtomicU64, u64) {
         (&self.memory.header().write.0, self.ahead.max(self.read))
@@ -462,7 +464,7 @@ mod tests {
         for _ in 0..6 {
             offsets.push(offset(&mut producer, 56));
             assert!(producer.push(&[1; 56], 1).unwrap());
-            // While the consumer has not released it, the next frame lies behind it.
+            // Until the consumer releases this frame, the next frame lies behind it.
             assert_eq!(offset(&mut producer, 56), offsets[offsets.len() - 1] + 64);
             assert_eq!(consumer.pop(), Ok(Some((1, vec![1; 56]))));
         }
@@ -484,7 +486,7 @@ mod tests {
     fn looking_ahead_returns_each_frame_once_and_releases_none() {
         let (mut producer, mut consumer) = heap_ring(1024);
         let mut head = [0; 8];
-        // Enough rounds for frames at the end of the ring and at its beginning.
+        // There are enough rounds for frames at the end of the ring and at its beginning.
         for round in 0..50u64 {
             assert_eq!(consumer.ahead(&mut head), Ok(None));
             for frame in 0..3u64 {

@@ -1,4 +1,4 @@
-//! The atomics of the standard library, or loom's when the protocol is being model-checked.
+//! The atomics of the standard library, or those of loom when loom checks the protocol.
 
 #[cfg(loom)]
 pub(crate) use loom::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};

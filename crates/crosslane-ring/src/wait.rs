@@ -6,8 +6,8 @@ use crate::sync::{AtomicU32, Ordering, fence};
 use std::time::Duration;
 
 impl<M: Memory> Consumer<M> {
-    /// What a wait for a frame sleeps on. A wait can sleep on it together with others
-    /// ([`wait_any`]).
+    /// Returns the [`Waiter`] of a wait for a frame. [`wait_any`] can sleep on it together with
+    /// others.
     pub fn waiter(&self) -> Waiter<'_> {
         Waiter::Word(&self.memory.header().data_wait.0)
     }
@@ -17,22 +17,22 @@ impl<M: Memory> Consumer<M> {
         self.wait_or(spin, timeout, || false)
     }
 
-    /// Waits for a frame or until `stop` is true. The thread that makes it true must then sound the
-    /// [`Alarm`].
+    /// Waits for a frame, or until `stop` is true, for at most `timeout`. The thread that makes
+    /// `stop` true must then call [`Alarm::sound`].
     pub fn wait_or(&mut self, spin: Spin, timeout: Duration, stop: impl Fn() -> bool) -> Parked {
         wait(&self.memory.header().data_wait.0, spin, timeout, || self.has_news() || stop())
     }
 }
 
 impl<M: Memory + Clone> Consumer<M> {
-    /// Ends this consumer's waits from another thread.
+    /// Returns an [`Alarm`], which ends this consumer's waits from another thread.
     pub fn alarm(&self) -> Alarm<M> {
         Alarm(self.memory.clone())
     }
 }
 
-/// Ends a consumer's wait whose `stop` has changed. It uses the same fence and word as a published
-/// position.
+/// Ends a consumer's wait after its `stop` has changed. It uses the same fence and word as a
+/// published position.
 #[derive(Debug, Clone)]
 pub struct Alarm<M>(M);
 
@@ -44,20 +44,22 @@ impl<M: Memory> Alarm<M> {
 }
 
 impl<M: Memory + Clone> Consumer<M> {
-    /// A view of the ring for a thread that waits for many consumers while other threads use them.
+    /// Returns a [`Watch`] of the ring, for a thread that waits for many consumers while other
+    /// threads use them.
     pub fn watch(&self) -> Watch<M> {
         Watch(self.memory.clone())
     }
 }
 
-/// Sees from outside whether there is a frame for a consumer, and sleeps in its place. The consumer
-/// itself must not sleep at the same time: a wake reaches only one of the two.
+/// Checks from another thread whether there is a frame for a consumer, and sleeps instead of the
+/// consumer. The consumer itself must not sleep at the same time, because a wake reaches only one
+/// of the two.
 ///
-/// A thread that polls the ring anyway can [hush](Watch::hush) it, so that its producer need not
-/// wake the sleeping thread for each frame. The wait word is 0 then, as if no thread slept.
-/// [`Watch::unhush`] makes it 1 in the order in which a thread parks: store, fence, look. The
-/// thread that hushed the ring must unhush it before it stops polling. Other threads may unhush it
-/// at any time; if no thread sleeps then, one wake has no effect.
+/// A thread that polls the ring can call [`Watch::hush`]. Then the producer does not wake the
+/// sleeping thread for each frame, because the wait word is 0, as if no thread slept.
+/// [`Watch::unhush`] makes the word 1 in the order in which a thread parks: store, fence, look. The
+/// thread that called `hush` must call `unhush` before it stops polling. Other threads may call
+/// `unhush` at any time. If no thread sleeps then, one wake has no effect.
 #[derive(Debug)]
 pub struct Watch<M>(M);
 
@@ -66,22 +68,22 @@ impl<M: Memory> Watch<M> {
         &self.0.header().data_wait.0
     }
 
-    /// What a wait for a frame sleeps on.
+    /// Returns the [`Waiter`] of a wait for a frame.
     pub fn waiter(&self) -> Waiter<'_> {
         Waiter::Word(self.word())
     }
 
-    /// A thread that sleeps on the ring now is not woken for it until [`Watch::unhush`]. A thread
-    /// that is about to sleep looks at the ring once more instead of sleeping, so do not call this
-    /// all the time.
+    /// Stops wakes of the thread that sleeps on the ring, until [`Watch::unhush`]. A thread that is
+    /// about to sleep looks at the ring once more instead, so do not call this all the time.
     pub fn hush(&self) {
-        // Usually no thread sleeps; without a store the cache line stays with the other side.
+        // Usually no thread sleeps. Without a store, the cache line stays with the other side.
         if self.word().load(Ordering::Relaxed) == 1 {
             self.word().store(0, Ordering::Relaxed);
         }
     }
 
-    /// Threads that sleep on the ring are woken for it again: at once, if there is a frame.
+    /// Allows wakes of the thread that sleeps on the ring again. Wakes it at once if there is a
+    /// frame.
     pub fn unhush(&self) {
         announce(self.word());
         fence(Ordering::SeqCst);
@@ -90,8 +92,8 @@ impl<M: Memory> Watch<M> {
         }
     }
 
-    /// Whether a frame was published that was not released. A hint: the other side may have stored
-    /// any position.
+    /// Returns whether the ring has a published frame that was not released. This is a hint,
+    /// because the other side may have stored any position.
     pub fn has_news(&self) -> bool {
         let header = self.0.header();
         header.write.0.load(Ordering::Acquire) != header.read.0.load(Ordering::Acquire)
@@ -106,9 +108,9 @@ impl<M: Memory> Producer<M> {
 }
 
 /// Waits until the consumer has a frame or the producer's frames are released, for at most
-/// `timeout`. `ready` gets whether there is a frame that [`Consumer::ahead`] has not returned, and
-/// tells whether the wait ends. The thread that changes its answer must then sound the consumer's
-/// [`Alarm`]. May return [`Parked::TimedOut`] early.
+/// `timeout`. The argument of `ready` is whether there is a frame that [`Consumer::ahead`] has not
+/// returned. `ready` returns whether the wait ends. The thread that changes its answer must then
+/// call [`Alarm::sound`] of the consumer. May return [`Parked::TimedOut`] early.
 pub fn wait_either<M: Memory>(
     consumer: &Consumer<M>,
     producer: &Producer<M>,

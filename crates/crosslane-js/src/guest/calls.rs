@@ -27,7 +27,7 @@ const LOOK: Duration = Duration::from_millis(20);
 pub struct Guest {
     isolate: Isolate,
     library: Arc<Library>,
-    /// The bytes that the isolate keeps between calls.
+    /// The bytes that the isolate used before the first call, or after the last set-up.
     base: usize,
     limit: usize,
     /// Whether the heap may still hold the memory of a call that exceeded its limit.

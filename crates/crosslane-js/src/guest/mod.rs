@@ -3,7 +3,7 @@
 //!
 //! | file | what is in it |
 //! |---|---|
-//! | `calls` | [`Guest`]: set-up, calls, scans and aggregate entries, and the handling of failed calls |
+//! | `calls` | [`Guest`]: set-up, calls, scans, aggregate entries, and failures of calls |
 //! | `outcome` | how a call or a step of a scan ends |
 //! | `columns` | makes arguments for JavaScript of the columns of a batch |
 //! | `results` | makes the column of a reply of the buffers that JavaScript filled |
