@@ -1,9 +1,9 @@
 //! A work-stealing scheduler whose event dispatchers go first.
 //!
-//! Tasks are futures. They run on a few worker threads, each with a queue of its own, from which
-//! idle workers steal. *Event dispatchers* wake the tasks that wait for sockets. A dispatcher never
-//! waits behind the work that it started: when it starts a handler, it puts itself into a queue of
-//! its own, and any idle worker takes it from there before any other task.
+//! Tasks are futures. They run on a few worker threads. Each worker has a queue of its own, and
+//! idle workers steal tasks from it. *Event dispatchers* wake the tasks that wait for sockets. A
+//! dispatcher never waits behind the work that it started. When it starts a handler, it puts itself
+//! into a queue of its own. Any idle worker takes it from this queue before any other task.
 //!
 //! ```
 //! use crosslane_sched::{Io, Scheduler, foreground, spawn};
@@ -45,9 +45,9 @@
 //!     [ dispatcher 0's queue ] [ dispatcher 1's queue ]     one entry: the dispatcher itself
 //! ```
 //!
-//! - `scheduler`: groups of workers, what users start and call, and the shutdown.
-//! - `worker`: what a worker does next, and the monitor, which finds work that waits behind a long
-//!   task.
+//! - `scheduler`: groups of workers, the types for users, and the shutdown.
+//! - `worker`: how a worker chooses its work, and the monitor. The monitor finds work that waits
+//!   behind a long task.
 //! - `idle`: how workers sleep and wake, epoll with its wakes and the kernel's timer, and busy
 //!   polling.
 //! - `dispatcher`: the dispatchers of a group; [`priority`] is the queue of one dispatcher.
@@ -59,7 +59,7 @@
 //! # Priority is not inherited
 //!
 //! In other schedulers a task carries the index of its priority queue, and a task that it starts
-//! can inherit the index by mistake. Here no task has an index: only the [`priority::Turn`] of a
+//! can inherit the index by mistake. Here no task has an index. Only the [`priority::Turn`] of a
 //! dispatcher gives access to its queue, and a task that a dispatcher starts has no turn.
 
 #[cfg(not(target_os = "linux"))]
@@ -85,7 +85,7 @@ pub use stats::{BlockingStats, WorkerStats};
 pub use task::{Foreground, JoinError, JoinHandle, Panic, foreground, spawn, spawn_blocking, yield_now};
 pub use timer::{Elapsed, Sleep, sleep, timeout};
 
-/// The examples of the page are compiled.
+/// Compiles the examples of the page.
 #[cfg(doctest)]
 #[doc = include_str!("../../../docs/scheduler.md")]
 struct Page;

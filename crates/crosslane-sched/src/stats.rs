@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// A number that one thread writes and all may read.
+/// A number that one thread writes and all threads may read.
 #[derive(Debug, Default)]
 pub(crate) struct Counter(AtomicU64);
 
@@ -17,7 +17,7 @@ impl Counter {
     }
 }
 
-/// The counters of a worker, aligned so that two workers never write to the same cache line.
+/// The counters of a worker. Their alignment keeps two workers from writing to the same cache line.
 #[derive(Debug, Default)]
 #[repr(align(128))]
 pub(crate) struct Counters {
@@ -30,7 +30,7 @@ pub(crate) struct Counters {
     pub(crate) wakes: Counter,
 }
 
-/// The threads for calls that block ([`spawn_blocking`](crate::spawn_blocking)).
+/// Statistics of the threads for calls that block ([`spawn_blocking`](crate::spawn_blocking)).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct BlockingStats {
@@ -44,7 +44,7 @@ pub struct BlockingStats {
     pub runs: u64,
 }
 
-/// What one worker did since the scheduler was started.
+/// Statistics of one worker since the start of the scheduler.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct WorkerStats {
@@ -54,14 +54,14 @@ pub struct WorkerStats {
     pub foreground: u64,
     /// How often it took tasks from another worker's queue.
     pub steals: u64,
-    /// How often it took a dispatcher from the dispatcher's own queue that another worker had left
-    /// there.
+    /// How often it took a dispatcher from the dispatcher's own queue. Another worker had left the
+    /// dispatcher there.
     pub priority_hits: u64,
     /// How many events of dispatchers it handled.
     pub dispatches: u64,
     /// How often it slept.
     pub parks: u64,
-    /// How often it was woken because a thread added work.
+    /// How often a thread woke it for added work.
     pub wakes: u64,
 }
 

@@ -14,7 +14,7 @@ pub(crate) use std::sync::{
     atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering, fence},
 };
 
-/// The standard library's cell with the interface of loom's, which checks each access.
+/// The standard library's cell with the interface of loom's cell. Loom's cell checks each access.
 #[cfg(not(loom))]
 #[derive(Debug, Default)]
 pub(crate) struct UnsafeCell<T>(std::cell::UnsafeCell<T>);
@@ -30,8 +30,8 @@ impl<T> UnsafeCell<T> {
     }
 }
 
-/// Locks, also after a thread panicked with the lock: no critical section of this crate can leave
-/// half a change.
+/// Locks a mutex, also after a thread panicked with the lock. No critical section of this crate can
+/// leave half a change.
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
 }

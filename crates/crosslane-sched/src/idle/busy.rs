@@ -1,8 +1,8 @@
 //! Busy polling: before the worker that waits for events sleeps, it polls for a short time.
 //!
-//! It polls its sockets and a [`BusyPoll`] source: something that can wake a thread in its own way,
-//! but costs less while a thread polls it. Work that comes within that time needs no wake, which
-//! may take longer than the whole handler.
+//! It polls its sockets and a [`BusyPoll`] source. A source can wake a thread by itself, but costs
+//! less while a thread polls it. Work that comes within the polling time needs no wake. A wake may
+//! take longer than the whole handler.
 //!
 //! # Which worker polls
 //! One worker of a group at a time has the [`Turn`]. Each worker that has polled calls
@@ -13,9 +13,9 @@
 //!
 //! # Other threads that need the processor
 //! The polling worker yields between two polls. If it does not run again within [`CROWDED`], other
-//! threads compute on its processor. Then sleeping is better: the kernel runs a thread that wakes
-//! before threads that compute, but a thread that yields after them. So no worker polls for a
-//! [`PAUSE`]. The pause doubles each time this happens again soon.
+//! threads compute on its processor. Then it is better to sleep. The kernel runs a thread that
+//! wakes before threads that compute, but it runs a thread that yields after them. So no worker
+//! polls for a [`PAUSE`]. The pause doubles each time this happens again soon.
 
 use crate::stats::Counter;
 use std::fmt;
@@ -24,31 +24,31 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// Something that idle workers poll ([`Builder::busy_poll`](crate::Builder::busy_poll)).
+/// A source of work that idle workers poll ([`Builder::busy_poll`](crate::Builder::busy_poll)).
 pub trait BusyPoll: Send + Sync {
-    /// Whether there is something to handle. One thread at a time calls this in a loop, so it must
-    /// take at most a microsecond.
+    /// Returns whether there is work to handle. One thread at a time calls this in a loop, so it
+    /// must take at most a microsecond.
     fn look(&self) -> bool;
 
-    /// Handles what there is. Several threads may call this at the same time. Tasks that it wakes
-    /// run after it on the same worker. Its panic is reported like that of a task, and ends
-    /// nothing.
+    /// Handles the work. Several threads may call this at the same time. Tasks that it wakes run
+    /// after it on the same worker. The panic hook reports its panic like that of a task, and the
+    /// worker goes on.
     fn handle(&self);
 
-    /// No thread polls from now on, so new work must wake a thread. Any thread may call this at any
-    /// time, also during [`BusyPoll::look`].
+    /// Tells the source that no thread polls from now on. So new work must wake a thread. Any
+    /// thread may call this at any time, also during [`BusyPoll::look`].
     fn rest(&self);
 }
 
 /// A yield that takes longer shows that other threads compute.
 const CROWDED: Duration = Duration::from_millis(1);
-/// How long no worker polls then: at first, and at most.
+/// The first pause and the longest pause. No worker polls in a pause.
 const PAUSE: Duration = Duration::from_millis(10);
 const LONGEST: Duration = Duration::from_millis(250);
 /// The pause doubles if the processor was crowded again within this many pauses.
 const SOON: u32 = 4;
 
-/// What is polled, and for how long.
+/// The polled source, and the polling time.
 #[derive(Clone)]
 pub(crate) struct Polled {
     /// How long a worker polls after the last event.
@@ -95,14 +95,14 @@ impl Busy {
         self.start.elapsed()
     }
 
-    /// The turn to poll, unless another worker has it, or there is a pause.
+    /// Returns the turn to poll. `None` if another worker has it, or if there is a pause.
     pub(crate) fn begin(&self) -> Option<Turn<'_>> {
         let begun = self.now();
         let is_mine = !self.pauses(begun) && !self.is_taken.swap(true, Ordering::Acquire);
         is_mine.then(|| Turn { busy: self, begun })
     }
 
-    /// Whether there is a pause, because other threads need the processors.
+    /// Returns whether there is a pause, because other threads need the processors.
     fn pauses(&self, now: Duration) -> bool {
         nanoseconds(now) < self.resumes.load(Ordering::Relaxed)
     }
@@ -111,7 +111,7 @@ impl Busy {
         &*self.polled.source
     }
 
-    /// Begins a pause: other threads have computed for this long, until now.
+    /// Begins a pause. Other threads have computed for the time `computed`, until `now`.
     fn begin_pause(&self, computed: Duration, now: Duration) {
         let (pause, resumed) = (self.pause.load(Ordering::Relaxed), self.resumes.load(Ordering::Relaxed));
         let begun = nanoseconds(now.saturating_sub(computed));
@@ -130,7 +130,7 @@ pub(crate) struct Turn<'a> {
 }
 
 impl Turn<'_> {
-    /// Polls the source once. Returns whether there is something to handle.
+    /// Polls the source once. Returns whether there is work to handle.
     pub(crate) fn look(&self) -> bool {
         self.busy.looks.count();
         self.busy.source().look()

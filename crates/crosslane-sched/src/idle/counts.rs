@@ -1,12 +1,11 @@
-//! Which workers sleep or search for work, and whether one has to be woken.
+//! Counts the workers that sleep or search for work, and wakes one if needed.
 //!
 //! A worker without work counts itself as idle, looks at all queues once more, and only then
-//! sleeps. It sleeps in one of two ways: as a *poller* it waits for events
-//! ([`Poller`](crate::idle::Poller)); as a *sleeper* ([`Idle::sleep`]) it waits until a thread
-//! wakes it. One poller is enough while handlers are short: then one worker with warm caches
-//! handles events that come close together. When handlers are long, the group is *eager*: all its
-//! idle workers are pollers, and the kernel wakes the next one for an event that comes during a
-//! handler.
+//! sleeps. It is then a *poller* or a *sleeper*. A poller waits for events
+//! ([`Poller`](crate::idle::Poller)). A sleeper ([`Idle::sleep`]) waits until a thread wakes it.
+//! One poller is enough while handlers are short. Then one worker with warm caches handles events
+//! that come close together. When handlers are long, the group is *eager*: all its idle workers are
+//! pollers. Then the kernel wakes the next poller for an event that comes during a handler.
 //!
 //! A thread that adds work adds it first, and then reads the counts:
 //!
@@ -16,11 +15,11 @@
 //!   looks.
 //! - Otherwise the thread wakes a sleeper, or a poller if there is no sleeper.
 //!
-//! There is a sequentially consistent fence between adding work and reading the counts, and another
-//! one between changing the counts and looking at the queues. One of two such fences comes first:
-//! either the worker sees the work, or the thread that added it sees that the worker is idle. A
-//! worker that becomes a sleeper looks once more after that, because it may have missed a wake for
-//! sleepers. The kernel keeps a wake for pollers until a worker polls.
+//! There is a sequentially consistent fence between adding work and reading the counts. There is
+//! another fence between changing the counts and looking at the queues. One of two such fences
+//! comes first. So either the worker sees the work, or the thread that added the work sees that the
+//! worker is idle. A worker that becomes a sleeper looks once more after that, because it may have
+//! missed a wake for sleepers. The kernel keeps a wake for pollers until a worker polls.
 
 use crate::sync::{AtomicBool, AtomicU64, Condvar, Mutex, Ordering, fence, lock};
 
@@ -59,8 +58,8 @@ impl Idle {
         }
     }
 
-    /// Wakes a worker for work that was added before, if one has to be woken. `wake_poller` wakes a
-    /// worker that waits for events, or the next one that does.
+    /// Wakes a worker for work that was added before, if needed. `wake_poller` wakes a worker that
+    /// waits for events, or the next worker that begins to wait.
     pub(crate) fn wake_one(&self, wake_poller: impl FnOnce()) {
         fence(Ordering::SeqCst);
         let counts = self.counts.load(Ordering::Relaxed);
@@ -70,7 +69,7 @@ impl Idle {
         }
     }
 
-    /// Returns false if there is no sleeper.
+    /// Wakes a sleeper. Returns false if there is no sleeper.
     fn wake_sleeper(&self) -> bool {
         let mut sleepers = lock(&self.sleepers);
         if sleepers.sleeping == 0 {
@@ -107,7 +106,7 @@ impl Idle {
         was_woken
     }
 
-    /// Whether the worker becomes a poller; otherwise it becomes a sleeper.
+    /// Returns whether the worker becomes a poller. Otherwise it becomes a sleeper.
     pub(crate) fn enter_poll(&self) -> bool {
         if self.eager.load(Ordering::SeqCst) {
             self.pollers.fetch_add(1, Ordering::SeqCst);
@@ -120,12 +119,12 @@ impl Idle {
         self.pollers.fetch_sub(1, Ordering::SeqCst);
     }
 
-    /// Whether no worker waits for events.
+    /// Returns whether no worker waits for events.
     pub(crate) fn nobody_polls(&self) -> bool {
         self.pollers.load(Ordering::SeqCst) == 0
     }
 
-    /// Whether handlers take long, so that all idle workers are pollers.
+    /// Returns whether handlers take long. Then all idle workers are pollers.
     pub(crate) fn is_eager(&self) -> bool {
         self.eager.load(Ordering::Relaxed)
     }
@@ -137,38 +136,39 @@ impl Idle {
         }
     }
 
-    /// Whether a worker is idle.
+    /// Returns whether a worker is idle.
     pub(crate) fn any(&self) -> bool {
         self.counts.load(Ordering::Relaxed) >> 32 > 0
     }
 
-    /// A worker is about to sleep. It looks at all queues after this and before it sleeps.
+    /// Counts a worker that is about to sleep as idle. The worker looks at all queues after this,
+    /// and before it sleeps.
     pub(crate) fn enter(&self) {
         self.counts.fetch_add(ONE_IDLE, Ordering::SeqCst);
         fence(Ordering::SeqCst);
     }
 
-    /// A worker is no longer idle.
+    /// Notes that a worker is no longer idle.
     pub(crate) fn leave(&self) {
         self.counts.fetch_sub(ONE_IDLE, Ordering::SeqCst);
     }
 
-    /// A sleeper was woken: it is no longer idle, and it searches.
+    /// Notes that a sleeper was woken. It is no longer idle, and it searches.
     pub(crate) fn woken(&self) {
         self.counts.fetch_sub(ONE_IDLE - ONE_SEARCHING, Ordering::SeqCst);
         fence(Ordering::SeqCst);
     }
 
-    /// A poller received the wake for pollers: as [`Idle::woken`].
+    /// As [`Idle::woken`], for a poller that received the wake for pollers.
     pub(crate) fn poller_woken(&self) {
         self.counts.fetch_sub(ONE_IDLE - ONE_SEARCHING, Ordering::SeqCst);
         self.waking.swap(false, Ordering::SeqCst);
         fence(Ordering::SeqCst);
     }
 
-    /// A woken worker stops searching: it found work, or is about to become idle. Returns true if
-    /// no other worker searches: then a worker that found work has to check whether there is more,
-    /// and wake the next worker.
+    /// Notes that a woken worker stops searching, because it found work or is about to become idle.
+    /// Returns true if no other worker searches. Then a worker that found work must check whether
+    /// there is more, and wake the next worker.
     pub(crate) fn stop_searching(&self) -> bool {
         let counts = self.counts.fetch_sub(ONE_SEARCHING, Ordering::SeqCst);
         fence(Ordering::SeqCst);
@@ -185,7 +185,7 @@ mod models {
 
     struct Group {
         idle: Idle,
-        /// What the kernel does for a poller: it keeps a wake until a worker receives it.
+        /// A model of the kernel: it keeps a wake for pollers until a worker receives it.
         kernel: (Mutex<bool>, Condvar),
         work: AtomicUsize,
         done: AtomicUsize,

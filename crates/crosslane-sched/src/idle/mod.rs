@@ -1,4 +1,4 @@
-//! How idle workers sleep, and what wakes them.
+//! Idle workers: how they sleep, and how events and threads wake them.
 
 mod busy;
 mod counts;

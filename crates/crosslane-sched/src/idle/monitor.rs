@@ -1,4 +1,5 @@
-//! Whether the monitor ([`crate::worker::monitor`]) is awake, and how others wake it.
+//! The state of the monitor ([`crate::worker::monitor`]): whether it is awake. Other threads wake
+//! it here.
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering, fence};
@@ -12,7 +13,7 @@ pub(crate) struct Monitor {
 }
 
 impl Monitor {
-    /// Work was left behind a task in the foreground.
+    /// Wakes the monitor if it sleeps, because work waits behind a task in the foreground.
     pub(crate) fn watch(&self) {
         fence(Ordering::SeqCst);
         if !self.is_awake.load(Ordering::Relaxed) && !self.is_awake.swap(true, Ordering::SeqCst) {
@@ -20,29 +21,30 @@ impl Monitor {
         }
     }
 
-    /// A handler took long, so the group stays eager for some time.
+    /// Notes that a handler took long. So the group stays eager for some time.
     pub(crate) fn saw_long_handler(&self) {
         self.long_handlers.store(true, Ordering::Relaxed);
         self.watch();
     }
 
-    /// Makes the calling thread the one that is woken.
+    /// Makes the calling thread the monitor's thread.
     pub(crate) fn begin(&self) {
         self.thread.set(thread::current()).expect("a group has one monitor");
     }
 
-    /// Whether a handler took long since the last call.
+    /// Returns whether a handler took long since the last call.
     pub(crate) fn take_long_handlers(&self) -> bool {
         self.long_handlers.swap(false, Ordering::Relaxed)
     }
 
-    /// Says that the monitor is about to sleep. It looks at everything once more after this.
+    /// Notes that the monitor is about to sleep. The monitor looks at all work once more after
+    /// this.
     pub(crate) fn begin_sleep(&self) {
         self.is_awake.store(false, Ordering::SeqCst);
         fence(Ordering::SeqCst);
     }
 
-    /// Says that the monitor does not sleep after all.
+    /// Notes that the monitor does not sleep.
     pub(crate) fn stay_awake(&self) {
         self.is_awake.store(true, Ordering::SeqCst);
     }

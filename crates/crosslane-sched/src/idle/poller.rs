@@ -1,12 +1,11 @@
-//! The epoll on which idle workers of a group wait: for its sockets, its timers and its wakes.
+//! The epoll of a group. Idle workers wait on it for the group's sockets, timers and wakes.
 //!
-//! All of them wait on the same epoll. The kernel wakes one worker for each event, the one that
-//! began to wait last, so the worker with warm caches goes on while the others sleep. While that
-//! worker runs a handler, the kernel wakes the next worker for the next event, without help from
-//! the scheduler.
+//! All of them wait on the same epoll. For each event, the kernel wakes the worker that began to
+//! wait last. So the worker with warm caches goes on while the others sleep. While that worker runs
+//! a handler, the kernel wakes the next worker for the next event, without help from the scheduler.
 //!
-//! Everything is registered edge-triggered, so each event reaches one worker, once. The kernel
-//! keeps an event that comes while no worker waits.
+//! All descriptors are registered edge-triggered, so each event reaches one worker, once. The
+//! kernel keeps an event that comes while no worker waits.
 
 use rustix::event::epoll::{self, CreateFlags, Event, EventData, EventFlags};
 use rustix::event::{EventfdFlags, eventfd};
@@ -21,10 +20,10 @@ use std::time::{Duration, Instant};
 
 const WAKE: u64 = u64::MAX;
 const TIMER: u64 = u64::MAX - 1;
-/// The most events that a worker takes at a time; the kernel wakes the next worker for the rest.
+/// The most events that a worker takes at a time. The kernel wakes the next worker for the rest.
 const AT_ONCE: usize = 64;
 
-/// What the kernel reported to a worker.
+/// The kernel's report to a worker.
 #[derive(Debug, Default)]
 pub(crate) struct Ready {
     /// The sockets that are ready, and how.
@@ -35,7 +34,7 @@ pub(crate) struct Ready {
     pub(crate) timers: bool,
 }
 
-/// Which source of which dispatcher an event is for.
+/// The source of an event, and the source's dispatcher.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Token {
     pub(crate) dispatcher: u32,
@@ -56,7 +55,7 @@ pub(crate) struct Poller {
 }
 
 impl Ready {
-    /// Whether there is something to do.
+    /// Returns whether there is work to do.
     pub(crate) fn has_any(&self) -> bool {
         self.woken || self.timers || !self.events.is_empty()
     }
@@ -85,10 +84,10 @@ impl Poller {
         Ok(epoll::delete(&self.epoll, socket)?)
     }
 
-    /// Wakes one worker that waits, or the next one that will.
+    /// Wakes one worker that waits, or the next worker that begins to wait.
     pub(crate) fn wake(&self) {
-        // The counter is never read. It overflows after 2^64 wakes, and an edge is one whatever the
-        // count was.
+        // No thread reads the counter. It overflows after 2^64 wakes. Each write causes an edge,
+        // and the count does not matter.
         if let Err(error) = rustix::io::write(&self.wake, &1_u64.to_ne_bytes()) {
             debug_assert_eq!(error, Errno::AGAIN);
         }

@@ -1,4 +1,4 @@
-//! Catches panics of a user's code, which must not reach a worker.
+//! Catches panics of a user's code, because they must not reach a worker.
 
 use std::mem::ManuallyDrop;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -34,9 +34,11 @@ impl<T> Contained<T> {
 
 impl<T> Drop for Contained<T> {
     fn drop(&mut self) {
-        // SAFETY: this is the only drop of the value, which is not moved, as it may be pinned.
+        // SAFETY: this is the only drop of the value. The value is not moved, because it may be
+        // pinned.
         let dropped = catch_unwind(AssertUnwindSafe(|| unsafe { ManuallyDrop::drop(&mut self.0) }));
-        // The payload of that panic may itself panic when it is dropped, and so on.
+        // The payload of that panic may panic when it is dropped, and so on. So it is never
+        // dropped.
         std::mem::forget(dropped);
     }
 }

@@ -1,4 +1,4 @@
-//! What a user has of a task: its handle, and why it has no result.
+//! The handle of a task, and the errors of a task without a result.
 
 use super::contain::Contained;
 use async_task::FallibleTask;
@@ -19,13 +19,13 @@ pub enum JoinError {
     Panicked(Panic),
 }
 
-/// What a task panicked with.
+/// The payload of a task's panic.
 ///
 /// Payloads are only `Send`. The lock makes this `Sync` too, as errors must be.
 pub struct Panic(pub(super) std::sync::Mutex<Payload>);
 
 impl Panic {
-    /// The payload, as [`std::panic::resume_unwind`] takes it.
+    /// Returns the payload, for [`std::panic::resume_unwind`].
     pub fn into_payload(self) -> Box<dyn Any + Send> {
         self.0.into_inner().unwrap_or_else(PoisonError::into_inner)
     }
@@ -63,20 +63,21 @@ impl fmt::Display for JoinError {
 
 impl std::error::Error for JoinError {}
 
-/// A task's handle: a future of its result. The task goes on when the handle is dropped.
+/// The handle of a task: a future of the task's result. The task goes on when the handle is
+/// dropped.
 #[derive(Debug)]
 pub struct JoinHandle<T>(pub(super) Option<FallibleTask<Output<T>>>);
 
 pub(super) type Output<T> = Contained<Result<T, JoinError>>;
 
 impl<T> JoinHandle<T> {
-    /// Cancels the task, unless it has ended, and waits until its future is dropped. Dropping what
-    /// this returns cancels the task too, without waiting.
+    /// Cancels the task, unless it has ended, and waits until its future is dropped. If the caller
+    /// drops the returned future, the task is cancelled too, without a wait.
     ///
-    /// A task is cancelled where it waits; one that runs goes on until it waits.
+    /// A waiting task is cancelled at once. A running task goes on until it waits.
     ///
     /// # Errors
-    /// [`JoinError::Cancelled`], unless the task ended before; [`JoinError::Panicked`] if it
+    /// [`JoinError::Cancelled`], unless the task ended before. [`JoinError::Panicked`] if the task
     /// panicked before.
     pub fn cancel(mut self) -> impl Future<Output = Result<T, JoinError>> {
         let task = self.0.take().expect("a handle has its task until it is dropped");
@@ -91,7 +92,7 @@ impl<T> JoinHandle<T> {
         }
     }
 
-    /// Whether the task has ended.
+    /// Returns whether the task has ended.
     pub fn is_finished(&self) -> bool {
         self.0.as_ref().is_none_or(FallibleTask::is_finished)
     }

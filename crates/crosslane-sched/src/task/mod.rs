@@ -1,8 +1,8 @@
 //! Tasks: futures that a group runs.
 //!
 //! The crate `async-task` has the cell of a task, its wakers and its cancellation. A scheduler adds
-//! three things: it decides where a task goes that has to run, it keeps panics inside of the task,
-//! and it lists all tasks, so that shutdown can cancel those that wait.
+//! three things. It chooses a queue for each task that has to run. It keeps panics inside of the
+//! task. It lists all tasks, so shutdown can cancel the tasks that wait.
 
 mod contain;
 mod join;

@@ -1,4 +1,4 @@
-//! How tasks start.
+//! Starts tasks.
 
 use super::contain::Contained;
 use super::join::{JoinError, JoinHandle, Output, Panic};
@@ -41,7 +41,8 @@ impl<F: Future> Future for Listed<F> {
     }
 }
 
-/// A task's entry in the list. Declared after the future, so that the future is dropped first.
+/// A task's entry in the list. [`Listed`] declares it after the future, so the future is dropped
+/// first.
 struct Entry {
     group: Arc<Group>,
     shard: usize,
@@ -60,8 +61,8 @@ impl Drop for Entry {
     }
 }
 
-/// Makes a task of the group without starting it. `schedule` brings it to a thread each time it is
-/// woken.
+/// Makes a task of the group without starting it. `schedule` brings the task to a thread each time
+/// the task is woken.
 ///
 /// # Panics
 /// In a process that was forked from the group's.
@@ -93,7 +94,7 @@ impl Group {
         F::Output: Send + 'static,
     {
         let (runnable, handle) = create(self, future, Group::schedule);
-        // After the end no worker would run it: it is cancelled at once.
+        // After the end of the scheduler no worker would run the task, so it is cancelled at once.
         if !self.is_stopped() {
             runnable.schedule();
         }
@@ -103,8 +104,8 @@ impl Group {
     /// Queues a task that has to run.
     pub(crate) fn schedule(&self, runnable: Runnable, info: ScheduleInfo) {
         if !self.process.is_this() {
-            // No worker runs it in this process, and dropping it might run code that waits for
-            // another thread.
+            // No worker runs the task in this process. Dropping the task might run code that waits
+            // for another thread.
             return std::mem::forget(runnable);
         }
         if let Some(runnable) = Current::schedule(self, runnable, info.woken_while_running) {
@@ -121,8 +122,8 @@ impl Group {
         F: FnOnce() -> T + Send + 'static,
         T: Send + 'static,
     {
-        // It runs once: only a wake would schedule it again, and nothing has its waker while it
-        // runs.
+        // The task runs once. Only a wake would schedule it again, and no code has its waker while
+        // it runs.
         let (runnable, handle) = create(self, async move { call() }, |_, runnable, _| drop(runnable));
         let start = || {
             let group = Arc::clone(self);
@@ -138,8 +139,8 @@ impl Group {
     }
 }
 
-/// Starts a task in the background: it goes into the queue of the current worker, from which other
-/// workers take it too.
+/// Starts a task in the background. The task goes into the queue of the current worker. Other
+/// workers may take it from this queue.
 ///
 /// # Panics
 /// Outside of a task or of `block_on` of a scheduler ([`Handle::spawn`](crate::Handle::spawn) works
@@ -152,7 +153,7 @@ where
     Current::group().expect("spawn is called in a task or in block_on of a scheduler").spawn(future)
 }
 
-/// Makes a call that blocks or computes for long on a thread for such calls, so that it holds no
+/// Makes a call that blocks or computes for long on a thread for such calls. So the call holds no
 /// worker. The tag makes these threads when they are needed, at most
 /// [`Builder::blocking`](crate::Builder::blocking). A thread that has been idle for ten seconds
 /// ends.
@@ -171,12 +172,13 @@ where
 }
 
 /// Starts a task in the foreground: the worker runs it at once. The current task waits in the
-/// worker's queue until the new one waits or ends, or until an idle worker takes the current task
-/// from the queue.
+/// worker's queue until the new task waits or ends. An idle worker may take the current task from
+/// the queue earlier.
 ///
-/// Awaiting this returns the new task's handle; the new task has begun by then. In two cases it
-/// starts the task in the background instead: outside of a worker (in `block_on`), and as the 61st
-/// in a row of tasks of which each started the next in the foreground, so that other tasks run too.
+/// Awaiting this returns the new task's handle. The new task has begun by then. In two cases the
+/// task starts in the background instead. The first case is a call outside of a worker (in
+/// `block_on`). The second case is the 61st task in a chain of tasks that each started the next in
+/// the foreground, because other tasks must run too.
 ///
 /// # Panics
 /// As [`spawn`].
@@ -188,7 +190,7 @@ where
     Foreground(State::New(future))
 }
 
-/// A start in the foreground; see [`foreground`].
+/// The future of a start in the foreground. See [`foreground`].
 #[must_use = "a future does nothing unless it is awaited"]
 pub struct Foreground<F: Future>(State<F>);
 
@@ -223,7 +225,7 @@ where
                 match Current::start_next(&group, runnable) {
                     Ok(()) => {
                         self.0 = State::Started(handle);
-                        // The current task is queued when its run ends, which is now.
+                        // The current task is queued when its run ends, right after this.
                         Current::set_start(Start::Behind);
                         context.waker().wake_by_ref();
                         Poll::Pending
