@@ -1,9 +1,9 @@
-//! Threads for calls that block or compute for long, so that they hold no worker.
+//! Threads for calls that block or compute for long. So such calls hold no worker.
 //!
-//! A call waits in a queue. If more calls wait than there are idle threads, a thread is made, up to
-//! a limit. A thread that has been idle for [`KEEP`] ends. A call is a task: it is in the list of
-//! tasks, so shutdown waits for it, and its handle has its result or its panic. It has no await, so
-//! it cannot be cancelled after it has begun.
+//! A call waits in a queue. If the waiting calls outnumber the idle threads, the caller starts a
+//! thread, up to a limit. A thread that has been idle for [`KEEP`] ends. A call is a task: shutdown
+//! waits for it, and its handle has its result or its panic. A call has no await, so it cannot be
+//! cancelled after it has begun.
 
 use crate::stats::BlockingStats;
 use crate::sync::{Condvar, Mutex, lock};
@@ -31,7 +31,7 @@ struct State {
     threads: usize,
     idle: usize,
     runs: u64,
-    /// The scheduler has ended: calls are dropped.
+    /// The scheduler has ended, so new calls are dropped.
     is_over: bool,
 }
 
@@ -60,10 +60,11 @@ impl Blocking {
         drop(queue);
     }
 
-    /// Brings a call to a thread. `start_thread` starts one more, which calls [`Blocking::run`].
+    /// Brings a call to a thread. `start_thread` starts one more thread that calls
+    /// [`Blocking::run`].
     ///
     /// # Errors
-    /// That of `start_thread`, if there is no other thread.
+    /// The error of `start_thread`, if there is no other thread.
     pub(crate) fn add(
         &self,
         runnable: Runnable,
@@ -71,7 +72,7 @@ impl Blocking {
     ) -> io::Result<()> {
         let mut state = lock(&self.state);
         if state.is_over {
-            // It is dropped without the lock: it may own values of a user.
+            // The call is dropped without the lock, because it may own values of a user.
             drop(state);
             return Ok(());
         }
@@ -97,7 +98,8 @@ impl Blocking {
         Err(error)
     }
 
-    /// What a thread does.
+    /// Runs calls on the calling thread, until the thread has been idle for long or the scheduler
+    /// ends.
     pub(crate) fn run(&self) {
         let mut state = lock(&self.state);
         loop {

@@ -29,7 +29,8 @@ pub(crate) struct EventDispatcher {
     /// How many handlers it has started. Only the worker with its turn writes this.
     pub(crate) started: Counter,
     sources: Mutex<Slab<Arc<Source>>>,
-    /// Its handle was dropped; it ends with its last socket. Set with the lock of `sources`.
+    /// The handle was dropped, so the dispatcher ends with its last socket. Set with the lock of
+    /// `sources`.
     closed: AtomicBool,
 }
 
@@ -38,7 +39,8 @@ impl EventDispatcher {
         lock(&self.sources)
     }
 
-    /// Adds a source, and returns its token for the kernel. A closed dispatcher takes none.
+    /// Adds a source, and returns its token for the kernel. Returns `None` if the dispatcher is
+    /// closed.
     pub(crate) fn add(&self, source: Arc<Source>) -> Option<Token> {
         let mut sources = self.sources();
         if self.closed.load(Ordering::Relaxed) {
@@ -61,8 +63,8 @@ impl EventDispatcher {
 
     /// Wakes the tasks that wait for the event.
     ///
-    /// The event may be of an earlier socket whose number another socket has now. Then a task wakes
-    /// without reason, tries, and waits again.
+    /// The event may be for an earlier socket that had the same number. Then a task wakes without
+    /// reason, tries, and waits again.
     pub(crate) fn deliver(&self, event: Event) {
         let source = self.sources().get(event.source as usize).cloned();
         if let Some(source) = source {
@@ -75,7 +77,7 @@ impl EventDispatcher {
 #[derive(Debug, Default)]
 pub(crate) struct Dispatchers {
     all: Mutex<Slab<Arc<EventDispatcher>>>,
-    /// Changes with `all`, so that workers know when to copy it again.
+    /// Changes with `all`. So workers know when they must copy the list again.
     version: AtomicUsize,
     next: AtomicUsize,
 }
@@ -116,7 +118,7 @@ impl Dispatchers {
         }
     }
 
-    /// Lets a dispatcher take no more sources. It ends with its last source.
+    /// Closes a dispatcher: it takes no more sources, and ends with its last source.
     pub(super) fn close(&self, dispatcher: &EventDispatcher) {
         let sources = dispatcher.sources();
         dispatcher.closed.store(true, Ordering::Relaxed);
@@ -137,7 +139,7 @@ impl Dispatchers {
         }
     }
 
-    /// Adds a source to one of the open dispatchers, in turns.
+    /// Adds a source to an open dispatcher. The dispatchers take turns.
     pub(crate) fn add_source(&self, source: &Arc<Source>) -> Option<(Arc<EventDispatcher>, Token)> {
         let all = self.all();
         let first = self.next.fetch_add(1, Ordering::Relaxed) % all.len().max(1);
@@ -145,7 +147,7 @@ impl Dispatchers {
         in_turn.into_iter().find_map(|(_, there)| Some((there.clone(), there.add(source.clone())?)))
     }
 
-    /// Wakes all tasks that wait for sockets; they find that the scheduler has ended.
+    /// Wakes all tasks that wait for sockets. They then see that the scheduler has ended.
     pub(crate) fn end(&self) {
         let all: Vec<_> = self.all().iter().map(|(_, there)| there.clone()).collect();
         for dispatcher in all {
@@ -156,13 +158,13 @@ impl Dispatchers {
         }
     }
 
-    /// Whether a dispatcher waits in its queue.
+    /// Returns whether a dispatcher waits in its queue.
     pub(crate) fn any_queued(&self) -> bool {
         self.all().iter().any(|(_, there)| there.queue.is_queued())
     }
 
-    /// Whether a dispatcher waits behind the same handler as at the last look. `before` has, by
-    /// number, how many handlers each queued dispatcher had started then.
+    /// Returns whether a dispatcher waits behind the same handler as at the last look. `before` has
+    /// the number of handlers that each queued dispatcher had started at the last look.
     pub(crate) fn any_stuck(&self, before: &mut Vec<Option<u64>>) -> bool {
         let all = self.all();
         let now = (0..all.capacity()).map(|number| all.get(number)).map(|there| {

@@ -1,4 +1,4 @@
-//! Event dispatchers, each with a queue of its own.
+//! Event dispatchers. Each has a queue of its own.
 
 mod dispatchers;
 mod handle;

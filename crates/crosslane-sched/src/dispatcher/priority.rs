@@ -1,19 +1,19 @@
 //! The queue of one dispatcher.
 //!
-//! A dispatcher that starts a handler in the foreground puts itself into this queue, and an idle
-//! worker takes it from the queue before any ordinary task. Nothing else is ever in the queue, so
-//! it needs space for one entry, and its states are those of the dispatcher:
+//! A dispatcher that starts a handler in the foreground puts itself into this queue. An idle worker
+//! takes the dispatcher from the queue before any ordinary task. The queue never has another entry.
+//! So it needs space for one entry, and its states are those of the dispatcher:
 //!
 //! | state | meaning | which thread may leave it |
 //! |---|---|---|
-//! | `IDLE` | it has nothing to do | a thread that brings an event ([`PriorityQueue::post`]) |
+//! | `IDLE` | it has no events | a thread that brings an event ([`PriorityQueue::post`]) |
 //! | `RUNNING` | one worker holds its [`Turn`] | that worker ([`Turn::queue`], [`Turn::idle`]) |
-//! | `MAIL` | as `RUNNING`, and events came meanwhile | that worker, after it has fetched them |
+//! | `MAIL` | as `RUNNING`, and new events have come | that worker, after it has fetched them |
 //! | `QUEUED` | it is in its queue | any worker ([`PriorityQueue::take`], [`PriorityQueue::post`]) |
 //!
-//! **One producer.** A worker enters `QUEUED` by giving up its turn, and there is only one turn:
-//! the step from `IDLE` or `QUEUED` to `RUNNING` makes it, and one thread wins that step. A turn
-//! cannot be copied, and a turn that was given up cannot be used again:
+//! **One producer.** A worker gives up its turn to enter `QUEUED`, and there is only one turn. The
+//! step from `IDLE` or `QUEUED` to `RUNNING` makes the turn, and only one thread can make that
+//! step. Code cannot copy a turn, and cannot use a turn again after giving it up:
 //!
 //! ```compile_fail,E0382
 //! # let queue = std::sync::Arc::new(crosslane_sched::priority::PriorityQueue::new());
@@ -28,10 +28,10 @@
 //! fn twice(turn: Turn<u32>) { cloned(turn) }
 //! ```
 //!
-//! **Nothing is lost.** The thread that wins the turn appends its events. Another thread leaves its
-//! events under the lock, and then changes `RUNNING` to `MAIL`. No step leads from `MAIL` to `IDLE`
-//! or `QUEUED`. A turn that is dropped, for instance by a panic, puts the dispatcher into its
-//! queue.
+//! **No event is lost.** The thread that gets the turn appends its events. Another thread leaves
+//! its events under the lock, and then changes `RUNNING` to `MAIL`. No step leads from `MAIL` to
+//! `IDLE` or `QUEUED`. A turn that is dropped, for instance by a panic, puts the dispatcher into
+//! its queue.
 //!
 //! The turn protects the pending events. Each step that gives it up releases, and each step that
 //! takes it acquires.
@@ -81,8 +81,8 @@ impl<E> PriorityQueue<E> {
         Self::default()
     }
 
-    /// Whether the dispatcher is in its queue. Another worker may take it before the caller uses
-    /// the answer.
+    /// Returns whether the dispatcher is in its queue. Another worker may take it before the caller
+    /// uses the answer.
     pub fn is_queued(&self) -> bool {
         self.state.load(Ordering::SeqCst) == QUEUED
     }
@@ -93,8 +93,8 @@ impl<E> PriorityQueue<E> {
         if self.state.load(Ordering::Relaxed) == QUEUED { self.enter(QUEUED) } else { None }
     }
 
-    /// Brings events. The caller gets the turn if the dispatcher was idle or in its queue;
-    /// otherwise the worker with the turn handles them.
+    /// Brings events. The caller gets the turn if the dispatcher was idle or in its queue.
+    /// Otherwise the worker with the turn handles the events.
     pub fn post(self: &Arc<Self>, events: impl IntoIterator<Item = E>) -> Option<Turn<E>> {
         let mut events = Some(events);
         loop {
@@ -107,7 +107,7 @@ impl<E> PriorityQueue<E> {
                 }
                 return Some(turn);
             }
-            // The events are stored before the state changes, so a thread that reads the state
+            // This stores the events before the state changes. So a thread that sees the state
             // finds them.
             if let Some(events) = events.take() {
                 lock(&self.mail).extend(events);
@@ -134,7 +134,7 @@ impl<E> fmt::Debug for Turn<E> {
 }
 
 impl<E> Turn<E> {
-    /// The next event.
+    /// Takes the next event.
     pub fn next_event(&mut self) -> Option<E> {
         self.events(VecDeque::pop_front)
     }
@@ -144,7 +144,7 @@ impl<E> Turn<E> {
         self.0.clone()
     }
 
-    /// Leaves the dispatcher idle. The turn goes on if there are events.
+    /// Makes the dispatcher idle. If there are events, returns the turn instead.
     pub fn idle(mut self) -> Option<Turn<E>> {
         if self.events(|at_hand| at_hand.is_empty()) && self.leave(IDLE) {
             // The state is already `IDLE`, so the turn must not be dropped in the usual way.
@@ -170,8 +170,8 @@ impl<E> Turn<E> {
     }
 
     fn events<R>(&mut self, access: impl FnOnce(&mut VecDeque<E>) -> R) -> R {
-        // SAFETY: this is the only turn, it is borrowed exclusively, and it acquired what the last
-        // turn released.
+        // SAFETY: this is the only turn, it is borrowed exclusively, and it acquired the writes
+        // that the last turn released.
         self.0.events.with_mut(|events| access(unsafe { &mut *events }))
     }
 }
@@ -237,8 +237,8 @@ mod tests {
         assert_eq!(queue.take().unwrap().next_event(), Some(1));
     }
 
-    /// Several workers preempt and resume several dispatchers while other workers bring events:
-    /// each event is handled exactly once, and in the end each dispatcher is idle. `SCHED_ROUNDS`
+    /// Several workers preempt and resume several dispatchers while other workers bring events.
+    /// Each event is handled exactly once, and in the end each dispatcher is idle. `SCHED_ROUNDS`
     /// sets the number of rounds.
     #[test]
     fn no_dispatcher_is_lost() {

@@ -15,15 +15,16 @@ use std::task::{Context, Poll, ready};
 /// A descriptor whose operations wait without holding a worker.
 ///
 /// Its methods take `&self`, so several tasks may read and write at a time. The bytes of one
-/// `write` stay together; the writes of one [`Io::write_all`] may have others between them.
+/// `write` stay together. Other writes may come between the writes of one [`Io::write_all`].
 #[derive(Debug)]
 pub struct Io<T: AsFd> {
     pub(super) descriptor: T,
-    /// It is a stream of the kernel, of which a short read shows that no more bytes are there.
+    /// The descriptor is a kernel stream. A short read of such a stream shows that it has no more
+    /// bytes.
     pub(super) is_stream: bool,
-    /// The last try of a listener found no descriptors left.
+    /// The last `accept` of a listener failed because no resources were left.
     pub(super) is_exhausted: AtomicBool,
-    /// The keys of the tasks that wait by the traits of `futures-io`.
+    /// The keys of the tasks that wait through the traits of `futures-io`.
     #[cfg(feature = "futures-io")]
     pub(super) reading: Option<u64>,
     #[cfg(feature = "futures-io")]
@@ -38,10 +39,10 @@ impl<T: AsFd> Io<T> {
     /// Registers the descriptor with a dispatcher of the current tag, and makes it non-blocking.
     ///
     /// # Errors
-    /// Those of the kernel: regular files, for instance, cannot be waited for (`EPERM`).
-    /// [`io::ErrorKind::Unsupported`] if the tag has no dispatcher that takes sockets.
+    /// The errors of the kernel. For instance, it is impossible to wait for regular files
+    /// (`EPERM`). [`io::ErrorKind::Unsupported`] if the tag has no dispatcher that takes sockets.
     /// [`io::ErrorKind::Other`] if the scheduler has shut down, and in a process that was forked
-    /// from the scheduler's.
+    /// from the scheduler's process.
     ///
     /// # Panics
     /// Outside of a scheduler ([`Handle::io`](crate::Handle::io) works anywhere).
@@ -50,7 +51,7 @@ impl<T: AsFd> Io<T> {
         Io::register(descriptor, group, None)
     }
 
-    /// As [`Io::new`], with this dispatcher.
+    /// Registers the descriptor with this dispatcher. All else is as in [`Io::new`].
     ///
     /// # Errors
     /// As [`Io::new`].
@@ -93,7 +94,7 @@ impl<T: AsFd> Io<T> {
         })
     }
 
-    /// The descriptor.
+    /// Returns the descriptor.
     pub fn get_ref(&self) -> &T {
         &self.descriptor
     }
@@ -102,8 +103,8 @@ impl<T: AsFd> Io<T> {
     /// descriptor and runs it again.
     ///
     /// # Errors
-    /// Those of the operation. An error of the kind [`io::ErrorKind::Other`] if the scheduler has
-    /// shut down, also while this waits, and in a process that was forked from the scheduler's.
+    /// The errors of the operation. [`io::ErrorKind::Other`] if the scheduler has shut down, also
+    /// during the wait. The same error in a process that was forked from the scheduler's process.
     pub async fn with<R>(
         &self,
         interest: Interest,
@@ -112,7 +113,8 @@ impl<T: AsFd> Io<T> {
         self.attempt(interest, |descriptor, _| operation(descriptor)).await
     }
 
-    /// [`Io::with`] for an operation that gets the word of readiness which was read before it.
+    /// As [`Io::with`], but the operation also gets the word of readiness from before the
+    /// operation.
     async fn attempt<R>(
         &self,
         interest: Interest,
@@ -122,7 +124,8 @@ impl<T: AsFd> Io<T> {
         poll_fn(|context| self.poll_attempt(interest, &mut waiting.key, context, &mut operation)).await
     }
 
-    /// `key` is the task's place in the list of waiting tasks.
+    /// Runs the operation until it is done or must wait. `key` is the task's place in the list of
+    /// waiting tasks.
     pub(super) fn poll_attempt<R>(
         &self,
         interest: Interest,
@@ -136,9 +139,10 @@ impl<T: AsFd> Io<T> {
             self.group.check()?;
             let seen = ready!(self.poll_ready(interest, key, context));
             match operation(&self.descriptor, seen) {
-                // An operation that would wait shows that the descriptor is not closed, whatever
-                // was reported before: the kernel reports an error once, a pipe may be opened
-                // again, and an event may have been for an earlier descriptor of this number.
+                // An operation that would wait shows that the descriptor is not closed, even if the
+                // kernel reported this before. The kernel reports an error once, and a pipe may be
+                // opened again. Also, the event may have been for an earlier descriptor of this
+                // number.
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                     self.source.clear(interest.ready(), seen)
                 }
@@ -157,17 +161,17 @@ impl<T: AsFd> Io<T> {
         if Current::spend() {
             return Poll::Ready(word);
         }
-        // In the worker's own queue it needs no permit, and dispatchers go before it.
+        // In the worker's own queue, the task needs no permit, and dispatchers go before it.
         Current::set_start(Start::Behind);
         context.waker().wake_by_ref();
         Poll::Pending
     }
 
-    /// Reads the available bytes, at most the length of the buffer, and returns how many: 0 at the
+    /// Reads the available bytes, at most the length of the buffer. Returns how many, and 0 at the
     /// end.
     ///
     /// # Errors
-    /// Those of the descriptor, and as [`Io::with`].
+    /// The errors of the descriptor, and of [`Io::with`].
     pub async fn read(&self, buffer: &mut [u8]) -> io::Result<usize>
     where
         for<'a> &'a T: Read,
@@ -190,7 +194,7 @@ impl<T: AsFd> Io<T> {
     /// Writes as many bytes as the descriptor takes, and returns how many.
     ///
     /// # Errors
-    /// Those of the descriptor, and as [`Io::with`].
+    /// The errors of the descriptor, and of [`Io::with`].
     pub async fn write(&self, bytes: &[u8]) -> io::Result<usize>
     where
         for<'a> &'a T: Write,
@@ -201,8 +205,8 @@ impl<T: AsFd> Io<T> {
     /// Writes all bytes.
     ///
     /// # Errors
-    /// Those of the descriptor, and as [`Io::with`]; [`io::ErrorKind::WriteZero`] if it takes no
-    /// more.
+    /// The errors of the descriptor, and of [`Io::with`]. [`io::ErrorKind::WriteZero`] if the
+    /// descriptor takes no more bytes.
     pub async fn write_all(&self, mut bytes: &[u8]) -> io::Result<()>
     where
         for<'a> &'a T: Write,
@@ -241,8 +245,8 @@ impl<T: AsFd> AsFd for Io<T> {
 
 impl<T: AsFd> Drop for Io<T> {
     fn drop(&mut self) {
-        // The epoll is shared with the parent process: a child would unregister the parent's
-        // socket.
+        // A child process shares the epoll with its parent, so the child would unregister the
+        // parent's socket.
         if !self.group.process.is_this() {
             return;
         }

@@ -1,4 +1,4 @@
-//! The traits of the crate `futures-io`, for libraries that read and write by them.
+//! The traits of the crate `futures-io`, for libraries that use them to read and write.
 
 use super::{Interest, Io};
 use futures_io::{AsyncRead, AsyncWrite};
@@ -27,7 +27,7 @@ where
     }
 }
 
-/// As [`Io::write`]. Closing shuts the writing half of a socket down; other descriptors are closed
+/// As [`Io::write`]. `close` shuts down the writing half of a socket. Other descriptors are closed
 /// when they are dropped.
 impl<T: AsFd + Unpin> AsyncWrite for Io<T>
 where
@@ -52,7 +52,7 @@ where
     fn poll_close(self: Pin<&mut Self>, _context: &mut Context<'_>) -> Poll<Result<()>> {
         self.group.check()?;
         Poll::Ready(match shutdown(&self.descriptor, Shutdown::Write) {
-            // No socket, or closed already.
+            // The descriptor is not a socket, or is closed already.
             Ok(()) | Err(Errno::NOTSOCK | Errno::NOTCONN) => Ok(()),
             Err(error) => Err(error.into()),
         })

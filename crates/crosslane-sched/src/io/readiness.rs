@@ -1,8 +1,8 @@
-//! Whether a descriptor is ready, and which tasks wait for that.
+//! The readiness of a descriptor, and the tasks that wait for it.
 //!
-//! The kernel reports a change once (edge-triggered), so a [`Source`] remembers it: a socket counts
-//! as ready until an operation finds that it is not. The same word counts the events, so that an
-//! event during such an operation is not forgotten with it.
+//! The kernel reports a change once (edge-triggered), so a [`Source`] stores it. A socket counts as
+//! ready until an operation finds that it is not. The same word counts the events. So if an event
+//! comes during such an operation, its readiness is not cleared.
 
 use crate::sync::{Mutex, MutexGuard, lock};
 use crate::task::wake;
@@ -10,7 +10,7 @@ use rustix::event::epoll::EventFlags;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::{Poll, Waker};
 
-/// What a task waits for on a descriptor.
+/// The event of a descriptor that a task waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Interest {
     /// The descriptor has bytes to read, or the other side has closed it.
@@ -21,8 +21,8 @@ pub enum Interest {
 
 pub(super) const READ: u64 = 1;
 const WRITE: u64 = 2;
-/// The other side has closed, or there is an error. Then an operation that transfers less than it
-/// could does not show that the next one would wait.
+/// The other side has closed, or there is an error. Then a short transfer does not show that the
+/// next operation would wait.
 const READ_CLOSED: u64 = 4;
 const WRITE_CLOSED: u64 = 8;
 /// The rest of the word counts events.
@@ -91,8 +91,8 @@ pub(crate) struct Source {
 }
 
 impl Source {
-    /// A new descriptor counts as ready: an operation that succeeds needs no event, and one that
-    /// fails corrects this.
+    /// Makes the source of a new descriptor. It counts as ready. A successful operation needs no
+    /// event, and an operation that would wait corrects this.
     pub(super) fn new() -> Self {
         Source { readiness: AtomicU64::new(READ | WRITE), waiters: Mutex::default() }
     }
@@ -131,7 +131,7 @@ impl Source {
         }
     }
 
-    /// The word of readiness, if the descriptor is ready.
+    /// Returns the word of readiness, if the descriptor is ready.
     pub(super) fn ready(&self, interest: Interest) -> Option<u64> {
         let word = self.readiness.load(Ordering::Acquire);
         (word & interest.ready() != 0).then_some(word)
@@ -141,8 +141,8 @@ impl Source {
     /// is its place in the list.
     pub(super) fn wait(&self, interest: Interest, key: &mut Option<u64>, waker: Waker) -> Poll<u64> {
         let mut waiters = self.waiters();
-        // An event is noted before its waiters are woken under the lock, so it is seen here, or
-        // finds the waker.
+        // `deliver` stores the readiness before it takes the waiters under the lock. So either this
+        // sees the event, or `deliver` finds the waker.
         if let Some(word) = self.ready(interest) {
             drop(waiters);
             return Poll::Ready(word);

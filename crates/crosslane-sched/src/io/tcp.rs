@@ -10,8 +10,8 @@ use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-/// How long a listener waits before it tries again when the process or the system has no
-/// descriptors left.
+/// How long a listener waits before it tries again, if the process or the system has no descriptors
+/// left.
 const EXHAUSTED: Duration = Duration::from_millis(100);
 
 impl Io<TcpListener> {
@@ -22,9 +22,9 @@ impl Io<TcpListener> {
     /// keeps no processor busy.
     ///
     /// # Errors
-    /// Those of `accept`, [`Io::with`] and [`Io::new`]. Some of `accept` concern one connection
-    /// (`ECONNABORTED`) or this process (`EMFILE`). None of `accept` means that later connections
-    /// will fail.
+    /// The errors of `accept`, [`Io::with`] and [`Io::new`]. Some errors of `accept` concern one
+    /// connection (`ECONNABORTED`) or this process (`EMFILE`). No error of `accept` means that
+    /// later connections will fail.
     pub async fn accept(&self) -> io::Result<(Io<TcpStream>, SocketAddr)> {
         let (stream, address) = loop {
             if self.is_exhausted.load(Ordering::Relaxed) {
@@ -45,7 +45,8 @@ impl Io<TcpListener> {
     }
 }
 
-/// Whether a resource is used up that may be free later; the connection waits until then.
+/// Returns whether the error means that a resource is used up. It may be free later, and the
+/// connection waits until then.
 fn is_exhaustion(error: &io::Error) -> bool {
     let all = [Errno::MFILE, Errno::NFILE, Errno::NOBUFS, Errno::NOMEM];
     Errno::from_io_error(error).is_some_and(|error| all.contains(&error))
@@ -55,7 +56,7 @@ impl Io<TcpStream> {
     /// Connects. Nagle's delay is off.
     ///
     /// # Errors
-    /// Those of `connect`, and as [`Io::with`] and [`Io::new`].
+    /// The errors of `connect`, [`Io::with`] and [`Io::new`].
     ///
     /// # Panics
     /// Outside of a scheduler.
@@ -69,7 +70,7 @@ impl Io<TcpStream> {
         }
         let mut stream = Io::new(TcpStream::from(socket))?;
         stream.is_stream = true;
-        // A new socket counts as writable, but this one is not before it is connected.
+        // A new socket counts as writable, but this socket is not writable before it is connected.
         let connected = |stream: &TcpStream| match rustix::net::getpeername(stream) {
             Ok(_) => Ok(()),
             Err(_) => match sockopt::socket_error(stream)? {

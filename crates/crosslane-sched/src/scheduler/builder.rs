@@ -1,4 +1,4 @@
-//! How a scheduler is made.
+//! Makes schedulers.
 
 use super::options::Options;
 use super::running::Scheduler;
@@ -13,48 +13,49 @@ use std::time::Duration;
 pub struct Builder(Vec<Options>);
 
 impl Builder {
-    /// Begins another tag: a group of workers of its own, which share no tasks with other groups.
+    /// Begins another tag: a group of workers that shares no tasks with other groups.
     pub fn tag(mut self, tag: &str) -> Self {
         self.0.push(Options::new(tag));
         self
     }
 
-    /// How many ordinary tasks run at a time; the number of processors unless set.
+    /// Sets how many ordinary tasks run at a time. The default is the number of processors.
     pub fn workers(mut self, workers: usize) -> Self {
         self.last().workers = workers;
         self
     }
 
-    /// How many further threads dispatch events while all workers are busy with long tasks; four
-    /// for each worker unless set, and none without dispatchers.
+    /// Sets how many further threads dispatch events while all workers are busy with long tasks.
+    /// The default is four for each worker. Without dispatchers there are none.
     pub fn reserve(mut self, reserve: usize) -> Self {
         self.last().reserve = Some(reserve);
         self
     }
 
-    /// How many event dispatchers share the sockets; 1 unless set. Without one, the group's tasks
-    /// cannot wait for sockets.
+    /// Sets how many event dispatchers share the sockets. The default is 1. Without a dispatcher,
+    /// the group's tasks cannot wait for sockets.
     pub fn dispatchers(mut self, dispatchers: usize) -> Self {
         self.last().dispatchers = dispatchers;
         self
     }
 
-    /// Whether dispatchers go first; true unless set. Switch it off to measure its effect.
+    /// Sets whether dispatchers go first. The default is true. Set it to false to measure its
+    /// effect.
     pub fn priority(mut self, priority: bool) -> Self {
         self.last().priority = priority;
         self
     }
 
-    /// The most threads for calls that block ([`spawn_blocking`](crate::spawn_blocking)); 512
-    /// unless set.
+    /// Sets the most threads for calls that block ([`spawn_blocking`](crate::spawn_blocking)). The
+    /// default is 512.
     pub fn blocking(mut self, threads: usize) -> Self {
         self.last().blocking = threads;
         self
     }
 
-    /// How long a worker polls after the last event before it sleeps, and the source that it polls
-    /// together with its sockets; no polling unless set. It yields between polls, and sleeps at
-    /// once if other threads need the processor.
+    /// Sets how long a worker polls after the last event before it sleeps. The worker polls
+    /// `source` together with its sockets. By default, workers do not poll. A polling worker yields
+    /// between polls, and sleeps at once if other threads need the processor.
     pub fn busy_poll(mut self, time: Duration, source: Arc<dyn BusyPoll>) -> Self {
         self.last().polled = Some(Polled { time, source });
         self
@@ -67,9 +68,9 @@ impl Builder {
     /// Starts the workers.
     ///
     /// # Errors
-    /// [`io::ErrorKind::InvalidInput`] if a tag stands twice, has a NUL in its name, no workers, no
-    /// thread for calls that block, or more than 32,768 of something; otherwise those of the
-    /// kernel, which may have no descriptors or threads left.
+    /// [`io::ErrorKind::InvalidInput`] if two tags have the same name, or a name has a NUL. Also if
+    /// a tag has no workers, no thread for calls that block, or a number above 32,768. Otherwise
+    /// the errors of the kernel, which may have no descriptors or threads left.
     pub fn start(self) -> io::Result<Scheduler> {
         let mut scheduler = Scheduler { handles: Vec::new() };
         for options in self.0 {
@@ -85,7 +86,7 @@ impl Builder {
 }
 
 impl Scheduler {
-    /// Begins with the tag `default`.
+    /// Returns a builder that begins with the tag `default`.
     pub fn builder() -> Builder {
         Builder(vec![Options::new("default")])
     }

@@ -1,4 +1,4 @@
-//! A group of workers, and what they share.
+//! A group of workers, and their shared state.
 
 use super::options::Options;
 use crate::blocking::Blocking;
@@ -17,7 +17,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread;
 use std::time::Instant;
 
-/// What the workers of one tag share. Workers never take tasks of another group.
+/// The shared state of the workers of one tag. Workers never take tasks of another group.
 #[derive(Debug)]
 pub(crate) struct Group {
     pub(super) tag: String,
@@ -26,7 +26,7 @@ pub(crate) struct Group {
     pub(crate) timers: Timers,
     pub(crate) idle: Idle,
     pub(crate) monitor: Monitor,
-    /// Tasks that other threads than the group's workers added.
+    /// Tasks from threads that are not the group's workers.
     pub(crate) injector: Injector<Job>,
     pub(crate) stealers: Vec<Stealer<Job>>,
     pub(crate) dispatchers: Dispatchers,
@@ -49,7 +49,7 @@ pub(crate) struct Group {
 }
 
 impl Group {
-    /// A group without threads, for workers whose queues have these stealers.
+    /// Makes a group without threads. `stealers` are those of its workers' queues.
     pub(super) fn new(options: &Options, stealers: Vec<Stealer<Job>>) -> io::Result<Self> {
         let count = stealers.len();
         let group = Group {
@@ -81,17 +81,17 @@ impl Group {
         Ok(group)
     }
 
-    /// Wakes a worker for work that was added before, if one has to be woken.
+    /// Wakes a worker for work that was added before, if needed.
     pub(crate) fn wake_one(&self) {
         self.idle.wake_one(|| self.poller.wake());
     }
 
-    /// Whether a task waits in a queue.
+    /// Returns whether a task waits in a queue.
     pub(crate) fn has_tasks(&self) -> bool {
         !self.injector.is_empty() || self.stealers.iter().any(|stealer| !stealer.is_empty())
     }
 
-    /// Whether a task waits and one more worker may take it.
+    /// Returns whether a task waits and one more worker may take it.
     pub(crate) fn has_work(&self) -> bool {
         self.permits.load(Ordering::SeqCst) > 0 && self.has_tasks()
     }
@@ -100,8 +100,8 @@ impl Group {
         !self.dispatchers.is_empty()
     }
 
-    /// Returns an error in a process that was forked from the group's, and after the end: nothing
-    /// would wake a waiting task.
+    /// Returns an error in a process that was forked from the group's process, and after the end.
+    /// There, no thread would wake a waiting task.
     pub(crate) fn check(&self) -> io::Result<()> {
         if !self.process.is_this() {
             Err(io::Error::other(FORKED))
@@ -121,8 +121,8 @@ impl Group {
     pub(crate) fn abort_if_forked(&self) {
         if !self.process.is_this() {
             let text = format!("crosslane-sched: a task that forks has to end the child itself: {FORKED}\n");
-            // Without the standard library's lock, which another thread may have held during the
-            // fork.
+            // This does not take the standard library's lock, because another thread may have held
+            // it during the fork.
             let _ = rustix::io::write(rustix::stdio::stderr(), text.as_bytes());
             std::process::abort();
         }
@@ -148,7 +148,7 @@ impl Group {
         self.drained.notify_all();
     }
 
-    /// Waits until `left` returns 0, at most until `end`. Returns its last result.
+    /// Waits until `left` returns 0, at most until `end`. Returns the last result of `left`.
     pub(super) fn wait_until_zero(&self, left: impl Fn() -> usize, end: Instant) -> usize {
         let mut guard = lock(&self.drain);
         loop {
@@ -162,7 +162,7 @@ impl Group {
         }
     }
 
-    /// Drops the queued tasks, which no worker will run any more.
+    /// Drops the queued tasks, because no worker will run them any more.
     pub(crate) fn drop_queued(&self) {
         loop {
             match self.injector.steal() {
@@ -173,7 +173,7 @@ impl Group {
         }
     }
 
-    /// Stops the group: nothing runs any more, and nothing waits for events or timers.
+    /// Stops the group. No task runs any more, and no task waits for events or timers.
     pub(super) fn stop(&self) {
         self.stopped.store(true, Ordering::SeqCst);
         self.blocking.end();
@@ -189,7 +189,7 @@ impl Group {
         self.monitor.unpark();
     }
 
-    /// Starts a thread of the group, which counts as one of its threads as long as it runs.
+    /// Starts a thread of the group. It counts as one of the group's threads as long as it runs.
     pub(crate) fn start_thread(
         self: &Arc<Self>,
         name: &str,
@@ -205,10 +205,10 @@ impl Group {
     }
 }
 
-/// Why a group does not work in a child process.
+/// The reason why a group does not work in a child process.
 const FORKED: &str = "this process was forked from the one in which the scheduler runs";
 
-/// Counts a thread as one of the group's until it is dropped.
+/// Counts a thread as one of the group's threads until it is dropped.
 struct Running(Arc<Group>);
 
 impl Drop for Running {

@@ -1,4 +1,4 @@
-//! Handles, by which any thread reaches the workers of one tag.
+//! Handles. With a handle, any thread can use the workers of one tag.
 
 use super::group::Group;
 use crate::dispatcher::Dispatcher;
@@ -20,17 +20,17 @@ use std::thread::{self, Thread};
 pub struct Handle(pub(super) Arc<Group>);
 
 impl Handle {
-    /// The handle of the tag whose task or `block_on` runs on this thread.
+    /// Returns the handle of the tag whose task or `block_on` runs on this thread.
     pub fn current() -> Option<Handle> {
         Current::group().map(Handle)
     }
 
-    /// Makes a call that blocks on one of this tag's threads for such calls; see
+    /// Makes a call that blocks, on one of this tag's threads for such calls. See
     /// [`spawn_blocking`](crate::spawn_blocking).
     ///
     /// # Panics
-    /// If no thread can be made and there is none yet, and in a process that was forked from the
-    /// scheduler's.
+    /// If the tag has no such thread and can make none, and in a process that was forked from the
+    /// scheduler's process.
     pub fn spawn_blocking<F, T>(&self, call: F) -> JoinHandle<T>
     where
         F: FnOnce() -> T + Send + 'static,
@@ -42,7 +42,7 @@ impl Handle {
     /// Starts a task in the background. After the scheduler has ended it is cancelled at once.
     ///
     /// # Panics
-    /// In a process that was forked from the scheduler's.
+    /// In a process that was forked from the scheduler's process.
     pub fn spawn<F>(&self, future: F) -> JoinHandle<F::Output>
     where
         F: Future + Send + 'static,
@@ -51,11 +51,11 @@ impl Handle {
         self.0.spawn(future)
     }
 
-    /// Runs a future on this thread; tasks that it spawns run on the workers of this tag.
+    /// Runs a future on this thread. The tasks that it spawns run on the workers of this tag.
     ///
     /// # Panics
-    /// On a worker, which would wait for itself, and in a process that was forked from the
-    /// scheduler's.
+    /// On a worker, because it would wait for itself. Also in a process that was forked from the
+    /// scheduler's process.
     pub fn block_on<F: Future>(&self, future: F) -> F::Output {
         assert!(!Current::is_worker(), "block_on is not called in a task: await the future there");
         self.0.assert_not_forked();
@@ -68,7 +68,7 @@ impl Handle {
             if let Poll::Ready(output) = future.as_mut().poll(&mut context) {
                 return output;
             }
-            // The future may have parked the thread itself, and so have used up the unpark of the
+            // The future may have parked the thread itself, and may have used up the unpark of the
             // wake.
             while !unpark.is_woken.swap(false, Ordering::SeqCst) {
                 thread::park();
@@ -76,7 +76,7 @@ impl Handle {
         }
     }
 
-    /// Registers the descriptor with a dispatcher of this tag; see [`Io::new`].
+    /// Registers the descriptor with a dispatcher of this tag. See [`Io::new`].
     ///
     /// # Errors
     /// As [`Io::new`].
@@ -89,17 +89,17 @@ impl Handle {
         Dispatcher { group: self.0.clone(), inner: self.0.dispatchers.add() }
     }
 
-    /// What each worker has done so far.
+    /// Returns the statistics of each worker.
     pub fn stats(&self) -> Vec<WorkerStats> {
         self.0.counters.iter().map(Counters::read).collect()
     }
 
-    /// The state of the threads for calls that block.
+    /// Returns the statistics of the threads for calls that block.
     pub fn blocking(&self) -> BlockingStats {
         self.0.blocking.stats()
     }
 
-    /// How many tasks have not ended. Calls that block count too.
+    /// Returns how many tasks have not ended. Calls that block count too.
     pub fn tasks(&self) -> usize {
         self.0.tasks.count()
     }

@@ -1,4 +1,4 @@
-//! Groups of workers, and what users start and call.
+//! Groups of workers, and the types for users: schedulers, builders and handles.
 
 mod builder;
 mod group;

@@ -1,4 +1,4 @@
-//! What a user can say of one tag.
+//! The options of a tag.
 
 use crate::blocking;
 use crate::idle::Polled;
@@ -20,8 +20,8 @@ pub(super) struct Options {
     pub(super) polled: Option<Polled>,
 }
 
-/// The most threads that Linux lets a process have by default. More dispatchers than threads would
-/// be of no use.
+/// The most threads that Linux allows a process by default. More dispatchers than threads would
+/// have no effect.
 const MOST: usize = 1 << 15;
 
 impl Options {

@@ -12,8 +12,8 @@ use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
-/// Groups of workers that run tasks. Dropping it shuts it down at once. A task that drops it does
-/// not wait for the end.
+/// Groups of workers that run tasks. Dropping the scheduler shuts it down at once. A task that
+/// drops it does not wait for the end.
 #[derive(Debug)]
 pub struct Scheduler {
     pub(super) handles: Vec<Handle>,
@@ -26,7 +26,7 @@ impl Scheduler {
         let queues: Vec<_> = (0..count).map(|_| Deque::new_lifo()).collect();
         let stealers = queues.iter().map(Deque::stealer).collect();
         let group = Arc::new(Group::new(options, stealers)?);
-        // From here on an error stops what was started.
+        // From here on, an error drops the scheduler, and this stops the started threads.
         self.handles.push(Handle(group.clone()));
         for (index, queue) in queues.into_iter().enumerate() {
             let worker = Worker::new(group.clone(), index, queue);
@@ -36,36 +36,36 @@ impl Scheduler {
         group.start_thread("monitor", move || monitor::run(&watched))
     }
 
-    /// The handle of the first tag.
+    /// Returns the handle of the first tag.
     pub fn handle(&self) -> &Handle {
         &self.handles[0]
     }
 
-    /// The handle of this tag.
+    /// Returns the handle of this tag.
     pub fn tag(&self, tag: &str) -> Option<&Handle> {
         self.handles.iter().find(|handle| handle.0.tag == tag)
     }
 
-    /// Runs a future on this thread; tasks that it spawns run on the workers of the first tag.
+    /// Runs a future on this thread. The tasks that it spawns run on the workers of the first tag.
     ///
     /// # Panics
-    /// On a worker, which would wait for itself.
+    /// On a worker, because it would wait for itself.
     pub fn block_on<F: Future>(&self, future: F) -> F::Output {
         self.handle().block_on(future)
     }
 
-    /// Waits until all tasks have ended, for at most `limit`. Then it cancels the others and ends
-    /// the threads. Does nothing in a process that was forked from the scheduler's.
+    /// Waits until all tasks have ended, for at most `limit`. Then it cancels the other tasks and
+    /// ends the threads. It does nothing in a process that was forked from the scheduler's process.
     ///
     /// # Panics
-    /// On a worker, or in a call that blocks: it would wait for itself.
+    /// On a worker, or in a call that blocks, because the thread would wait for itself.
     pub fn shut_down(mut self, limit: Duration) -> Shutdown {
         assert!(!self.holds_thread(), "shut_down is not called in a task, for which it would wait");
         end(&std::mem::take(&mut self.handles), limit)
     }
 
-    /// Whether a task holds this thread: it would wait for itself, or for other tasks of its own
-    /// worker.
+    /// Returns whether a task holds this thread. Then a shutdown would wait for that task, or for
+    /// other tasks of its worker.
     fn holds_thread(&self) -> bool {
         Current::is_worker() || self.handles.iter().any(|Handle(group)| Current::is_held_by(group))
     }
@@ -79,8 +79,8 @@ impl Drop for Scheduler {
             let _ = end(&handles, Duration::ZERO);
         };
         if holds_thread {
-            // The thread would wait for itself. If no thread can be made, the scheduler goes on: a
-            // drop must not panic.
+            // This thread would wait for itself, so another thread ends the scheduler. If that
+            // thread cannot start, the scheduler goes on, because a drop must not panic.
             let _ = thread::Builder::new().name("scheduler-end".into()).spawn(end);
         } else {
             end();

@@ -1,4 +1,5 @@
-//! The end of a scheduler: it waits for its tasks, cancels the others, and ends its threads.
+//! Ends a scheduler: waits for its tasks, cancels the tasks that do not end in time, and ends its
+//! threads.
 
 use super::group::Group;
 use super::handle::Handle;
@@ -6,21 +7,21 @@ use crate::task::Tasks;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-/// How long cancelled tasks have to let go of their workers, and how long threads have to end after
-/// that.
+/// How long cancelled tasks may take to leave their workers. After that, threads may take this long
+/// to end.
 const GRACE: Duration = Duration::from_secs(1);
 
-/// What became of a scheduler's tasks.
+/// The result of a shutdown.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[must_use = "tasks may have been cancelled"]
 pub struct Shutdown {
-    /// How many tasks had not ended in time, and were cancelled.
+    /// How many tasks did not end in time and were cancelled.
     pub cancelled: usize,
     /// How many threads still ran two seconds later, because a task did not return.
     pub stuck: usize,
 }
 
-/// Lets all tasks end for at most `limit`, cancels the others, and ends the threads.
+/// Waits for all tasks for at most `limit`, cancels the other tasks, and ends the threads.
 pub(super) fn end(groups: &[Handle], limit: Duration) -> Shutdown {
     if groups.iter().any(|Handle(group)| !group.process.is_this()) {
         // The threads and the tasks are in another process.
@@ -29,8 +30,8 @@ pub(super) fn end(groups: &[Handle], limit: Duration) -> Shutdown {
     let groups = || groups.iter().map(|Handle(group)| &**group);
     let tasks = || Tasks::count_all(groups().map(|group| &group.tasks));
     let drain = |end| {
-        // Tasks of one group may start tasks in another, so all groups must be without tasks at one
-        // moment.
+        // Tasks of one group may start tasks in another group. So all groups must be without tasks
+        // at one moment.
         loop {
             for group in groups() {
                 group.wait_until_zero(|| group.tasks.count(), end);
@@ -48,7 +49,7 @@ pub(super) fn end(groups: &[Handle], limit: Duration) -> Shutdown {
         group.cancelling.store(true, Ordering::SeqCst);
         group.tasks.wake_all();
     }
-    // Dropping a future is short; a task that runs has this time to return.
+    // It takes little time to drop a future. A running task has `GRACE` to return.
     drain(Instant::now() + GRACE);
     groups().for_each(Group::stop);
     let last = Instant::now() + GRACE;

@@ -177,8 +177,8 @@ where
 ///
 /// Awaiting this returns the new task's handle. The new task has begun by then. In two cases the
 /// task starts in the background instead. The first case is a call outside of a worker (in
-/// `block_on`). The second case is the 61st task in a chain of tasks that each started the next in
-/// the foreground, because other tasks must run too.
+/// `block_on`). The second case is the 61st start in a chain of tasks that each start the next in
+/// the foreground. Then other tasks must run, too.
 ///
 /// # Panics
 /// As [`spawn`].

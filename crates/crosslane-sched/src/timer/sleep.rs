@@ -19,29 +19,30 @@ fn after(duration: Duration) -> Instant {
 /// Waits for a duration.
 ///
 /// # Panics
-/// If it is polled outside of a task or `block_on` of a scheduler, after the scheduler has shut
-/// down, or in a process that was forked from the scheduler's: nothing would ever wake it.
+/// If it is polled outside of a task or `block_on` of a scheduler. Also after the scheduler has
+/// shut down, and in a process that was forked from the scheduler's process. There, no thread would
+/// ever wake it.
 pub fn sleep(duration: Duration) -> Sleep {
     Sleep { due: after(duration), group: None, key: None }
 }
 
-/// A future that is ready at a given time; see [`sleep`].
+/// A future that is ready at a given time. See [`sleep`].
 #[derive(Debug)]
 #[must_use = "a future does nothing unless it is awaited"]
 pub struct Sleep {
     due: Instant,
-    /// The group whose timers have it.
+    /// The group whose timers have this sleeper.
     group: Option<Arc<Group>>,
     key: Option<Key>,
 }
 
 impl Sleep {
-    /// Uses the timers of this group, wherever it is polled.
+    /// Makes a sleep that uses the timers of this group. Any thread may poll it.
     pub(crate) fn within(group: Arc<Group>, duration: Duration) -> Self {
         Sleep { due: after(duration), group: Some(group), key: None }
     }
 
-    /// Returns an error if nothing would ever wake it.
+    /// Polls the sleep. Returns an error if no thread would ever wake it.
     pub(crate) fn poll_due(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         if self.due <= Instant::now() {
             return Poll::Ready(Ok(()));
@@ -81,7 +82,7 @@ impl Drop for Sleep {
     }
 }
 
-/// The limit of a [`timeout`] has passed.
+/// The error of a [`timeout`] whose limit has passed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Elapsed;
 
@@ -104,7 +105,8 @@ impl From<Elapsed> for io::Error {
 /// If the future is ready, this returns its output, even when it is polled after the limit.
 ///
 /// # Errors
-/// [`Elapsed`]; `?` turns it into an [`io::Error`] of the kind [`io::ErrorKind::TimedOut`].
+/// [`Elapsed`] if the limit has passed. `?` turns it into an [`io::Error`] of the kind
+/// [`io::ErrorKind::TimedOut`].
 ///
 /// # Panics
 /// As [`sleep`].

@@ -1,4 +1,4 @@
-//! The sleeping tasks of a group, by the time at which each is due.
+//! The sleeping tasks of a group, by due time.
 
 use crate::idle::Poller;
 use crate::sync::{Mutex, lock};
@@ -8,10 +8,10 @@ use std::io;
 use std::task::Waker;
 use std::time::{Duration, Instant};
 
-/// Stands for a duration that cannot be added to the current time.
+/// Replaces a duration that cannot be added to the current time.
 pub(crate) const FAR_AWAY: Duration = Duration::from_secs(100 * 365 * 86400);
 
-/// When a sleeper is due, and a number that distinguishes sleepers of the same instant.
+/// The due time of a sleeper, and a number that distinguishes sleepers of the same instant.
 pub(super) type Key = (Instant, u64);
 
 #[derive(Debug, Default)]
@@ -41,8 +41,8 @@ impl Timers {
         lock(&self.0).by_time.remove(&key)
     }
 
-    /// Returns the old waker. It may hold the last reference to a task, so the caller drops it
-    /// without the lock.
+    /// Sets the waker of a sleeper. Returns the old waker. It may hold the last reference to a
+    /// task, so the caller drops it without the lock.
     pub(super) fn set_waker(&self, key: Key, waker: Waker) -> Waker {
         match lock(&self.0).by_time.get_mut(&key) {
             Some(there) => std::mem::replace(there, waker),
@@ -61,7 +61,7 @@ impl Timers {
         due.into_values().collect()
     }
 
-    /// Wakes all sleepers; they find that the scheduler has ended.
+    /// Wakes all sleepers. They then see that the scheduler has ended.
     pub(crate) fn end(&self) {
         let all = std::mem::take(&mut lock(&self.0).by_time);
         all.into_values().for_each(wake);

@@ -1,5 +1,5 @@
-//! What the calling thread does for schedulers: it is a worker, a thread for blocking calls, or in
-//! `block_on`.
+//! The role of the calling thread for schedulers: a worker, a thread for blocking calls, or a
+//! thread in `block_on`.
 
 use super::job::Start;
 use super::run::{FAIRNESS, Worker};
@@ -13,18 +13,20 @@ thread_local! {
     static WORKER: Cell<*const Worker> = const { Cell::new(ptr::null()) };
     /// The group whose `block_on` runs on this thread.
     static ENTERED: RefCell<Option<Arc<Group>>> = const { RefCell::new(None) };
-    /// The group that made this thread for its blocking calls. The pointer is only compared.
+    /// The group that made this thread for its blocking calls. This pointer is compared, and never
+    /// read through.
     static BLOCKING: Cell<*const Group> = const { Cell::new(ptr::null()) };
 }
 
-/// What the calling thread does for schedulers.
+/// The role of the calling thread for schedulers.
 #[derive(Debug)]
 pub(crate) struct Current;
 
 impl Current {
     fn with_worker<R>(access: impl FnOnce(&Worker) -> R) -> Option<R> {
         let worker = WORKER.get();
-        // SAFETY: `run` sets the pointer for its own thread, and as long as the worker lives there.
+        // SAFETY: `run` sets the pointer for its own thread, and only as long as the worker lives
+        // there.
         (!worker.is_null()).then(|| access(unsafe { &*worker }))
     }
 
@@ -44,25 +46,25 @@ impl Current {
         !WORKER.get().is_null()
     }
 
-    /// Whether a task or a blocking call of this group runs here. Then the group cannot end before
-    /// it returns.
+    /// Returns whether a task or a blocking call of this group runs on this thread. Then the group
+    /// cannot end before the task or the call returns.
     pub(crate) fn is_held_by(group: &Group) -> bool {
         Current::worker_index(group).is_some() || ptr::eq(BLOCKING.get(), group)
     }
 
-    /// Marks this thread as one for blocking calls of the group.
+    /// Marks this thread as a thread for blocking calls of the group.
     pub(crate) fn set_blocking(group: &Group) {
         BLOCKING.set(group);
     }
 
-    /// Tasks that this thread starts belong to the group, until the result is dropped.
+    /// Makes the group own the tasks that this thread starts, until the result is dropped.
     pub(crate) fn enter(group: Arc<Group>) -> Entered {
         Entered(ENTERED.replace(Some(group)))
     }
 
-    /// Lets the task run next on this worker. Gives it back if this is no worker, if another task
-    /// is next, or if [`FAIRNESS`] tasks have already started each other, so that other tasks run
-    /// too.
+    /// Lets the task run next on this worker. Gives the task back if this is no worker, or if
+    /// another task is next. Also gives it back if [`FAIRNESS`] tasks have already started each
+    /// other, because other tasks must run too.
     pub(crate) fn start_next(group: &Group, runnable: Runnable) -> Result<(), Runnable> {
         let mut runnable = Some(runnable);
         Current::with_worker_of(group, |worker| {
@@ -87,8 +89,8 @@ impl Current {
         Current::with_worker(|worker| worker.start.set(start));
     }
 
-    /// Puts the task into this worker's queue, or lets it run next. Gives it back if this is no
-    /// worker of the group.
+    /// Puts the task into this worker's queue, or lets it run next. Gives the task back if this is
+    /// no worker of the group.
     pub(crate) fn schedule(group: &Group, runnable: Runnable, yields: bool) -> Option<Runnable> {
         let mut runnable = Some(runnable);
         Current::with_worker_of(group, |worker| worker.schedule(&mut runnable, yields));
@@ -96,7 +98,7 @@ impl Current {
     }
 }
 
-/// The group that the thread was in before it entered another. Dropping this restores it.
+/// The group of the thread before the thread entered another one. Dropping this restores it.
 #[derive(Debug)]
 pub(crate) struct Entered(Option<Arc<Group>>);
 
@@ -118,10 +120,10 @@ impl Drop for Leave {
 /// Runs a worker on the calling thread, until its group is stopped.
 pub(crate) fn run(worker: Worker) {
     WORKER.set(&raw const worker);
-    // Dropped before the worker is, also by a panic.
+    // This is dropped before the worker, also by a panic.
     let leave = Leave;
     worker.run();
-    // Tasks that are dropped wake others, which find no worker here any more.
+    // A dropped task may wake other tasks. They must find no worker here any more.
     drop(leave);
     worker.drop_queued();
 }

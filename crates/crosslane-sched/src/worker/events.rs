@@ -1,4 +1,4 @@
-//! How a worker waits for events, and what it does with them.
+//! How a worker waits for events and handles them.
 
 use super::job::{Job, Start};
 use super::run::Worker;
@@ -9,12 +9,12 @@ use crosslane_ring::Slice;
 use std::panic::{self, AssertUnwindSafe};
 use std::sync::atomic::Ordering;
 
-/// What a worker found by busy polling.
+/// The result of busy polling.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Found {
     Nothing,
     Events,
-    /// The polled source has something to handle, and there may be events too.
+    /// The polled source has work to handle, and there may be events too.
     Polled,
 }
 
@@ -53,7 +53,7 @@ impl Worker {
             if self.group.idle.is_eager() {
                 slice.restore();
             }
-            // If this takes long, another worker has to poll.
+            // If the events take long, another worker has to poll.
             self.group.monitor.watch();
             self.receive(ready);
             if found == Found::Polled {
@@ -89,7 +89,7 @@ impl Worker {
         }
     }
 
-    /// Handles what the polled source has. This worker runs the tasks that it wakes.
+    /// Handles the work of the polled source. This worker runs the tasks that the source wakes.
     fn handle(&self) {
         let Some(busy) = &self.group.busy else { return };
         self.stop_searching();
@@ -100,14 +100,15 @@ impl Worker {
         drop(handled);
     }
 
-    /// If this worker has polled, the source must wake a thread from now on.
+    /// Calls the source's `rest` if this worker has polled. Then the source must wake a thread for
+    /// new work.
     fn rest(&self) {
         if let Some(busy) = self.group.busy.as_ref().filter(|_| self.has_polled.take()) {
             busy.source().rest();
         }
     }
 
-    /// Whether there is a reason not to sleep.
+    /// Returns whether there is a reason not to sleep.
     fn has_to_stay(&self) -> bool {
         self.group.is_stopped() || self.group.has_work() || self.sees_dispatcher()
     }
@@ -117,7 +118,7 @@ impl Worker {
         self.searching.set(true);
     }
 
-    /// Handles what the kernel reported. The worker counts as idle before this, and not after it.
+    /// Handles the kernel's report. The worker counts as idle before this, and not after it.
     fn receive(&self, ready: &mut Ready) {
         if ready.woken {
             self.group.idle.poller_woken();
@@ -126,8 +127,8 @@ impl Worker {
             self.group.idle.leave();
         }
         if ready.timers {
-            // The worker's queue returns the newest task first; that has to be the one that was due
-            // first.
+            // The worker's queue returns the newest task first. So the task that was due first must
+            // come last.
             for waker in self.group.timers.take_due(&self.group.poller).into_iter().rev() {
                 wake(waker);
             }
@@ -138,7 +139,8 @@ impl Worker {
         }
     }
 
-    /// Passes the events to their dispatchers, and runs the first dispatcher whose turn it gets.
+    /// Passes the events to their dispatchers. Runs the first dispatcher whose turn this worker
+    /// gets.
     fn dispatch_events(&self, ready: &mut Ready) {
         let dispatchers = self.dispatchers();
         let mut first = None;

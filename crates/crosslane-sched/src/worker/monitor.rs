@@ -1,34 +1,35 @@
 //! The monitor: a thread that finds work behind a long task, and wakes a worker for it.
 //!
-//! A task that is started in the foreground runs at once, and what started it waits: a dispatcher
-//! in its own queue, or a task in the worker's queue. Most such tasks are short, and waking a
-//! worker for each costs more than the task. So no worker is woken. Instead, this thread looks
-//! every [`TICK`]. It wakes an idle worker in two cases: a worker has run the same task since the
-//! last look and has others in its queue, or a dispatcher has been in its queue since then.
+//! A task in the foreground runs at once. The dispatcher that started it waits in the dispatcher's
+//! own queue, or the task that started it waits in the worker's queue. Most tasks in the foreground
+//! are short, and a wake for each would cost more than the task. So the worker wakes no other
+//! worker. Instead, the monitor looks every [`TICK`]. It wakes an idle worker in two cases. In the
+//! first case, a worker has run the same task since the last look, and has other tasks in its
+//! queue. In the second case, a dispatcher has been in its queue since the last look.
 //!
-//! The same holds for events. The worker that waits for them handles what comes, and meanwhile no
-//! worker waits. If it has not come back since the last look, the monitor wakes another worker. If
-//! it is the one that polls a [`BusyPoll`](crate::BusyPoll), the monitor calls
-//! [`rest`](crate::BusyPoll::rest), so that the source wakes a thread.
+//! The same is true for events. While the worker that waited for events handles some, no worker may
+//! be waiting. If that worker has not come back since the last look, the monitor wakes another
+//! worker. If that worker polls a [`BusyPoll`](crate::BusyPoll), the monitor calls
+//! [`rest`](crate::BusyPoll::rest). Then the source wakes a thread.
 //!
-//! The monitor sleeps while nothing happens. A worker that leaves work behind checks whether the
-//! monitor is awake, and wakes it if not. The monitor says that it sleeps before it looks for the
-//! last time. On both sides there is a fence between the two steps. One of the two fences comes
-//! first, so no work is left behind while the monitor sleeps.
+//! The monitor sleeps while no worker runs a task. A worker that leaves work behind checks whether
+//! the monitor is awake, and wakes it if not. The monitor marks itself as asleep before it looks
+//! for the last time. On both sides there is a fence between the two steps. One of the two fences
+//! comes first, so no work is left behind while the monitor sleeps.
 
 use crate::scheduler::Group;
 use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
-/// How long work waits behind a long task at most although a worker is idle.
+/// The longest time that work waits behind a long task while a worker is idle.
 pub(crate) const TICK: Duration = Duration::from_millis(1);
-/// The monitor sleeps after this many looks at which no worker had run anything.
+/// The monitor sleeps after this many looks without a run of a worker.
 const QUIET: u32 = 20;
 /// The group stops being eager after this many looks without a long handler.
 const SHORT: u32 = 1000;
 
-/// What the monitor saw when it looked last.
+/// The result of the monitor's last look.
 #[derive(Debug)]
 struct Look {
     runs: Vec<u64>,
@@ -38,8 +39,8 @@ struct Look {
 }
 
 impl Look {
-    /// Looks, and wakes a worker if something waits behind a long task. Returns whether any worker
-    /// ran anything.
+    /// Looks, and wakes a worker if work waits behind a long task. Returns whether any worker has
+    /// run since the last look.
     fn again(&mut self, group: &Group) -> bool {
         let (mut moved, mut is_stuck, mut parks) = (false, false, 0);
         for ((counters, stealer), before) in group.counters.iter().zip(&group.stealers).zip(&mut self.runs) {
@@ -52,7 +53,7 @@ impl Look {
         let poller_is_away = parks == self.parks && nobody_polls(group);
         self.parks = parks;
         if let Some(busy) = &group.busy {
-            // The worker that polls is held up, or no worker polls.
+            // Either the polling worker is held up, or no worker polls.
             let polls = busy.looks.get();
             if polls == self.polls {
                 busy.source().rest();
@@ -68,7 +69,7 @@ impl Look {
     }
 }
 
-/// Whether a worker sleeps although no worker waits for events.
+/// Returns whether a worker sleeps although no worker waits for events.
 fn nobody_polls(group: &Group) -> bool {
     group.idle.nobody_polls() && group.idle.any()
 }

@@ -1,22 +1,22 @@
 //! A worker: one thread that runs dispatchers and tasks.
 //!
-//! # What it runs next
+//! # The order of work
 //!
-//! 1. A task that was started in the foreground, at once.
-//! 2. A dispatcher that waits in the dispatcher's own queue.
-//! 3. A task of the worker's own queue, the newest first: its data is in the caches.
-//! 4. A task that another thread added, or the oldest task of another worker's queue.
-//! 5. Without any of these it sleeps, sometimes after busy polling, and handles the events for
-//!    which the kernel wakes it (`events`).
+//! 1. A task that was started in the foreground, at once. 2. A dispatcher that waits in the
+//! dispatcher's own queue. 3. A task of the worker's own queue, the newest first: its data is in
+//! the caches. 4. A task that another thread added, or the oldest task of another worker's queue.
+//! 5. Without any of these, it sleeps, sometimes after busy polling. Then it handles the events for
+//! which the kernel wakes it (`events`).
 //!
-//! After every [`FAIRNESS`] tasks the worker runs the oldest task once, so that no task waits for
-//! ever behind newer ones. It also asks the kernel for events, so that busy workers see them too.
+//! After every [`FAIRNESS`] tasks, the worker runs the oldest task once. So no task waits for ever
+//! behind newer tasks. It also polls the kernel for events. So busy workers see events too.
 //!
 //! # Permits
 //!
-//! A group has more threads than permits. A thread needs a permit for step 4, so that no more tasks
-//! share the processors than there are workers. Dispatchers and the tasks that they start need no
-//! permit. So a thread waits for events even when all workers are busy with long tasks.
+//! A group has more threads than permits. A thread needs a permit for step 4. So the number of
+//! tasks that share the processors is at most the number of workers. Dispatchers and the tasks that
+//! they start need no permit. So a thread waits for events even when all workers are busy with long
+//! tasks.
 
 use super::job::{Job, Start};
 use crate::dispatcher::priority::Turn;
@@ -37,13 +37,13 @@ pub(super) const FAIRNESS: u32 = 61;
 const BUDGET: u32 = 128;
 /// One of this many handlers is measured.
 const SAMPLE: u64 = 16;
-/// A handler that takes more processor time than this is long: others should not wait for it.
+/// A handler that takes more processor time than this is long. Other work should not wait for it.
 const LONG: Duration = Duration::from_micros(100);
-/// Handlers count as long if this many of the last 16 measured ones were. A single one may be short
-/// but charged for an interrupt, or for the time of another virtual machine.
+/// Handlers count as long if this many of the last 16 measured handlers were long. A single short
+/// handler may seem long, because its time may include an interrupt or another virtual machine.
 const MANY_LONG: u32 = 2;
 
-/// The processor time of this thread.
+/// Returns the processor time of this thread.
 fn cpu_time() -> Duration {
     let time = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
     Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
@@ -59,7 +59,7 @@ pub(crate) struct Worker {
     pub(super) searching: Cell<bool>,
     pub(super) has_permit: Cell<bool>,
     pub(super) ticks: Cell<u32>,
-    /// The length of the chain of tasks of which each started the next in the foreground.
+    /// The length of the current chain of tasks. Each of them started the next in the foreground.
     pub(super) chain: Cell<u32>,
     /// One bit for each of the last measured handlers: whether it was long.
     pub(super) long: Cell<u16>,
@@ -112,8 +112,8 @@ impl Worker {
         }
     }
 
-    /// Drops the tasks of its queue. The group shares the queue, and the tasks share the group:
-    /// neither would ever be dropped.
+    /// Drops the tasks of its queue. The group owns the queue, and the tasks own the group. Without
+    /// this, neither would ever be dropped.
     pub(super) fn drop_queued(&self) {
         while let Some(job) = self.queue.pop() {
             drop(job);
@@ -124,7 +124,7 @@ impl Worker {
         self.queued_dispatcher().or_else(|| self.queue.pop()).or_else(|| self.steal())
     }
 
-    /// The task that waits longest: one that another thread added, or the oldest of this worker's
+    /// Takes the oldest task: a task that another thread added, or the oldest task of this worker's
     /// queue.
     fn oldest(&self) -> Option<Job> {
         if !self.group.injector.is_empty()
@@ -136,7 +136,7 @@ impl Worker {
         self.group.stealers[self.index].steal().success()
     }
 
-    /// The current dispatchers.
+    /// Returns the current dispatchers.
     pub(super) fn dispatchers(&self) -> RefMut<'_, Snapshot> {
         let mut dispatchers = self.dispatchers.borrow_mut();
         self.group.dispatchers.refresh(&mut dispatchers);
@@ -288,8 +288,8 @@ impl Worker {
                 self.push(runnable);
                 self.group.monitor.watch();
             }
-            // A task that yields goes behind all others. This worker's own queue would run it
-            // first.
+            // A task that yields goes behind all other tasks. From this worker's own queue, it
+            // would run first.
             Start::Background if yields => {}
             Start::Background => {
                 self.push(runnable);
@@ -304,7 +304,8 @@ impl Worker {
         }
     }
 
-    /// A woken worker found work, so another worker has to check whether there is more.
+    /// Ends this worker's search after it found work. If it was the last search, another worker
+    /// checks whether there is more work.
     pub(super) fn stop_searching(&self) {
         if self.searching.take() && self.group.idle.stop_searching() && self.group.has_work() {
             self.group.wake_one();
@@ -337,7 +338,7 @@ mod tests {
     use super::*;
     use crate::Scheduler;
 
-    /// A worker alone: the group's own threads and its monitor have ended.
+    /// Makes a worker alone. The group's own threads and its monitor have ended.
     fn alone() -> (Arc<Group>, Worker) {
         let scheduler = Scheduler::builder().workers(1).start().unwrap();
         let group = scheduler.handle().dispatcher().group.clone();
