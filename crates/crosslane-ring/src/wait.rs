@@ -37,7 +37,7 @@ impl<M: Memory + Clone> Consumer<M> {
 pub struct Alarm<M>(M);
 
 impl<M: Memory> Alarm<M> {
-    /// Wakes the consumer if it sleeps, so that it checks `stop` again.
+    /// Wakes the consumer if it sleeps. Then the consumer checks `stop` again.
     pub fn sound(&self) {
         wake(&self.0.header().data_wait.0);
     }

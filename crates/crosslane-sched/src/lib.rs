@@ -28,7 +28,7 @@
 //! # std::io::Result::Ok(())
 //! ```
 //!
-//! # What is where
+//! # Parts of the crate
 //!
 //! ```text
 //!  sockets, timers, wakes          other threads
@@ -54,7 +54,7 @@
 //! - `io`: sockets, and their readiness.
 //! - `task`: how tasks start and end. `timer`: tasks that sleep. `blocking`: threads for calls that
 //!   block.
-//! - `process`: what happens after a fork.
+//! - `process`: checks for forks.
 //!
 //! # Priority is not inherited
 //!

@@ -1,4 +1,4 @@
-//! Statistics. Each worker counts what it does itself.
+//! Statistics. Each worker counts its own work.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -36,7 +36,7 @@ pub(crate) struct Counters {
 pub struct BlockingStats {
     /// How many threads there are.
     pub threads: usize,
-    /// How many of them have nothing to do.
+    /// How many of the threads are idle.
     pub idle: usize,
     /// How many calls wait for a thread.
     pub waiting: usize,

@@ -173,7 +173,7 @@ impl Drop for Context {
     fn drop(&mut self) {
         self.handle.forget();
         if self.process == std::process::id() {
-            // SAFETY: nothing else has the pointer any more.
+            // SAFETY: no other code has the pointer any more.
             let disposed = unsafe { ffi::cl_dispose(self.raw.as_ptr()) };
             if !disposed {
                 // The isolate stays in memory, so its snapshot must stay, too.
@@ -246,7 +246,7 @@ impl Context {
     /// Runs a script. Returns the encoded value.
     ///
     /// # Errors
-    /// What the code threw, or why it was ended.
+    /// The error that the code threw, or the reason why the code was ended.
     pub fn eval(&self, script: Script<'_>) -> Result<Vec<u8>, Thrown> {
         // SAFETY: the isolate lives.
         self.outcome(|raw, outcome| unsafe { script.eval(raw, outcome) })
@@ -256,7 +256,7 @@ impl Context {
     /// (`u32`), then the elements. Returns the encoded value.
     ///
     /// # Errors
-    /// What the code threw, or why it was ended.
+    /// The error that the code threw, or the reason why the code was ended.
     pub fn invoke(&self, path: &str, arguments: &[u8], stack: usize) -> Result<Vec<u8>, Thrown> {
         let (path, arguments) = (ClText::new(path.as_bytes()), ClText::new(arguments));
         // SAFETY: as above. The arguments are encoded as the shim expects.
@@ -455,7 +455,7 @@ impl Snapshot {
     ///
     /// # Errors
     /// [`Refused::Invalid`] if the bytes are damaged, or if another version of V8 made them. The
-    /// check does not find changes that someone made on purpose.
+    /// check does not find deliberate changes.
     pub fn load(dumped: &[u8]) -> Result<Self, Refused> {
         let Some((magic, rest)) = dumped.split_first_chunk::<16>().filter(|(magic, _)| *magic == MAGIC)
         else {

@@ -203,8 +203,8 @@ impl Guest {
     }
 
     /// Begins an entry of the function of this index. `Scan` begins a scan of a table function.
-    /// `Partitions` lists its partitions. `Map` passes a batch to a stream function, which must be
-    /// set up. The columns are those of the entry.
+    /// `Partitions` lists its partitions. `Map` passes a batch to a stream function. The stream
+    /// function must be set up. The columns are those of the entry.
     pub fn open(
         &mut self,
         index: usize,

@@ -1,7 +1,7 @@
 //! A guest is an isolate that runs the functions of its library on batches. The thread of a lane
 //! runs it.
 //!
-//! | file | what is in it |
+//! | file | content |
 //! |---|---|
 //! | `calls` | [`Guest`]: set-up, calls, scans, aggregate entries, and failures of calls |
 //! | `outcome` | how a call or a step of a scan ends |

@@ -2,8 +2,8 @@
 //!
 //! So garbage and crashes of the load stay in the child. The child writes two snapshots to two
 //! memory files: one from before the warm-up, and one from after it. If the warm-up kills the
-//! child, the host uses the first snapshot. The child reports what it has written through a pipe,
-//! as lines of JSON.
+//! child, the host uses the first snapshot. The child reports each step through a pipe, as a line
+//! of JSON.
 
 use crate::isolate::Snapshot;
 use crate::isolate::{Host, Reason};
@@ -69,7 +69,7 @@ pub(crate) fn load(path: &Path, time: Duration) -> Result<Library, Failure> {
     };
     let [cold_blob, warm_blob] = blobs;
     let bytes = map(if warm { warm_blob } else { cold_blob }).map_err(system)?;
-    // SAFETY: V8 made the bytes in the child, which has ended.
+    // SAFETY: V8 made the bytes in the child, and the child has ended.
     Library::new(unsafe { Snapshot::from_bytes(bytes) }, &declared, text, time)
 }
 
@@ -150,8 +150,8 @@ fn put(blob: &OwnedFd, snapshot: &Snapshot) -> io::Result<()> {
 /// Maps a memory file until the process ends.
 fn map(blob: OwnedFd) -> io::Result<&'static [u8]> {
     let length = rustix::fs::fstat(&blob)?.st_size as usize;
-    // SAFETY: a new mapping of a file that only this process still has. Nothing unmaps or writes
-    // it.
+    // SAFETY: this is a new mapping of a file that only this process still has. No code unmaps it
+    // or writes to it.
     unsafe {
         let base =
             rustix::mm::mmap(std::ptr::null_mut(), length, ProtFlags::READ, MapFlags::PRIVATE, &blob, 0)?;

@@ -1,6 +1,6 @@
 //! The host process of JavaScript: a zygote whose lanes are threads, with one isolate each.
 //!
-//! | file | what is in it | which thread runs it |
+//! | file | content | thread |
 //! |---|---|---|
 //! | `zygote` | the main loop: requests of the engine, new lanes, lanes to be closed | main |
 //! | `loader` | loads the library in a child process, and gets the snapshot from the child | main |

@@ -10,7 +10,7 @@
 //! request. These pages belong to this call, and the work of other lanes does not change them. V8
 //! counts the memory that it keeps without working on it.
 //!
-//! | the pages exceed | what follows |
+//! | the pages exceed | result |
 //! |---|---|
 //! | 1.5 times the function's limit (V8's own limit for such code) plus [`ROOM`] | the watch ends the call at its next check; without a check within [`LONGEST_EXCESS`], the process ends |
 //! | the sum of the first row plus the function's limit | the process ends at once |

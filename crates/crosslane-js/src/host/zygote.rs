@@ -65,7 +65,7 @@ pub fn run() -> io::Result<bool> {
         print(panic);
         std::process::abort();
     }));
-    // SIGINT is blocked before any other thread starts, so that all threads inherit it.
+    // This blocks SIGINT before any other thread starts. So all threads inherit the block.
     let interrupts = interrupts()?;
     let Some((Request::Load { source, seconds, types }, _)) = control.receive()? else { return Ok(true) };
     types.know();

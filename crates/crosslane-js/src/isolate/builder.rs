@@ -71,8 +71,8 @@ impl Builder {
     }
 }
 
-/// Makes the same snapshot with compiled code, which the first calls of its functions need.
-/// `functions` is the number of functions.
+/// Makes the same snapshot with the compiled code for the first calls of its functions. `functions`
+/// is the number of functions.
 pub(crate) fn warmed(cold: &Snapshot, functions: usize) -> Result<Snapshot, Thrown> {
     let mut warmer = Builder::boot(cold.text(), Box::new(Silence), SAMPLE_MEMORY)?;
     let begun = Instant::now();
@@ -84,7 +84,7 @@ pub(crate) fn warmed(cold: &Snapshot, functions: usize) -> Result<Snapshot, Thro
     Ok(warmer.snapshot())
 }
 
-/// Discards what functions print while they warm up.
+/// Discards the output of functions during the warm-up.
 struct Silence;
 
 impl Host for Silence {

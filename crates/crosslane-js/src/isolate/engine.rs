@@ -1,4 +1,4 @@
-//! Starts V8, and defines what V8 requests from its host and how a call ends.
+//! Starts V8. Defines the host's functions, and the outcomes of a call.
 
 use super::ffi::{self, ClOutcome, ClText};
 use crosslane::Failure;

@@ -183,7 +183,7 @@ impl Isolate {
 impl Drop for Isolate {
     fn drop(&mut self) {
         self.handle.lock().isolate = None;
-        // SAFETY: nothing else has the pointer any more.
+        // SAFETY: no other code has the pointer any more.
         unsafe { ffi::cl_dispose(self.raw.as_ptr()) };
     }
 }

@@ -5,7 +5,7 @@
 //! thread that has the isolate's [`Handle`] can end a call at any time. Then the call fails with
 //! [`Thrown::Ended`], and the next call can use the isolate.
 //!
-//! | file | what is in it | which thread runs it |
+//! | file | content | thread |
 //! |---|---|---|
 //! | `engine` | starts V8; the host's functions; how a call fails | any |
 //! | `heap` | [`Isolate`]: boots, calls methods, frees | the isolate's |

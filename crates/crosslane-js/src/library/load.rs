@@ -95,7 +95,7 @@ impl Function {
         self.parsed.as_ref().map_or(&self.signature, |signature| &signature.name)
     }
 
-    /// Returns how failed calls are retried, and what their rows become.
+    /// Returns how failed calls are retried, and how their rows end.
     pub(crate) fn error_policy(&self) -> ErrorPolicy {
         ErrorPolicy { retries: self.retries, on_error: self.on_error }
     }

@@ -1,7 +1,7 @@
 //! A library: a JavaScript file and the modules that it imports. The loading process runs this code
 //! once, makes a snapshot, and ends. The lanes' isolates boot from the snapshot.
 //!
-//! | file | what is in it |
+//! | file | content |
 //! |---|---|
 //! | `load` | loads a file and its imports, and reads the declarations of its functions |
 //! | `source` | makes an ES module of a JSON, CommonJS or TypeScript file |

@@ -7,9 +7,9 @@
 //! # Which worker polls
 //! One worker of a group at a time has the [`Turn`]. Each worker that has polled calls
 //! [`BusyPoll::rest`] before it sleeps, with or without the turn, so the source never relies on a
-//! sleeping worker. A worker polls only while it counts as idle. It handles what it finds like an
-//! event, and does not poll during that. If that takes long, or the worker gets no processor, the
-//! group's monitor calls `rest` for it.
+//! sleeping worker. A worker polls only while it counts as idle. It handles new work like an event,
+//! and does not poll during that. If that takes long, or the worker gets no processor, the group's
+//! monitor calls `rest` for it.
 //!
 //! # Other threads that need the processor
 //! The polling worker yields between two polls. If it does not run again within [`CROWDED`], other

@@ -124,7 +124,7 @@ impl Source {
         let reader = if news & Interest::Read.ready() != 0 { waiters.reader.take() } else { None };
         let writer = if news & Interest::Write.ready() != 0 { waiters.writer.take() } else { None };
         let more = std::mem::take(&mut waiters.more);
-        // A waker may run code of a user, which may call this source again.
+        // A waker may run code of a user, and this code may call this source again.
         drop(waiters);
         for waiter in [reader, writer].into_iter().flatten().chain(more) {
             wake(waiter.waker);
