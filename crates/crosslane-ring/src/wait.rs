@@ -55,11 +55,11 @@ impl<M: Memory + Clone> Consumer<M> {
 /// consumer. The consumer itself must not sleep at the same time, because a wake reaches only one
 /// of the two.
 ///
-/// A thread that polls the ring can call [`Watch::hush`]. Then the producer does not wake the
-/// sleeping thread for each frame, because the wait word is 0, as if no thread slept.
-/// [`Watch::unhush`] makes the word 1 in the order in which a thread parks: store, fence, look. The
-/// thread that called `hush` must call `unhush` before it stops polling. Other threads may call
-/// `unhush` at any time. If no thread sleeps then, one wake has no effect.
+/// A thread that polls the ring can call [`Watch::suppress_wakes`]. Then the producer does not wake
+/// the sleeping thread for each frame, because the wait word is 0, as if no thread slept.
+/// [`Watch::resume_wakes`] makes the word 1 in the order in which a thread parks: store, fence,
+/// look. The thread that suppressed wakes must resume them before it stops polling. Other threads
+/// may resume them at any time. If no thread sleeps then, one wake has no effect.
 #[derive(Debug)]
 pub struct Watch<M>(M);
 
@@ -73,9 +73,9 @@ impl<M: Memory> Watch<M> {
         Waiter::Word(self.word())
     }
 
-    /// Stops wakes of the thread that sleeps on the ring, until [`Watch::unhush`]. A thread that is
+    /// Stops wakes of the thread that sleeps on the ring, until [`Watch::resume_wakes`]. A thread that is
     /// about to sleep looks at the ring once more instead, so do not call this all the time.
-    pub fn hush(&self) {
+    pub fn suppress_wakes(&self) {
         // Usually no thread sleeps. Without a store, the cache line stays with the other side.
         if self.word().load(Ordering::Relaxed) == 1 {
             self.word().store(0, Ordering::Relaxed);
@@ -84,7 +84,7 @@ impl<M: Memory> Watch<M> {
 
     /// Allows wakes of the thread that sleeps on the ring again. Wakes it at once if there is a
     /// frame.
-    pub fn unhush(&self) {
+    pub fn resume_wakes(&self) {
         announce(self.word());
         fence(Ordering::SeqCst);
         if self.has_news() {

@@ -173,10 +173,11 @@ fn waiting_for_the_second_of_two_rings() {
     check_any([0, 2]);
 }
 
-/// One thread sleeps in place of the consumer, another hushes the ring for a moment, and a third unhushes it, too. The sleeper learns of a
-/// frame that comes at any time: else it sleeps for ever, which loom calls a deadlock.
+/// One thread sleeps in place of the consumer. Another thread suppresses its wakes and resumes them,
+/// and a third thread resumes them too. The sleeping thread finds a frame that comes at any time.
+/// Otherwise it sleeps for ever, which loom reports as a deadlock.
 #[test]
-fn a_hushed_sleeper_is_woken_in_the_end() {
+fn a_sleeper_with_suppressed_wakes_is_woken_in_the_end() {
     let mut model = loom::model::Builder::new();
     model.preemption_bound = Some(2);
     model.check(|| {
@@ -193,10 +194,10 @@ fn a_hushed_sleeper_is_woken_in_the_end() {
         let writer = thread::spawn(move || assert!(producer.push(&[7], 1).unwrap()));
         let other = {
             let watch = Arc::clone(&watch);
-            thread::spawn(move || watch.unhush())
+            thread::spawn(move || watch.resume_wakes())
         };
-        watch.hush();
-        watch.unhush();
+        watch.suppress_wakes();
+        watch.resume_wakes();
         other.join().unwrap();
         writer.join().unwrap();
         sleeper.join().unwrap();

@@ -2,11 +2,12 @@
 //!
 //! # The order of work
 //!
-//! 1. A task that was started in the foreground, at once. 2. A dispatcher that waits in the
-//! dispatcher's own queue. 3. A task of the worker's own queue, the newest first: its data is in
-//! the caches. 4. A task that another thread added, or the oldest task of another worker's queue.
+//! 1. A task that was started in the foreground, at once.
+//! 2. A dispatcher that waits in the dispatcher's own queue.
+//! 3. A task of the worker's own queue, the newest first: its data is in the caches.
+//! 4. A task that another thread added, or the oldest task of another worker's queue.
 //! 5. Without any of these, it sleeps, sometimes after busy polling. Then it handles the events for
-//! which the kernel wakes it (`events`).
+//!    which the kernel wakes it (`events`).
 //!
 //! After every [`FAIRNESS`] tasks, the worker runs the oldest task once. So no task waits for ever
 //! behind newer tasks. It also polls the kernel for events. So busy workers see events too.

@@ -181,8 +181,7 @@ impl Route {
             return violation(format!("a cancel of exchange {}, which was not opened", header.exchange));
         }
         if header.exchange < opened || header.exchange <= state.ended {
-            // A client cancels all that it has opened. Exchanges that have ended meanwhile need
-            // nothing.
+            // Exchanges that have ended meanwhile need nothing.
             return Ok(());
         }
         state.sending = false;
@@ -231,8 +230,7 @@ impl Route {
         let lost = loop {
             if !self.outbox.has_room() {
                 slot.stalled.store(true, Relaxed);
-                // The outbox may have got room since the first check. Then its writer may have
-                // looked for stalled lanes before this one was marked.
+                // The outbox may have got room before this lane was marked as stalled.
                 if !self.outbox.has_room() {
                     break None;
                 }
@@ -300,8 +298,7 @@ impl Route {
     fn answer_oldest(&self, state: &mut State, failure: Option<&Failure>) {
         if let Some(Flying { exchange, served, entry, since, .. }) = state.flying.front() {
             self.answer(*exchange, *served, *entry, failure);
-            // The reply was thrown away. So the time since the worker got the exchange is the best
-            // estimate.
+            // The reply was thrown away. The time since the exchange began is the best estimate.
             self.shared.functions[*served].learn(*entry, since.elapsed());
         }
         self.end_oldest(state);
@@ -504,8 +501,7 @@ impl Route {
             return;
         }
         // A worker that keeps states for the client is ended, so that no other client finds them.
-        // Any other worker gets a moment to end the cancelled calls. If it takes longer, it is
-        // ended.
+        // Any other worker is ended if it does not end the cancelled calls soon.
         let mut lane = lock(&slot.lane);
         if !has_states && lane.as_mut().is_some_and(|lane| lane.cancel().is_ok()) {
             drop(lane);

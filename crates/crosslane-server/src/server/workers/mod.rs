@@ -20,7 +20,7 @@
 //! watcher lets its route take them. It looks at deaths, deadlines and progress every [`TICK`]. It
 //! does not spin before it sleeps. While calls come fast, one of the scheduler's threads waits for
 //! them. That thread polls the rings as well ([`BusyPoll`]), and turns off the watcher's wake-ups
-//! (`Watch::hush`). Then the lanes' workers do not wake the watcher for each reply.
+//! (`Watch::suppress_wakes`). Then the lanes' workers do not wake the watcher for each reply.
 //!
 //! A lane whose client does not read is *stalled*. No thread takes its replies, so its ring fills,
 //! and its worker waits. The watcher leaves the lane alone until the connection has room again.

@@ -15,10 +15,10 @@ use tracing::error;
 
 /// How often the watcher looks at deaths, deadlines and progress.
 const TICK: Duration = Duration::from_millis(10);
-/// How often the thread that polls turns off the watcher's wake-ups (`Watch::hush`). The watcher
-/// turns them on whenever it is about to sleep. It could not sleep if they were turned off all the
-/// time.
-const HUSH: Duration = Duration::from_micros(100);
+/// How often the thread that polls turns off the watcher's wake-ups
+/// ([`Watch::suppress_wakes`](crosslane_ring::Watch::suppress_wakes)). The watcher turns them on
+/// whenever it is about to sleep. It could not sleep if they were turned off all the time.
+const SUPPRESSION: Duration = Duration::from_micros(100);
 
 /// The thread that waits for all workers.
 pub(crate) struct Watcher {
@@ -29,7 +29,7 @@ pub(crate) struct Watcher {
     stop: AtomicBool,
     start: Instant,
     /// When the thread that polls turns off wake-ups again, in microseconds since the start.
-    hushes: AtomicU64,
+    suppress_next: AtomicU64,
 }
 
 impl Watcher {
@@ -40,7 +40,7 @@ impl Watcher {
             bell: Bell::default(),
             stop: AtomicBool::new(false),
             start: Instant::now(),
-            hushes: AtomicU64::new(0),
+            suppress_next: AtomicU64::new(0),
         })
     }
 
@@ -138,9 +138,9 @@ impl BusyPoll for Watcher {
     fn look(&self) -> bool {
         let slots = self.slots();
         let now = self.start.elapsed().as_micros() as u64;
-        if now >= self.hushes.load(Relaxed) {
-            self.hushes.store(now + HUSH.as_micros() as u64, Relaxed);
-            slots.iter().for_each(|slot| slot.watch.hush());
+        if now >= self.suppress_next.load(Relaxed) {
+            self.suppress_next.store(now + SUPPRESSION.as_micros() as u64, Relaxed);
+            slots.iter().for_each(|slot| slot.watch.suppress_wakes());
         }
         slots.iter().any(|slot| slot.has_news())
     }
@@ -150,8 +150,8 @@ impl BusyPoll for Watcher {
     }
 
     fn rest(&self) {
-        self.hushes.store(0, Relaxed);
-        self.slots().iter().for_each(|slot| slot.watch.unhush());
+        self.suppress_next.store(0, Relaxed);
+        self.slots().iter().for_each(|slot| slot.watch.resume_wakes());
     }
 }
 
