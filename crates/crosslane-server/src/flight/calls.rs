@@ -1,4 +1,5 @@
-//! Batches of a client as calls and scans. They block, and run on threads for that.
+//! Runs the batches of a client as calls and scans. These block, so they run on threads of their
+//! own.
 
 use super::columns::{self, Given};
 use super::function::FlightFunction;

@@ -1,8 +1,9 @@
-//! Arrow arrays as columns of a frame, and back.
+//! Converts Arrow arrays to columns of a frame, and back.
 //!
-//! Both have the layout of Arrow's columnar format, so the buffers of an array are written into a ring as they are.
-//! What a frame has in one way only (offsets of 32 bits from 0, rows from the first on) arrays may have in others;
-//! these are made alike first. An INTERVAL counts microseconds here and nanoseconds there.
+//! Both have the layout of Arrow's columnar format. So the buffers of an array are written into a
+//! ring as they are. A frame has only offsets of 32 bits that begin at 0, and rows that begin at
+//! the first. Arrays may have others, which are converted first. An INTERVAL counts microseconds in
+//! a frame and nanoseconds in an array.
 
 use arrow_array::cast::AsArray;
 use arrow_array::types::IntervalMonthDayNanoType;

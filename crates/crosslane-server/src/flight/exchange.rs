@@ -1,7 +1,8 @@
-//! A client's exchange: batches in, and their results out in the same order.
+//! A client's exchange: it takes batches, and answers with their results in the same order.
 //!
-//! The results are made as the client takes them. A few batches are ahead; more are not read until it has taken what is
-//! there, so that HTTP/2 holds back who sends. An exchange that the client leaves is dropped, which ends its calls.
+//! The exchange makes results as the client takes them. It works on a few batches ahead. It reads
+//! no more until the client has taken results, so HTTP/2 stops the client's sending. If the client
+//! leaves, the exchange is dropped, which ends its calls.
 
 use super::calls::{Calls, Trouble};
 use super::context::Context;

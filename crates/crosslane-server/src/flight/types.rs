@@ -1,4 +1,4 @@
-//! SQL types as Arrow's, and which of Arrow's types may come where one of these is due.
+//! SQL types as Arrow types, and the Arrow types that a client may send for each of them.
 
 use arrow_schema::{DataType as Arrow, Field, FieldRef, Fields, IntervalUnit, TimeUnit};
 use crosslane::{DataType, signature};

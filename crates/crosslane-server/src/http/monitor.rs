@@ -1,7 +1,9 @@
-//! What a server shows of itself: whether it is ready, what its functions cost, and how that was in the last minutes.
+//! What a server shows of itself: whether it is ready, what its functions cost, and the last
+//! minutes.
 //!
-//! Calls count in counters ([`FunctionCounters`]). All else is found by looking, when somebody asks, and once a second
-//! ([`Monitor::tick`]), so that there are percentiles and rates of the last minute.
+//! Calls update counters ([`FunctionCounters`]). The monitor reads everything else when a client
+//! asks, and once a second ([`Monitor::tick`]). From these readings it makes the percentiles and
+//! rates of the last minute.
 
 use crate::lock::lock;
 use crate::server::{Census, FunctionCounters, ServedFunction, Shared};

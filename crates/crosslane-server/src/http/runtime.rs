@@ -1,7 +1,7 @@
 //! The thread that runs HTTP, with a runtime of tokio.
 //!
-//! Connections of clients are tasks of the scheduler, and calls never use this thread. Dropping the [`HttpRuntime`]
-//! drops its tasks, and all tasks that they have spawned.
+//! Connections of clients are tasks of the scheduler, and calls never use this thread. Dropping the
+//! [`HttpRuntime`] drops its tasks, and all tasks that they have spawned.
 
 use std::fmt;
 use std::io;

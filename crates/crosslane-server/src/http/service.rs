@@ -1,13 +1,15 @@
 //! Answers people and monitoring over HTTP: health, metrics and a page.
 //!
-//! It is read-only, and shows names and numbers. At a loopback address it is open to the machine's users; pages of other sites are
-//! kept from it by the name that their browser asks for ([`Access::Local`]). At other addresses it has a token, or is open
-//! because somebody has said so.
+//! The service is read-only, and shows names and numbers. At a loopback address, all users of the
+//! machine may read it. Pages of other sites may not: the service checks the name that the browser
+//! asks for ([`Access::Local`]). At other addresses it needs a token, unless the options make it
+//! public.
 //!
-//! # Clients that do not do their part
-//! Each connection gets one answer, has [`LIMIT`] for everything, and sends no more than [`LONGEST`] bytes of a head. Of too many
-//! connections the oldest ends, so that who comes next is served however many stay silent. What is shown is made once per
-//! [`FRESH`], however many ask.
+//! # Slow and silent clients
+//! Each connection gets one answer. It has [`LIMIT`] for everything, and sends at most [`LONGEST`]
+//! bytes of a head. If there are too many connections, the oldest is closed. So the service answers
+//! a new client, however many clients stay silent. It makes what it shows once per [`FRESH`],
+//! however many clients ask.
 
 use super::metrics;
 use super::monitor::Monitor;

@@ -1,5 +1,7 @@
-//! A connection of the load generator: each call goes to a lane with nothing in flight, so that the server's workers share
-//! the calls, and none waits behind another on its lane before all lanes of the connection are used.
+//! A connection of the load generator.
+//!
+//! Each call goes to a lane with nothing in flight, so all workers of the server share the calls. A
+//! call waits behind another on its lane only if all lanes of the connection are in use.
 
 use super::call::{Asked, Call};
 use crate::address::Address;

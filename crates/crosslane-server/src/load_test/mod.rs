@@ -1,8 +1,10 @@
-//! The load generator of `crosslane bench serve`: calls of one row at planned times, and how long each takes.
+//! The load generator of `crosslane bench serve`: calls of one row at planned times, and their
+//! latencies.
 //!
-//! The loop, the plan and what keeps the figures honest are [`crosslane_load`]'s. Here are the calls, and the report. For each number of
-//! calls per second there are new connections and a run of its own. What has failed is counted, and has no part in the
-//! latencies, since it may be fast; what was not answered counts with the time that it has waited.
+//! [`crosslane_load`] has the loop and the plan, and says what keeps the figures honest. This
+//! module has the calls and the report. Each rate of calls has new connections and a run of its
+//! own. Calls that failed are counted, and are not part of the latencies, because a failure may be
+//! fast. A call that was not answered counts with the time that it has waited.
 
 mod call;
 mod lanes;
