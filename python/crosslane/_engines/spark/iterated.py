@@ -19,6 +19,7 @@ class Iterated:
 
     kind = "stream"
     table = None
+    callable = None
     memory_limit = None
     columns = ["pandas", "pyarrow"]
 
