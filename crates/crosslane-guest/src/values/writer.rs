@@ -357,7 +357,7 @@ impl<V: Values> Writer<V> {
     fn timestamp(&self, values: &V, value: &V::Value) -> Taken<i64, V> {
         let per_second = units_per_second(&self.data_type).unwrap_or(1);
         match values.to_temporal(value, &self.data_type)? {
-            Temporal::Infinite(number) => calendar::moment_of_infinity(number).ok_or(Refusal::Mismatch),
+            Temporal::Infinite(number) => calendar::timestamp_of_infinity(number).ok_or(Refusal::Mismatch),
             Temporal::Timestamp { seconds, nanoseconds } => {
                 let whole = i128::from(seconds) * i128::from(per_second);
                 let units = whole + i128::from(i64::from(nanoseconds) / (SECOND / per_second));

@@ -20,7 +20,7 @@ pub(crate) fn source() -> String {
         "day": DAY,
         "lastDay": calendar::day_of_infinity(infinite),
         // This is text, because JSON's numbers are not exact at this size.
-        "lastMoment": calendar::moment_of_infinity(infinite).map(|moment| moment.to_string()),
+        "lastMoment": calendar::timestamp_of_infinity(infinite).map(|moment| moment.to_string()),
         "easternmost": timetz::MOST_SECONDS,
         "mostBytes": i32::MAX,
         "sizeUnits": SIZE_UNITS.iter().map(|(name, bytes)| ((*name).into(), json!(bytes))).collect::<Map<_, _>>(),

@@ -42,6 +42,6 @@ pub fn day_of_infinity(number: f64) -> Option<i32> {
 }
 
 /// As [`day_of_infinity`], for a TIMESTAMP of any unit.
-pub fn moment_of_infinity(number: f64) -> Option<i64> {
+pub fn timestamp_of_infinity(number: f64) -> Option<i64> {
     number.is_infinite().then_some(if number > 0.0 { i64::MAX } else { -i64::MAX })
 }
