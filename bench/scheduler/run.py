@@ -225,12 +225,8 @@ class Runs:
         ]
 
 
-def tables(points: list[Point]) -> Table:
-    """Latencies and the servers' use of the machine, load by load."""
-    known = any(point.used["cycles"] is not None for point in points)
-    counted = ("cycles", "IPC") if known else ()
-    heads = ("per second", *PERCENTILES, "late p99", "CPU us", "switches", "migrations/s", *counted)
-    table = table_of("latency in us, and the server's use per request", "server", numbers=heads)
+def add_latencies(table: Table, points: list[Point], more: Callable[[Point], list[float | None]]) -> None:
+    """Adds the points' servers, rates, latencies and `more` figures, with a heading for each load."""
     load = ""
     for point in points:
         if point.load != load:
@@ -238,12 +234,24 @@ def tables(points: list[Point]) -> Table:
             table.add_section()
             table.add_row(f"[bold]{load}[/]")
         lost = f" [red]({point.lost:.0f} lost)[/]" if point.lost else ""
-        latencies = [shown(point.latency[name]) for name in PERCENTILES]
+        figures = [shown(figure) for figure in (*(point.latency[name] for name in PERCENTILES), *more(point))]
+        table.add_row(point.server, f"{point.qps:,.0f}{lost}", *figures)
+
+
+def tables(points: list[Point]) -> Table:
+    """Latencies and the servers' use of the machine, load by load."""
+    known = any(point.used["cycles"] is not None for point in points)
+    counted = ("cycles", "IPC") if known else ()
+    heads = ("per second", *PERCENTILES, "late p99", "CPU us", "switches", "migrations/s", *counted)
+    table = table_of("latency in us, and the server's use per request", "server", numbers=heads)
+
+    def use(point: Point) -> list[float | None]:
         migrations = point.used["migrations"]
-        used = [point.used["cpu_us"], point.used["switches"], migrations and migrations * point.qps]
         cycles = [point.used["cycles"], point.used["ipc"]] if known else []
-        rows = [shown(value) for value in (point.late, *used, *cycles)]
-        table.add_row(point.server, f"{point.qps:,.0f}{lost}", *latencies, *rows)
+        used = [point.used["cpu_us"], point.used["switches"], migrations and migrations * point.qps]
+        return [point.late, *used, *cycles]
+
+    add_latencies(table, points, use)
     if not known:
         table.caption = "cycles and IPC: this machine has no counters for us"
     return table

@@ -33,7 +33,7 @@ from crosslane._cli.load_test import measure
 from ..figures import RESULTS, ROOT, Line, machine
 from ..report import in_turn, ratio, say_written, shown, table_of, targets, wide_console
 from ..scheduler.pictures import Point
-from ..scheduler.run import PEERS, PERCENTILES, PROCESSORS, WARM_UP, Report
+from ..scheduler.run import PEERS, PERCENTILES, PROCESSORS, WARM_UP, Report, add_latencies
 from . import flight
 from .pictures import BARE, Figures, draw
 
@@ -261,15 +261,7 @@ class Bench:
 def latencies(points: list[Point]) -> Table:
     """Latencies, rate by rate."""
     table = table_of("latency in us", "server", numbers=("per second", *PERCENTILES, "late p99"))
-    load = ""
-    for point in points:
-        if point.load != load:
-            load = point.load
-            table.add_section()
-            table.add_row(f"[bold]{load}[/]")
-        lost = f" [red]({point.lost:.0f} lost)[/]" if point.lost else ""
-        figures = [shown(point.latency[name]) for name in PERCENTILES]
-        table.add_row(point.server, f"{point.qps:,.0f}{lost}", *figures, shown(point.late))
+    add_latencies(table, points, lambda point: [point.late])
     return table
 
 
