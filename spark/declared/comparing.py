@@ -91,6 +91,8 @@ def declared(udf: Any, *types: T.DataType, conf: dict[str, str] | None = None) -
         [kind.json() for kind in types],
         udf.returnType.json(),
         {**CONF, **(conf or {})},
+        "",
+        {},
     )
     return made
 

@@ -1,7 +1,7 @@
 """Functions of PySpark's as declarations: errors, tracebacks, options, and pickles.
 
 The tests in this folder call declarations as a guest does, and compare the results with Spark's.
-``tests/test_pyspark.py`` has tests over lanes. These run in their own process, because the time zone of the process
+``tests/drop_in/test_scalar.py`` has tests over lanes. These run in their own process, because the time zone of the process
 differs from that of the session.
 """
 
@@ -116,7 +116,7 @@ def test_reasons_against(
 ) -> None:
     assert reason in (reason_against(eval_type, arguments, returns, conf) or "")
     with pytest.raises(Unsupported, match=reason):
-        declare("f", "f(a BIGINT) -> BIGINT", b"", eval_type, arguments, returns, conf)
+        declare("f", "f(a BIGINT) -> BIGINT", b"", eval_type, arguments, returns, conf, "", {})
 
 
 def test_no_reasons_against() -> None:
@@ -144,7 +144,7 @@ def pickled(thing: Any) -> bytes:
 
 def test_a_pickle_by_hand() -> None:
     command = CloudPickleSerializer().dumps((lambda a: a + 1, T.LongType()))
-    arguments = ["f", "f(a BIGINT) -> BIGINT", command, 100, ['"long"'], '"long"', CONF]
+    arguments = ["f", "f(a BIGINT) -> BIGINT", command, 100, ['"long"'], '"long"', CONF, "", {}]
     call = b"ccrosslane._engines.spark.declare\ndeclare\n(" + b"".join(map(pickled, arguments)) + b"tR"
     with tempfile.TemporaryFile() as file:
         # Where modules are found, and the functions.
@@ -160,4 +160,4 @@ def test_a_pickle_by_hand() -> None:
 def test_a_broadcast_command() -> None:
     command = CloudPickleSerializer().dumps("something else")
     with pytest.raises(Unsupported, match="command is a str"):
-        declare("f", "f(a BIGINT) -> BIGINT", command, 100, ['"long"'], '"long"', {})
+        declare("f", "f(a BIGINT) -> BIGINT", command, 100, ['"long"'], '"long"', {}, "", {})

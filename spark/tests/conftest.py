@@ -109,28 +109,12 @@ def warehouse(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("spark")
 
 
-#: Replaces Spark's own daemon.
-DAEMON = """\
-import runpy
-import pandas, pyarrow.compute, pyspark.worker, pyspark.sql.pandas.types
-runpy.run_module("pyspark.daemon", run_name="__main__")
-"""
-
-
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory, warehouse: Path) -> Iterator[SparkSession]:
     """The session of most tests. It knows the functions of all files."""
     written = tmp_path_factory.mktemp("conformance")
     files = [*FILES, *conformance.write_echoes(written), *conformance.write_kinds(written)]
-    # Spark's own workers inherit the imports of this daemon.
-    folder = tmp_path_factory.mktemp("daemon")
-    (folder / "quick_daemon.py").write_text(DAEMON)
-    own = {
-        **conf(warehouse),
-        "spark.python.daemon.module": "quick_daemon",
-        "spark.executorEnv.PYTHONPATH": str(folder),
-    }
-    builder = SparkSession.builder.master("local[2]").config(map=own)
+    builder = SparkSession.builder.master("local[2]").config(map=conf(warehouse))
     session = crosslane.spark.enable(builder, *files).getOrCreate()
     yield session
     session.stop()

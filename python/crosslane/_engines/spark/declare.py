@@ -26,6 +26,8 @@ def declare(
     argument_types: list[str],
     return_type: str,
     conf: dict[str, str],
+    files: str,
+    broadcasts: dict[str, str],
 ) -> list[Declared | Iterated]:
     """A function of PySpark as a lane needs it, for
     :func:`crosslane._declare.library.load_pickles`.
@@ -38,6 +40,8 @@ def declare(
         argument_types: Spark's types as JSON.
         return_type: the same for the result.
         conf: the settings of the query that concern Python, with ``spark.sql.session.timeZone``.
+        files: the folder of the files that Spark has sent to this machine.
+        broadcasts: the files with the values of broadcast variables, by their numbers.
 
     Raises:
         Unsupported: if Spark has to run the function itself.
@@ -46,7 +50,13 @@ def declare(
     reason = reason_against(eval_type, argument_types, return_type, conf)
     if reason:
         raise Unsupported(reason)
+    _prepare(files, broadcasts)
+    from pyspark.core.broadcast import Broadcast
+
     loaded = pickle.loads(command)
+    if isinstance(loaded, Broadcast):
+        # A large function travels as a broadcast variable.
+        loaded = pickle.loads(loaded.value)
     if not (isinstance(loaded, tuple) and len(loaded) == 2 and callable(loaded[0])):
         raise Unsupported(f"the command is a {type(loaded).__name__}, and no function with its type")
     function = loaded[0]
@@ -59,6 +69,18 @@ def declare(
         return [Iterated(name, signature, function, eval_type, types, returns, conf)]
     called = column_function(function, eval_type, types, returns, conf)
     return [_declared(name, signature, function, called, "vectorized")]
+
+
+def _prepare(files: str, broadcasts: dict[str, str]) -> None:
+    """Lets functions of this process find files and broadcast variables, as in Spark's workers."""
+    from pyspark import SparkFiles
+    from pyspark.core.broadcast import Broadcast, _broadcastRegistry
+
+    SparkFiles._root_directory, SparkFiles._is_running_on_worker = files, True
+    for number, path in broadcasts.items():
+        variable = _broadcastRegistry[int(number)] = Broadcast(path=path)
+        # Workers are forks of this process, and share the value.
+        _ = variable.value
 
 
 def _declared(

@@ -11,7 +11,7 @@ import org.apache.spark.sql.catalyst.expressions.{Cast, Expression, ExpressionIn
 import org.apache.spark.sql.catalyst.FunctionIdentifier
 import org.apache.spark.sql.catalyst.plans.logical.{Generate, LogicalPlan, OneRowRelation}
 import org.apache.spark.sql.catalyst.types.DataTypeUtils
-import org.apache.spark.sql.crosslane.libraries.{Description, FileSource, LaneFunction, Libraries, PickleSource, Source}
+import org.apache.spark.sql.crosslane.libraries.{Description, FileSource, LaneFunction, Libraries, Registered, Source}
 import org.apache.spark.sql.crosslane.planning.{LaneAggregate, LaneGenerator, LaneStrategy, LaneStream}
 import org.apache.spark.sql.errors.QueryCompilationErrors
 import org.apache.spark.sql.types.StructType
@@ -84,7 +84,7 @@ object Plugin {
    * @return their signatures
    */
   def register(session: SparkSession, name: String, pickle: Array[Byte]): Array[String] = {
-    val source = PickleSource(s"registered function $name", Seq(pickle))
+    val source = new Registered(s"registered function $name", pickle)
     val several = functions(source)
     info(several.head)
     val (called, state) = (several.head.description.name, classic(session).sessionState)

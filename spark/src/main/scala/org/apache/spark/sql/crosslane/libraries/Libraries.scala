@@ -30,9 +30,11 @@ private[crosslane] object Libraries extends Logging {
     /**
      * The library, or None if this entry has ended. While one thread loads the library, others wait
      * for it.
+     *
+     * @param held what the library refers to as long as it is loaded
      */
-    def acquire(): Option[Loaded] = synchronized {
-      if (!ended && loaded == null) loaded = load(key)
+    def acquire(held: Seq[AnyRef]): Option[Loaded] = synchronized {
+      if (!ended && loaded == null) loaded = load(key, held)
       Option(loaded).filter(_.use())
     }
 
@@ -59,8 +61,12 @@ private[crosslane] object Libraries extends Logging {
   /** A library. The caller gives it back. */
   def acquire(source: Source): Loaded = {
     NativeLibrary.require()
+    val held = source match {
+      case functions: QueryFunctions => functions.values
+      case _ => Seq.empty
+    }
     val python = source match {
-      case pickle: PickleSource => pickle.python
+      case pickled: Pickled => pickled.python
       case _: FileSource => None
     }
     val key = Key(source, Settings.all(SparkEnv.get.conf) ++ python.toSeq.flatMap(Seq("python", _)))
@@ -71,7 +77,7 @@ private[crosslane] object Libraries extends Logging {
     }
     old.foreach(_.end())
     // Other threads may have loaded so many libraries that this entry has ended.
-    entry.acquire().getOrElse(acquire(source))
+    entry.acquire(held).getOrElse(acquire(source))
   }
 
   /** Ends all libraries at the end of the application. */
@@ -87,14 +93,14 @@ private[crosslane] object Libraries extends Logging {
     ending.foreach(_.join())
   }
 
-  private def load(key: Key): Loaded = {
+  private def load(key: Key, held: Seq[AnyRef]): Loaded = {
     val begun = System.nanoTime
     val source = key.source
     val (name, pickles) = source match {
       case file: FileSource => (file.here, Seq.empty)
-      case pickle: PickleSource => (pickle.name, pickle.pickles)
+      case pickled: Pickled => (pickled.name, pickled.pickles)
     }
-    val loaded = new Loaded(source, Native.load(name, pickles.toArray, key.settings.toArray))
+    val loaded = new Loaded(source, Native.load(name, pickles.toArray, key.settings.toArray), held)
     logInfo(s"Crosslane has loaded ${source.name} in ${(System.nanoTime - begun) / 1000000} ms")
     loaded
   }

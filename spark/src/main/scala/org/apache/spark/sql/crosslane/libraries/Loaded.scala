@@ -4,8 +4,12 @@ package libraries
 import dev.crosslane.spark.Native
 import java.util.concurrent.atomic.AtomicLong
 
-/** A library that this process has loaded. Each user of it gives it back. */
-private[crosslane] final class Loaded(val source: Source, val address: Long) {
+/**
+ * A library that this process has loaded. Each user of it gives it back.
+ *
+ * @param held what stays referenced as long as the library is loaded
+ */
+private[crosslane] final class Loaded(val source: Source, val address: Long, val held: Seq[AnyRef]) {
   private var users = 0
   private var ended = false
   private val reported = new AtomicLong

@@ -5,6 +5,9 @@ import dev.crosslane.spark.CrosslaneException
 import java.io.File
 import java.nio.file.{Files, Paths}
 import java.security.MessageDigest
+import org.apache.spark.api.python.PythonBroadcast
+import org.apache.spark.broadcast.Broadcast
+import org.apache.spark.sql.crosslane.pyspark.DeclaredFunction
 import org.apache.spark.SparkFiles
 
 /**
@@ -43,25 +46,62 @@ private[crosslane] object FileSource {
   def digest(path: String): String = Source.digest(Files.readAllBytes(Paths.get(path)))
 }
 
-/**
- * Functions that a Python program has pickled. `python` is their interpreter, if it is not the
- * usual one.
- */
-private[crosslane] final class PickleSource(val name: String, val pickles: Seq[Array[Byte]], val python: Option[String])
-    extends Source {
-  override val digest: String = Source.digest(pickles.reduce(_ ++ _) ++ python.getOrElse("").getBytes)
+/** Functions that a Python program has pickled. */
+private[crosslane] sealed trait Pickled extends Source {
+
+  /** The interpreter of the functions, if it is not the usual one. */
+  def python: Option[String]
+
+  /** The pickles for this machine. */
+  def pickles: Seq[Array[Byte]]
 
   // The digest stands for the bytes.
   override def equals(other: Any): Boolean = other match {
-    case source: PickleSource => name == source.name && digest == source.digest
+    case source: Pickled => name == source.name && digest == source.digest
     case _ => false
   }
   override def hashCode: Int = digest.hashCode
 }
 
-private[crosslane] object PickleSource {
-  def apply(name: String, pickles: Seq[Array[Byte]], python: Option[String] = None): PickleSource =
-    new PickleSource(name, pickles, python)
+/** A function that a program has registered. */
+private[crosslane] final class Registered(val name: String, pickle: Array[Byte]) extends Pickled {
+  override val digest: String = Source.digest(pickle)
+  override def python: Option[String] = None
+  override def pickles: Seq[Array[Byte]] = Seq(pickle)
+}
+
+/**
+ * Functions of a query that PySpark has pickled.
+ *
+ * @param includes the names of the files that were added with `addPyFile`
+ */
+private[crosslane] final class QueryFunctions(
+    val name: String,
+    functions: Seq[DeclaredFunction],
+    interpreter: String,
+    includes: Seq[String],
+    broadcasts: Seq[Broadcast[PythonBroadcast]])
+    extends Pickled {
+  override val digest: String = Source.digest(
+    functions.map(_.pickle(Seq.empty, "", Map.empty)).reduce(_ ++ _) ++
+      (interpreter +: (includes ++ broadcasts.map(_.id.toString))).mkString("\n").getBytes)
+
+  override def python: Option[String] = Some(interpreter)
+
+  override def pickles: Seq[Array[Byte]] = {
+    val root = SparkFiles.getRootDirectory()
+    // The first is the working directory. Spark's workers have the others, in this order.
+    val folders = "" +: (includes.reverse.map(new File(root, _).getPath) :+ root)
+    val values = broadcasts.map(one => one.id.toString -> one.value.path).toMap
+    functions.map(_.pickle(folders, root, values))
+  }
+
+  /**
+   * The values of the broadcast variables. As long as they are referenced, Spark keeps their files.
+   *
+   * @throws SparkException if one was destroyed
+   */
+  def values: Seq[AnyRef] = broadcasts.map(_.value)
 }
 
 private[crosslane] object Source {

@@ -7,7 +7,7 @@ import org.apache.spark.sql.catalyst.InternalRow
 import org.apache.spark.sql.catalyst.plans.physical.Partitioning
 import org.apache.spark.sql.execution.{SparkPlan, UnaryExecNode}
 
-/** Shows in EXPLAIN why Spark evaluates functions itself. */
+/** Shows in EXPLAIN why Spark runs functions in its own workers. */
 private[crosslane] final case class LaneDeclinedExec(reason: String, child: SparkPlan) extends UnaryExecNode {
   override def nodeName: String = "CrosslaneDeclined"
   override def output: Seq[Attribute] = child.output

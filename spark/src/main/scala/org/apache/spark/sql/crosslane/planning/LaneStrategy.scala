@@ -21,8 +21,8 @@ import org.apache.spark.sql.catalyst.plans.logical.{
 }
 import org.apache.spark.sql.catalyst.trees.TreeNodeTag
 import org.apache.spark.sql.crosslane.libraries.LaneFunction
-import org.apache.spark.sql.crosslane.operators.{LaneDeclinedExec, LaneEvalExec, LaneGenerateExec, LaneStreamExec}
-import org.apache.spark.sql.crosslane.pyspark.PySpark
+import org.apache.spark.sql.crosslane.operators.{LaneDeclinedExec, LaneEvalExec, LaneGenerateExec, LaneStreamExec, LaneWorkerExec}
+import org.apache.spark.sql.crosslane.pyspark.{PySpark, Workers}
 import org.apache.spark.sql.execution.{ProjectExec, SparkPlan, SparkStrategy}
 
 /**
@@ -46,7 +46,7 @@ private[crosslane] object LaneStrategy extends SparkStrategy {
       mapInBatches(node, function, output, child, isBarrier || profile.nonEmpty)
     case node @ MapInArrow(function: PythonUDF, output, child, isBarrier, profile) if wantsPySpark(node) =>
       mapInBatches(node, function, output, child, isBarrier || profile.nonEmpty)
-    case node @ Other(reason) => declined(node, reason)
+    case node if wantsPySpark(node) && Workers.functions(node).nonEmpty => withWorkers(node, None)
     case generate @ Generate(generator: LaneGenerator, _, outer, _, _, child) =>
       val made = generate.qualifiedGeneratorOutput
       LaneGenerateExec(generator, generate.requiredChildOutput, outer, made, planLater(child)) :: Nil
@@ -62,7 +62,7 @@ private[crosslane] object LaneStrategy extends SparkStrategy {
     case other => other
   }
 
-  private val Declined = TreeNodeTag[Unit]("crosslane.declined")
+  private val Planned = TreeNodeTag[Unit]("crosslane.planned")
 
   /** PySpark's functions over lanes, if the user wants that and lanes can call them. */
   private def pySpark(node: LogicalPlan, functions: Seq[PythonUDF], results: Seq[Attribute], child: LogicalPlan): Seq[SparkPlan] =
@@ -73,7 +73,7 @@ private[crosslane] object LaneStrategy extends SparkStrategy {
     } else {
       PySpark.translated(functions) match {
         case Right(lanes) => LaneEvalExec(lanes, results, child.output, planLater(child), isPySpark = true) :: Nil
-        case Left(reason) => declined(node, reason)
+        case Left(reason) => withWorkers(node, Some(reason))
       }
     }
 
@@ -88,15 +88,6 @@ private[crosslane] object LaneStrategy extends SparkStrategy {
     val outer = functions.map(function =>
       function.withNewChildren(function.children.map(argument => known.getOrElse(argument, argument))).asInstanceOf[PythonUDF])
     ArrowEvalPython(outer, results, below, outer.head.evalType)
-  }
-
-  /**
-   * Matches a node with a function of PySpark's that is not scalar. Gives the reason why Spark
-   * evaluates it.
-   */
-  private object Other {
-    def unapply(node: LogicalPlan): Option[String] =
-      if (wantsPySpark(node)) node.expressions.flatMap(_.collectFirst(PySpark.Others)).headOption else None
   }
 
   /** PySpark's `mapInPandas` or `mapInArrow` over lanes, if lanes can run it. */
@@ -115,16 +106,30 @@ private[crosslane] object LaneStrategy extends SparkStrategy {
       case Right(Seq(PythonUDF(_, lane: LaneFunction, _, _, _, _, _))) =>
         LaneStreamExec(lane, output, planLater(child), isPySpark = true) :: Nil
       case Right(other) => throw new IllegalStateException(s"no function of a lane: $other")
-      case Left(reason) => declined(node, reason)
+      case Left(reason) => withWorkers(node, Some(reason))
     }
   }
 
-  private def wantsPySpark(node: LogicalPlan): Boolean = PySpark.isEnabled && node.getTagValue(Declined).isEmpty
+  private def wantsPySpark(node: LogicalPlan): Boolean = PySpark.isEnabled && node.getTagValue(Planned).isEmpty
 
-  private def declined(node: LogicalPlan, reason: String): Seq[SparkPlan] = {
-    // When this node is planned again, Spark's own strategies get it.
-    node.setTagValue(Declined, ())
-    LaneDeclinedExec(reason, planLater(node)) :: Nil
+  /**
+   * Spark's own operator for a node, with the workers of Crosslane's daemon.
+   *
+   * @param reason why its functions are not called over lanes, if lanes know their kind
+   */
+  private def withWorkers(node: LogicalPlan, reason: Option[String]): Seq[SparkPlan] = {
+    val functions = Workers.functions(node)
+    val names = functions.map(_._1).distinct.mkString(", ")
+    val against = Workers.reasonAgainst.map(why => s"$names: $why")
+    val copy =
+      if (against.isEmpty) Workers.marked(node) else node.makeCopy(node.productIterator.map(_.asInstanceOf[AnyRef]).toArray)
+    // Spark's own strategies get the copy. The node stays as it is, because AQE may plan it again.
+    copy.setTagValue(Planned, ())
+    val planned = planLater(copy)
+    against match {
+      case Some(why) => LaneDeclinedExec(why, planned) :: Nil
+      case None => LaneWorkerExec(reason.getOrElse(names), functions.map(_._2.pythonExec).distinct, planned) :: Nil
+    }
   }
 
   private def isLane(function: PythonUDF): Boolean = function.func.isInstanceOf[LaneFunction]

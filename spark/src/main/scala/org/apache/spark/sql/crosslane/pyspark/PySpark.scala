@@ -4,14 +4,15 @@ package pyspark
 import dev.crosslane.spark.CrosslaneException
 import org.apache.spark.api.python.PythonEvalType
 import org.apache.spark.network.util.JavaUtils
-import org.apache.spark.SparkEnv
-import org.apache.spark.sql.catalyst.expressions.{Expression, NamedArgumentExpression, PythonUDAF, PythonUDF, PythonUDTF}
+import org.apache.spark.sql.catalyst.expressions.{NamedArgumentExpression, PythonUDF}
 import org.apache.spark.sql.crosslane.columns.ColumnWriter
-import org.apache.spark.sql.crosslane.libraries.{LaneFunction, Libraries, PickleSource}
+import org.apache.spark.sql.crosslane.libraries.{LaneFunction, Libraries, QueryFunctions}
 import org.apache.spark.sql.crosslane.planning.Program
 import org.apache.spark.sql.execution.python.CrosslaneErrors
 import org.apache.spark.sql.internal.SQLConf
 import org.apache.spark.sql.types._
+import org.apache.spark.{JobArtifactSet, SparkEnv}
+import scala.jdk.CollectionConverters._
 import scala.util.Try
 
 /**
@@ -41,8 +42,7 @@ private[crosslane] object PySpark {
   private val Needs = Seq(
     "_deserialize_accumulator" -> "it uses an accumulator",
     "BarrierTaskContext" -> "it uses the task's context",
-    "TaskContext" -> "it uses the task's context",
-    "_from_id" -> "it uses a broadcast variable")
+    "TaskContext" -> "it uses the task's context")
 
   /** `SQL_SCALAR_ARROW_UDF`. Spark 4.0 does not have it. */
   private val ScalarArrow = 250
@@ -66,20 +66,9 @@ private[crosslane] object PySpark {
     Set(PythonEvalType.SQL_SCALAR_PANDAS_ITER_UDF, ScalarArrowIterator)(function.evalType) &&
       function.children.exists(_.isInstanceOf[PythonUDF])
 
-  /** Why Spark evaluates functions of PySpark's that are not scalar. */
-  val Others: PartialFunction[Expression, String] = {
-    case function: PythonUDF if !Kinds(function.evalType) =>
-      s"${function.name}: it sees groups or windows, which stay with Spark"
-    case function: PythonUDTF => s"${function.name}: table functions of PySpark stay with Spark"
-    case function: PythonUDAF => s"${function.name}: it sees groups or windows, which stay with Spark"
-  }
-
   /** Whether Spark also checks the names of columns in batches. Before 4.2 there is no such setting. */
   def validatesSchemas: Boolean = Try(SQLConf.get.getConfString(ValidateSchema)).toOption.exists(_.trim.equalsIgnoreCase("true"))
   val ValidateSchema = "spark.sql.execution.arrow.pyspark.validateSchema.enabled"
-
-  /** The working directory in Python's search path. */
-  private val WorkingDirectory = ""
 
   def isEnabled: Boolean =
     Try(SQLConf.get.getConfString(Enabled)).toOption
@@ -112,8 +101,10 @@ private[crosslane] object PySpark {
     val why =
       if (!Kinds(function.evalType)) Some(s"functions of eval type ${function.evalType} are not known")
       else if (function.children.exists(_.isInstanceOf[NamedArgumentExpression])) Some("it has named arguments")
-      else if (!func.broadcastVars.isEmpty) Some("it uses a broadcast variable")
-      else if (!func.pythonIncludes.isEmpty) Some("files were added with addPyFile")
+      else if (!func.broadcastVars.isEmpty && SparkEnv.get.serializerManager.encryptionEnabled)
+        Some("it uses a broadcast variable, which is encrypted")
+      else if (!func.pythonIncludes.isEmpty && JobArtifactSet.getCurrentJobArtifactState.nonEmpty)
+        Some("files were added to its session")
       else
         types
           .find(!ColumnWriter.isSupported(_))
@@ -126,8 +117,12 @@ private[crosslane] object PySpark {
     val distinct = all.distinctBy(identity(_))
     val python = distinct.head.func.pythonExec
     if (distinct.exists(_.func.pythonExec != python)) return Left("its functions have different interpreters")
-    val pickles = distinct.map(pickled)
-    val source = PickleSource(s"PySpark's ${distinct.map(_.name).distinct.mkString(", ")}", pickles, Some(python))
+    val source = new QueryFunctions(
+      s"PySpark's ${distinct.map(_.name).distinct.mkString(", ")}",
+      distinct.map(declared),
+      python,
+      distinct.flatMap(_.func.pythonIncludes.asScala).distinct,
+      distinct.flatMap(_.func.broadcastVars.asScala).distinctBy(_.id))
     // Types do not tell everything. A worker on the driver unpickles the functions, and says what it does not support.
     val known =
       try Libraries.use(source)(_.functions)
@@ -160,24 +155,16 @@ private[crosslane] object PySpark {
   private def conf: Map[String, String] =
     Relevant.flatMap(name => Try(SQLConf.get.getConfString(name)).toOption.filter(_ != null).map(name -> _)).toMap
 
-  /** A pickle that calls `crosslane._engines.spark.declare.declare` in the worker. Its search path is that of Spark's workers. */
-  private def pickled(function: PythonUDF): Array[Byte] = {
+  private def declared(function: PythonUDF): DeclaredFunction = {
     val parameters = function.children.zipWithIndex.map { case (child, index) => s"_$index ${sqlType(child.dataType)}" }
-    val name = quoted(function.name)
-    new Pickle()
-      .list(Seq(WorkingDirectory))
-      .end()
-      .call("crosslane._engines.spark.declare", "declare") {
-        _.text(function.name)
-          .text(s"$name(${parameters.mkString(", ")}) -> ${sqlType(function.dataType)}")
-          .bytes(function.func.command.toArray)
-          .int(function.evalType)
-          .list(function.children.map(_.dataType.json))
-          .text(function.dataType.json)
-          .map(conf)
-      }
-      .end()
-      .bytes
+    DeclaredFunction(
+      function.name,
+      s"${quoted(function.name)}(${parameters.mkString(", ")}) -> ${sqlType(function.dataType)}",
+      function.func.command.toArray,
+      function.evalType,
+      function.children.map(_.dataType.json),
+      function.dataType.json,
+      conf)
   }
 
   private def quoted(name: String): String = "\"" + name.replace("\"", "\"\"") + "\""

@@ -20,8 +20,8 @@ from pyspark.sql import functions as F
 import crosslane.spark
 from crosslane import udf, udtf
 
-from .conftest import MOST, eventually
-from .test_pyspark import declined, lanes, plan
+from ..conftest import MOST, eventually
+from .test_scalar import lanes, plan
 
 HAS_ARROW_UDF = hasattr(F, "arrow_udf")
 
@@ -369,29 +369,6 @@ def test_a_worker_that_dies_is_told_of(spark: SparkSession) -> None:
 
     with lanes(spark, True), pytest.raises(Exception, match="was killed"):
         spark.range(0, 10, 1, 1).mapInArrow(dies, "id long").collect()
-
-
-def test_what_stays_with_spark(spark: SparkSession) -> None:
-    rows = spark.range(0, 10, 1, 2)
-    declined(spark, "barrier", lambda: rows.mapInPandas(lambda batches: batches, "id long", barrier=True))
-
-    @F.pandas_udf("long")
-    def total(x: pd.Series) -> int:
-        return int(x.sum())
-
-    def whole(group: pd.DataFrame) -> pd.DataFrame:
-        return group
-
-    declined(spark, "total: it sees groups", lambda: rows.groupBy(F.col("id") % 2).agg(total("id")))
-    declined(spark, "it sees groups", lambda: rows.groupBy("id").applyInPandas(whole, "id long"))
-
-    @F.udtf(returnType="n long")
-    class Twice:
-        def eval(self, n: int) -> Iterator[tuple[int]]:
-            yield (n,)
-            yield (n,)
-
-    declined(spark, "table functions of PySpark", lambda: Twice(F.lit(5)))
 
 
 def test_crosslane_s_own_functions_beside_the_drop_in(spark: SparkSession) -> None:

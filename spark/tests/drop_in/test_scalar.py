@@ -15,7 +15,7 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
-from .conftest import MOST
+from ..conftest import MOST
 
 ENABLED = "spark.crosslane.pyspark.enabled"
 
@@ -41,8 +41,9 @@ def same(spark: SparkSession, table: Callable[[], DataFrame]) -> None:
         assert "Crosslane" not in plan(table())
         expected = table().collect()
     with lanes(spark, True):
-        assert "CrosslaneEval" in plan(table())
+        assert "CrosslaneEval" in plan(table()) or "CrosslaneStream" in plan(table())
         assert "CrosslaneDeclined" not in plan(table())
+        assert "CrosslaneWorker" not in plan(table())
         got = table().collect()
     assert repr(got) == repr(expected)
     assert table().schema == table().schema
@@ -61,6 +62,7 @@ def same_columns(
         table = rows.select(results)
         assert "CrosslaneEval" in plan(table)
         assert "CrosslaneDeclined" not in plan(table)
+        assert "CrosslaneWorker" not in plan(table)
         # Spark has none of them itself.
         assert "EvalPython" not in plan(table)
         got = table.collect()
@@ -188,41 +190,31 @@ def test_the_users_exception(spark: SparkSession) -> None:
     assert over_lanes.split("Traceback")[0] == without.split("Traceback")[0]
 
 
-def declined(spark: SparkSession, reason: str, table: Callable[[], DataFrame]) -> None:
-    """Spark makes a table itself, EXPLAIN says why, and the rows are the same."""
-    with lanes(spark, False):
-        expected = table().collect()
-    with lanes(spark, True):
-        shown = plan(table())
-        assert "CrosslaneDeclined" in shown
-        assert reason in shown
-        assert repr(table().collect()) == repr(expected)
-
-
-def test_what_stays_with_spark(spark: SparkSession) -> None:
-    shared = spark.sparkContext.broadcast(5)
-    counted = spark.sparkContext.accumulator(0)
-
-    def adds(x: int) -> int:
-        counted.add(1)
-        return x
-
-    def partition(x: int) -> int:
-        from pyspark import TaskContext
-
-        context = TaskContext.get()
-        return context.partitionId() if context else -1
-
-    def of(function: Callable[[int], int]) -> Column:
-        return F.udf(function, "long", useArrow=False)("id")
-
+def test_a_broadcast_variable(spark: SparkSession, subtests: pytest.Subtests) -> None:
+    shared = spark.sparkContext.broadcast({number: f"n{number}" for number in range(10)})
+    other = spark.sparkContext.broadcast([5])
     rows = spark.range(0, 10, 1, 2)
-    declined(spark, "broadcast variable", lambda: rows.select(of(lambda x: x + shared.value)))
-    declined(spark, "accumulator", lambda: rows.select(of(adds)))
-    declined(spark, "task's context", lambda: rows.select(of(partition)))
-
-    udf = F.udf(lambda row: row.a, "long", useArrow=False)
-    declined(spark, "struct", lambda: rows.select(udf(F.struct(F.col("id").alias("a")))))
+    look_up = {"pickled": F.udf(lambda x: shared.value[x] * other.value[0], "string", useArrow=False)}
+    look_up["pandas"] = F.pandas_udf(lambda x: x.map(shared.value), "string", F.PandasUDFType.SCALAR)
+    same_columns(spark, subtests, rows, {name: [function("id")] for name, function in look_up.items()})
+    same(
+        spark,
+        lambda: rows.mapInPandas(
+            lambda frames: (f.assign(id=f.id + other.value[0]) for f in frames), "id long"
+        ),
+    )
+    large = "x" * 3_000_000
+    same(
+        spark,
+        lambda: rows.select(F.udf(lambda x: large[x:], "string", useArrow=False)("id").alias("s")).selectExpr(
+            "length(s)"
+        ),
+    )
+    # Spark says the same of a variable that the program has destroyed.
+    other.destroy()
+    for on in (False, True):
+        with lanes(spark, on), pytest.raises(Exception, match="after it was destroyed"):
+            rows.select(look_up["pickled"]("id")).collect()
 
 
 def test_without_the_setting_nothing_is_taken_over(spark: SparkSession) -> None:
