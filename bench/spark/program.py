@@ -80,6 +80,12 @@ def serve(master: str, session: str, folder: str, *files: str) -> None:
         builder = crosslane.spark.enable(builder, *files)
     spark = builder.getOrCreate()
     registered(spark)
+    # PySpark's decorators need a session.
+    import kinds
+    from pyspark import cloudpickle
+
+    # Workers do not find this folder.
+    cloudpickle.register_pickle_by_value(kinds)
     print(json.dumps({"version": pyspark.__version__}), file=answers, flush=True)
     for line in sys.stdin:
         asked = json.loads(line)
@@ -87,11 +93,14 @@ def serve(master: str, session: str, folder: str, *files: str) -> None:
             if session == "crosslane":
                 spark.conf.set(DROP_IN, str(asked["drop_in"]).lower())
             begun = time.perf_counter()
-            frame = spark.sql(asked["query"])
+            if "program" in asked:
+                frame = kinds.PROGRAMS[asked["program"]](spark, asked["rows"])
+            else:
+                frame = spark.sql(asked["query"])
             (row,) = frame.collect()
             seconds = time.perf_counter() - begun
             plan = frame._jdf.queryExecution().executedPlan().toString()
-            answer = {"seconds": seconds, "values": list(row), "lanes": "CrosslaneEval" in plan}
+            answer = {"seconds": seconds, "values": list(row), "lanes": "Crosslane" in plan}
         except Exception:
             answer = {"error": traceback.format_exc()}
         print(json.dumps(answer), file=answers, flush=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 #: Where the functions run.
 MASTER = "local[2]"
@@ -84,11 +85,20 @@ class Run:
     session: str
     functions: tuple[str, ...]
     drop_in: bool = False
+    #: A program of `kinds.py`, in place of functions.
+    program: str = ""
 
     @property
     def ours(self) -> bool:
         """Whether the functions run over lanes."""
         return self.session == "crosslane" and (self.drop_in or self.who != OFF)
+
+    def question(self, rows: int) -> dict[str, Any]:
+        """What the session is asked for this many rows."""
+        asked: dict[str, Any] = {"drop_in": self.drop_in}
+        return asked | (
+            {"program": self.program, "rows": rows} if self.program else {"query": self.query(rows)}
+        )
 
     def query(self, rows: int) -> str:
         """A query for the sums of the functions' results over this many rows."""
@@ -108,6 +118,10 @@ class Work:
     name: str
     rows: int
     runs: tuple[Run, ...]
+    #: How many rounds at most. Some programs take Spark a minute.
+    rounds: int = 99
+    #: Whether its last query's plan shows who runs its functions.
+    shows: bool = True
 
 
 OURS, CALLED, ON, OFF = "Crosslane", "Crosslane, called for each row", "drop-in on", "drop-in off"
@@ -165,4 +179,27 @@ LANGUAGES = Work(
         *ARROW,
     ),
 )
-WORKS = (ROWS, COLUMNS, THREE, UNCHANGED, UNCHANGED_PANDAS, LANGUAGES)
+
+
+def kind(name: str, rows: int, program: str, rounds: int = 99, shows: bool = True) -> Work:
+    """A program of PySpark's with the drop-in, and in Spark's own workers in both modes."""
+    runs = (
+        Run(ON, "crosslane", (), True, program),
+        Run("Spark", "spark", (), False, program),
+        Run("Spark, pipelined", "pipelined", (), False, program),
+    )
+    return Work(f"{name}, {rows / 1e6:g}M rows", rows, runs, rounds, shows)
+
+
+#: Works with all kinds of PySpark's functions, and how many times as fast as Spark they should be.
+KINDS = {
+    kind("applyInPandas, groups of 1,000", FEW, "groups of 1,000 rows"): 1.5,
+    kind("applyInPandas, groups of 10", FEW, "groups of 10 rows", rounds=3): 2,
+    kind("@pandas_udf of groups of 100", FEW, "aggregates"): 1.5,
+    kind("@pandas_udf over windows of 100", FEW, "windows"): 1.3,
+    kind("@pandas_udf over the 100 rows around each", FEW // 10, "sliding"): 1.3,
+    kind("@udtf, 10 rows for each", FEW // 10, "tables"): 2,
+    kind("@udf with a broadcast dictionary", MANY, "broadcast"): 2,
+    kind("a program of ten queries", FEW // 5, "ten queries", shows=False): 1.5,
+}
+WORKS = (ROWS, COLUMNS, THREE, UNCHANGED, UNCHANGED_PANDAS, LANGUAGES, *KINDS)

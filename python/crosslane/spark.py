@@ -83,7 +83,8 @@ def enable(
     for path in paths:
         _append(options, "spark.crosslane.functions", str(path))
     # Only on this machine do executors find this interpreter.
-    is_local = str(options.get("spark.master", "")).startswith("local")
+    masters = (str(options.get(name, "")) for name in ("spark.master", "spark.remote"))
+    is_local = any(master.startswith("local") for master in masters)
     if is_local and "spark.pyspark.python" not in options and "PYSPARK_PYTHON" not in os.environ:
         # PySpark's own workers take the interpreter from the environment.
         options["spark.pyspark.python"] = os.environ["PYSPARK_PYTHON"] = sys.executable

@@ -107,6 +107,49 @@ def test_an_error_says_where(cluster: Driver) -> None:
     assert "failed 4 times" in text
 
 
+def test_pyspark_s_functions_on_executors(cluster: Driver, tmp_path: Path) -> None:
+    """Groups, broadcast variables, added files, and an accumulator of tasks that are tried again."""
+    (tmp_path / "crosslane_sent.py").write_text("def shout(text):\n    return text.upper()\n")
+    plans, found, counts = cluster.run(
+        """
+        import pandas as pd
+        from pyspark import TaskContext
+        from pyspark.sql import functions as F
+
+        spark.conf.set("spark.crosslane.pyspark.enabled", "true")
+        spark.sparkContext.addPyFile(f"{folder}/crosslane_sent.py")
+        names = spark.sparkContext.broadcast({number: f"n{number}" for number in range(8)})
+        counted = spark.sparkContext.accumulator(0)
+
+        def named(number):
+            import crosslane_sent
+            return crosslane_sent.shout(names.value[number])
+
+        def of_group(frame):
+            counted.add(len(frame))
+            if TaskContext.get().attemptNumber() == 0:
+                raise ValueError("the first try")
+            return pd.DataFrame({"name": [named(frame.id[0])]})
+
+        rows = spark.range(0, 8, 1, 4)
+        tables = [
+            rows.select(F.udf(named, "string", useArrow=False)("id")),
+            rows.groupBy("id").applyInPandas(of_group, "name string"),
+        ]
+        plans = [table._jdf.queryExecution().executedPlan().toString() for table in tables]
+        found = [sorted(row[0] for row in table.collect()) for table in tables]
+        spark.conf.unset("spark.crosslane.pyspark.enabled")
+        return plans, found, counted.value
+        """,
+        folder=str(tmp_path),
+    )
+    assert "CrosslaneEval" in plans[0]
+    assert "CrosslaneWorker" in plans[1]
+    assert found == [[f"N{number}" for number in range(8)]] * 2
+    # Only the try that succeeds counts.
+    assert counts == 8
+
+
 def test_an_executor_that_is_killed(cluster: Driver, tmp_path: Path) -> None:
     # A driver gives files to new executors from where they were.
     for gone in cluster.files:

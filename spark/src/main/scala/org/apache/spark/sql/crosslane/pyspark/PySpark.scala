@@ -162,9 +162,15 @@ private[crosslane] object PySpark {
       s"${quoted(function.name)}(${parameters.mkString(", ")}) -> ${sqlType(function.dataType)}",
       function.func.command.toArray,
       function.evalType,
-      function.children.map(_.dataType.json),
-      function.dataType.json,
+      function.children.map(child => plain(child.dataType).json),
+      plain(function.dataType).json,
       conf)
+  }
+
+  /** A type without the usual collation, which Spark Connect writes out. */
+  private def plain(dataType: DataType): DataType = dataType.transformRecursively {
+    case text: StringType if text.isUTF8BinaryCollation && !text.isInstanceOf[CharType] && !text.isInstanceOf[VarcharType] =>
+      StringType
   }
 
   private def quoted(name: String): String = "\"" + name.replace("\"", "\"\"") + "\""
