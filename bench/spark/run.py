@@ -1,6 +1,6 @@
 """Functions in Spark over lanes beside Spark's own: prints tables, saves the figures, draws a picture.
 
-    make bench-spark                       about twenty minutes
+    make bench-spark                       about a quarter of an hour
     make bench-spark ROUNDS=2              a shorter one
     make bench-spark BENCH=vectorized      the works whose name contains "vectorized"
 

@@ -181,7 +181,7 @@ LANGUAGES = Work(
 )
 
 
-def kind(name: str, rows: int, program: str, rounds: int = 99, shows: bool = True) -> Work:
+def kind(name: str, rows: int, program: str, rounds: int = 3, shows: bool = True) -> Work:
     """A program of PySpark's with the drop-in, and in Spark's own workers in both modes."""
     runs = (
         Run(ON, "crosslane", (), True, program),
@@ -194,7 +194,7 @@ def kind(name: str, rows: int, program: str, rounds: int = 99, shows: bool = Tru
 #: Works with all kinds of PySpark's functions, and how many times as fast as Spark they should be.
 KINDS = {
     kind("applyInPandas, groups of 1,000", FEW, "groups of 1,000 rows"): 1.5,
-    kind("applyInPandas, groups of 10", FEW, "groups of 10 rows", rounds=3): 2,
+    kind("applyInPandas, groups of 10", FEW, "groups of 10 rows", rounds=2): 2,
     kind("@pandas_udf of groups of 100", FEW, "aggregates"): 1.5,
     kind("@pandas_udf over windows of 100", FEW, "windows"): 1.3,
     kind("@pandas_udf over the 100 rows around each", FEW // 10, "sliding"): 1.3,
