@@ -65,12 +65,14 @@
 //!
 //! # Parking
 //!
-//! A thread that finds nothing to do spins for a short time with `sched_yield`. Then it parks: it
-//! stores 1 in the wait word, issues a sequentially consistent fence, and looks again. Only then it
-//! sleeps on the word with a futex. A thread that publishes a position issues the same fence, and
-//! then looks at the wait word. One of the two fences comes first, so either the waiter sees the
-//! position, or the publisher sees the waiter. Every sleep has an end time, because the other side
-//! may die without a wake. [`wait_any`] does this for several words and descriptors.
+//! A thread that finds nothing to do spins for a short time with `sched_yield`. If another program
+//! uses the processor, a yield costs a whole time slice, so the thread then does not spin for a
+//! while. After the spin it parks: it stores 1 in the wait word, issues a sequentially consistent
+//! fence, and looks again. Only then it sleeps on the word with a futex. A thread that publishes a
+//! position issues the same fence, and then looks at the wait word. One of the two fences comes
+//! first, so either the waiter sees the position, or the publisher sees the waiter. Every sleep has
+//! an end time, because the other side may die without a wake. [`wait_any`] does this for several
+//! words and descriptors.
 //!
 //! # Trust
 //!

@@ -8,6 +8,8 @@ use crate::sync::{AtomicU32, Ordering, fence};
 use rustix::event::{PollFd, PollFlags, Timespec};
 use smallvec::SmallVec;
 #[cfg(not(loom))]
+use std::cell::Cell;
+#[cfg(not(loom))]
 use std::os::fd::BorrowedFd;
 use std::time::{Duration, Instant};
 
@@ -141,6 +143,21 @@ impl Sleep<'_> {
     }
 }
 
+/// A yield that takes as long let another program compute for a whole time slice.
+#[cfg(not(loom))]
+const CROWDED: Duration = Duration::from_millis(1);
+
+/// How long a thread sleeps without a spin before, after it has lost a time slice. A spin is worth
+/// some microseconds, and a lost slice costs milliseconds.
+#[cfg(not(loom))]
+const PAUSE: Duration = Duration::from_millis(20);
+
+#[cfg(not(loom))]
+thread_local! {
+    /// When this thread may spin again.
+    static RESUMES: Cell<Option<Instant>> = const { Cell::new(None) };
+}
+
 #[cfg(not(loom))]
 fn spun(spin: Spin, timeout: Duration, ready: &mut impl FnMut() -> bool) -> bool {
     if ready() {
@@ -149,17 +166,25 @@ fn spun(spin: Spin, timeout: Duration, ready: &mut impl FnMut() -> bool) -> bool
     if spin.0.is_zero() {
         return false;
     }
-    let end = Instant::now() + spin.0.min(timeout);
+    let begun = Instant::now();
+    if RESUMES.get().is_some_and(|resumes| begun < resumes) {
+        return false;
+    }
+    let end = begun + spin.0.min(timeout);
+    let mut before = begun;
     loop {
-        for _ in 0..4 {
-            std::thread::yield_now();
-            if ready() {
-                return true;
-            }
+        std::thread::yield_now();
+        let now = Instant::now();
+        if now - before >= CROWDED {
+            RESUMES.set(Some(now + PAUSE));
         }
-        if Instant::now() >= end {
+        if ready() {
+            return true;
+        }
+        if now >= end {
             return false;
         }
+        before = now;
     }
 }
 
