@@ -76,11 +76,16 @@ def _prepare(files: str, broadcasts: dict[str, str]) -> None:
     from pyspark import SparkFiles
     from pyspark.core.broadcast import Broadcast, _broadcastRegistry
 
+    class Read(Broadcast):  # type: ignore[type-arg]
+        """A variable whose value is an attribute. Spark's property takes as long as a small function."""
+
+        value = None
+
     SparkFiles._root_directory, SparkFiles._is_running_on_worker = files, True
     for number, path in broadcasts.items():
-        variable = _broadcastRegistry[int(number)] = Broadcast(path=path)
+        variable = _broadcastRegistry[int(number)] = Read(path=path)
         # Workers are forks of this process, and share the value.
-        _ = variable.value
+        variable.value = variable.load_from_path(path)
 
 
 def _declared(
