@@ -117,10 +117,13 @@ def ten_queries(spark: SparkSession, rows: int) -> DataFrame:
             yield frame[frame.price < 1000]
 
     def both(left: pd.DataFrame, right: pd.DataFrame) -> pd.DataFrame:
-        return pd.DataFrame({"shop": left.shop[:1], "more": [left.price.sum() - right.price.sum()]})
+        # A shop without cheap rows has a data frame without columns.
+        few = left.price.sum() if len(left) else 0.0
+        return pd.DataFrame({"shop": right.shop[:1], "more": [few - right.price.sum()]})
 
     shops = max(rows // 100, 1)
     table = sales(spark, rows, shops).cache()
+    others = sales(spark, rows, shops)
     few = table.where(F.col("shop") < shops // 10)
     by_day = Window.partitionBy("shop").orderBy("day").rowsBetween(-5, 0)
     spark.udtf.register("words", Words)
@@ -134,7 +137,7 @@ def ten_queries(spark: SparkSession, rows: int) -> DataFrame:
         table.groupBy("shop").agg(mean("price").alias("v")).agg(F.sum("v")),
         few.select(mean("price").over(by_day).alias("v")).agg(F.sum("v")),
         few.groupBy("shop")
-        .cogroup(table.groupBy("shop"))
+        .cogroup(others.groupBy("shop"))
         .applyInPandas(both, "shop long, more double")
         .agg(F.sum("more")),
         spark.sql("SELECT sum(place) FROM few, LATERAL words(few.shop)"),
