@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 from collections.abc import Callable
 from typing import Any
@@ -36,7 +37,9 @@ def _around(read: Callable[..., Any], improve: Callable[..., None]) -> Callable[
         worker.ArrowBatchTransformer = conversion.ArrowBatchTransformer
         worker.PandasToArrowConversion = conversion.PandasToArrowConversion
         made = read(pickler, info, eval_type, conf, *more)
-        improve(made[0], eval_type, conf)
+        # A later release may have loops with other variables. They stay as they are.
+        with contextlib.suppress(KeyError):
+            improve(made[0], eval_type, conf)
         return made
 
     return around

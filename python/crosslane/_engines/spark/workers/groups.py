@@ -128,6 +128,9 @@ class _Pandas:
 
     Series = _Single
 
+    def __getattr__(self, name: str) -> Any:
+        return getattr(pd, name)
+
     @staticmethod
     def concat(columns: Sequence[Any], axis: int) -> pd.DataFrame:
         """A data frame of columns that were converted."""
