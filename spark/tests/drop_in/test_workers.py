@@ -23,6 +23,12 @@ from .test_scalar import lanes, plan
 Frame = pd.DataFrame
 
 
+@pytest.fixture(scope="module")
+def driver(drivers: Callable[..., Driver]) -> Driver:
+    """A Spark program of its own. Other tests need a JVM that has not loaded Crosslane's native half."""
+    return drivers()
+
+
 def rows(spark: SparkSession, count: int = 6) -> DataFrame:
     return spark.range(0, count, 1, 2)
 
