@@ -174,7 +174,6 @@ def test_batches_of_arrow(spark: SparkSession) -> None:
         def eval(self, numbers: pa.Array) -> Iterator[pa.Table]:
             yield pa.table({"k": numbers, "s": pa.array(["x"] * len(numbers))})
 
-    assert IS_NEWEST
     spark.udtf.register("twice", Twice)
     same(spark, lambda: spark.sql("SELECT * FROM twice(5)"))
 

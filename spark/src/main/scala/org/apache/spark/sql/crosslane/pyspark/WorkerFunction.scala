@@ -31,7 +31,7 @@ private[crosslane] object WorkerFunction {
 
   /**
    * The environment variable by which the daemon knows functions that Crosslane runs. Its value says
-   * what the daemon imports before it starts workers: `pandas`, `pyarrow` or `none`.
+   * what the daemon imports before it starts workers: `pandas` (with pyarrow) or `none`.
    */
   val Variable = "CROSSLANE_WORKER_IMPORTS"
 }
