@@ -379,7 +379,7 @@ def test_groups_in_larger_queries(spark: SparkSession) -> None:
     rows = spark.range(0, 1_000, 1, 4).select((F.col("id") % 5).alias("k"), (F.col("id") * 0.5).alias("v"))
     groups = rows.groupBy("k").applyInPandas(lambda frame: frame.nsmallest(2, "v"), "k long, v double")
     same(spark, lambda: groups.join(rows.groupBy("k").agg(most("v").alias("most")), "k").orderBy("k", "v"))
-    same(spark, lambda: groups.where("v > 1").limit(3).groupBy("k").agg(most("v")))
+    same(spark, lambda: groups.where("v > 1").orderBy("k", "v").limit(3).groupBy("k").agg(most("v")))
     same(
         spark, lambda: rows.where("v < 0").groupBy("k").applyInPandas(lambda frame: frame, "k long, v double")
     )
