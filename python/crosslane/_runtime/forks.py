@@ -14,6 +14,9 @@ _DISPENSABLE = {"jemalloc_bg_thd", "polars-ooc-clea"}
 #: How often threads are counted until those that are about to end have ended, and the seconds
 #: between two counts.
 _ATTEMPTS, _PAUSE = 5, 0.01
+#: The flag of a thread that is about to end (``PF_EXITING`` of Linux). The thread that has joined it
+#: goes on before the kernel has removed it.
+_EXITING = 0x4
 
 
 def fork() -> int:
@@ -59,9 +62,11 @@ def _threads() -> list[str]:
 
 
 def _name(task: int) -> str | None:
+    """The name that the kernel has for a thread, or None if the thread has ended or is about to."""
     try:
-        with open(f"/proc/self/task/{task}/comm") as file:
-            return file.read().strip()
+        with open(f"/proc/self/task/{task}/stat") as file:
+            # A name may contain parentheses.
+            name, _, rest = file.read().partition("(")[2].rpartition(")")
     except OSError:
-        # The thread has just ended.
         return None
+    return None if int(rest.split()[6]) & _EXITING else name

@@ -12,7 +12,7 @@ import org.apache.spark.sql.catalyst.FunctionIdentifier
 import org.apache.spark.sql.catalyst.plans.logical.{Generate, LogicalPlan, OneRowRelation}
 import org.apache.spark.sql.catalyst.types.DataTypeUtils
 import org.apache.spark.sql.crosslane.libraries.{Description, FileSource, LaneFunction, Libraries, Registered, Source}
-import org.apache.spark.sql.crosslane.planning.{LaneAggregate, LaneGenerator, LaneStrategy, LaneStream}
+import org.apache.spark.sql.crosslane.planning.{LaneAggregate, LaneColumns, LaneGenerator, LaneStrategy, LaneStream}
 import org.apache.spark.sql.errors.QueryCompilationErrors
 import org.apache.spark.sql.types.StructType
 import org.apache.spark.sql.{classic => classicsql, AnalysisException, DataFrame, Row, SparkSession, SparkSessionExtensions}
@@ -30,6 +30,7 @@ object Plugin {
   /** Registers the functions of the session's files, and the strategy that plans them. */
   def install(extensions: SparkSessionExtensions): Unit = {
     extensions.injectPlannerStrategy(_ => LaneStrategy)
+    extensions.injectColumnar(_ => LaneColumns)
     val context = SparkContext.getActive.getOrElse {
       throw new CrosslaneException("there is no SparkContext")
     }

@@ -3,7 +3,9 @@ package columns
 
 import dev.crosslane.spark.Native
 import org.apache.spark.sql.catalyst.expressions.SpecializedGetters
+import org.apache.spark.sql.execution.vectorized.WritableColumnVector
 import org.apache.spark.sql.types._
+import org.apache.spark.sql.vectorized.{ColumnarArray, ColumnVector}
 import org.apache.spark.unsafe.Platform
 
 /**
@@ -30,14 +32,61 @@ private[crosslane] abstract class ColumnWriter(memory: Memory) {
   }
 
   final def writeNull(): Unit = {
+    beginNulls()
+    mark(valid = false)
+    putNothing()
+    rows += 1
+  }
+
+  /** Appends `count` rows of a column of Spark's, the first of which is `start`. */
+  final def writeColumn(from: ColumnVector, start: Int, count: Int): Unit =
+    if (!canCopy(from)) {
+      val values = new ColumnarArray(from, start, count)
+      var row = 0
+      while (row < count) {
+        write(values, row)
+        row += 1
+      }
+    } else {
+      copy(from, start, count)
+      if (nulls == 0 && !from.hasNull) {
+        rows += count
+      } else {
+        var row = start
+        while (row < start + count) {
+          val isNull = from.isNullAt(row)
+          if (isNull) beginNulls()
+          if (nulls > 0) mark(valid = !isNull)
+          rows += 1
+          row += 1
+        }
+      }
+    }
+
+  /** Appends `count` rows of a column of Spark's: `selected` has their numbers from `start` on. */
+  final def writeSelected(from: ColumnVector, selected: Array[Int], start: Int, count: Int): Unit = {
+    val values = new ColumnarArray(from, 0, Int.MaxValue)
+    var index = start
+    while (index < start + count) {
+      write(values, selected(index))
+      index += 1
+    }
+  }
+
+  /** Whether [[copy]] can copy rows of a column. */
+  protected def canCopy(from: ColumnVector): Boolean = false
+
+  /** Copies the values of rows of a column, behind the values so far. A NULL may have any value. */
+  protected def copy(from: ColumnVector, start: Int, count: Int): Unit =
+    throw new UnsupportedOperationException("values of this type are copied one by one")
+
+  /** Counts a NULL. With the first one, the rows so far get their bits. */
+  private def beginNulls(): Unit = {
     if (nulls == 0) {
       validity.ensure(rows / 8 + 1)
       Platform.setMemory(validity.address, 0xff.toByte, rows / 8 + 1)
     }
     nulls += 1
-    mark(valid = false)
-    putNothing()
-    rows += 1
   }
 
   private def mark(valid: Boolean): Unit = {
@@ -111,28 +160,34 @@ private[crosslane] object ColumnWriter {
   def apply(dataType: DataType, memory: Memory): ColumnWriter = dataType match {
     case BooleanType => new BooleanWriter(memory)
     case ByteType =>
-      new FixedWriter(memory, 1) {
+      new PlainWriter(memory, 1, Platform.BYTE_ARRAY_OFFSET) {
         override def put(from: SpecializedGetters, ordinal: Int): Unit = Platform.putByte(null, next(), from.getByte(ordinal))
+        override def array(from: ColumnVector, start: Int, count: Int): AnyRef = from.getBytes(start, count)
       }
     case ShortType =>
-      new FixedWriter(memory, 2) {
+      new PlainWriter(memory, 2, Platform.SHORT_ARRAY_OFFSET) {
         override def put(from: SpecializedGetters, ordinal: Int): Unit = Platform.putShort(null, next(), from.getShort(ordinal))
+        override def array(from: ColumnVector, start: Int, count: Int): AnyRef = from.getShorts(start, count)
       }
     case IntegerType | DateType =>
-      new FixedWriter(memory, 4) {
+      new PlainWriter(memory, 4, Platform.INT_ARRAY_OFFSET) {
         override def put(from: SpecializedGetters, ordinal: Int): Unit = Platform.putInt(null, next(), from.getInt(ordinal))
+        override def array(from: ColumnVector, start: Int, count: Int): AnyRef = from.getInts(start, count)
       }
     case LongType | TimestampType | TimestampNTZType =>
-      new FixedWriter(memory, 8) {
+      new PlainWriter(memory, 8, Platform.LONG_ARRAY_OFFSET) {
         override def put(from: SpecializedGetters, ordinal: Int): Unit = Platform.putLong(null, next(), from.getLong(ordinal))
+        override def array(from: ColumnVector, start: Int, count: Int): AnyRef = from.getLongs(start, count)
       }
     case FloatType =>
-      new FixedWriter(memory, 4) {
+      new PlainWriter(memory, 4, Platform.FLOAT_ARRAY_OFFSET) {
         override def put(from: SpecializedGetters, ordinal: Int): Unit = Platform.putFloat(null, next(), from.getFloat(ordinal))
+        override def array(from: ColumnVector, start: Int, count: Int): AnyRef = from.getFloats(start, count)
       }
     case DoubleType =>
-      new FixedWriter(memory, 8) {
+      new PlainWriter(memory, 8, Platform.DOUBLE_ARRAY_OFFSET) {
         override def put(from: SpecializedGetters, ordinal: Int): Unit = Platform.putDouble(null, next(), from.getDouble(ordinal))
+        override def array(from: ColumnVector, start: Int, count: Int): AnyRef = from.getDoubles(start, count)
       }
     case decimal: DecimalType => new DecimalWriter(memory, decimal)
     case _: StringType => new StringWriter(memory)
@@ -184,6 +239,22 @@ private abstract class FixedWriter(memory: Memory, width: Int) extends ColumnWri
   }
   override protected def putNothing(): Unit = Platform.setMemory(next(), 0, width)
   override protected def valueBytes: Long = rows.toLong * width
+}
+
+/** Values that have the same bytes in arrays of Java, whose first value is at `offset`. */
+private abstract class PlainWriter(memory: Memory, width: Int, offset: Long) extends FixedWriter(memory, width) {
+
+  /** The values of some rows. */
+  protected def array(from: ColumnVector, start: Int, count: Int): AnyRef
+
+  // Other columns may refuse to read the value of a NULL.
+  override protected def canCopy(from: ColumnVector): Boolean = !from.hasNull || from.isInstanceOf[WritableColumnVector]
+
+  override protected def copy(from: ColumnVector, start: Int, count: Int): Unit = {
+    val (at, length) = (rows.toLong * width, count.toLong * width)
+    values.ensure(at + length)
+    Platform.copyMemory(array(from, start, count), offset, null, values.address + at, length)
+  }
 }
 
 /** A DECIMAL is an integer of 16 bytes, in little-endian order. */
@@ -290,6 +361,9 @@ private final class ArrayWriter(memory: Memory, element: ColumnWriter) extends O
 
 private final class StructWriter(memory: Memory, override val children: Seq[ColumnWriter]) extends ColumnWriter(memory) {
   private val fields = children.toArray
+  override protected def canCopy(from: ColumnVector): Boolean = !from.hasNull
+  override protected def copy(from: ColumnVector, start: Int, count: Int): Unit =
+    fields.indices.foreach(index => fields(index).writeColumn(from.getChild(index), start, count))
   override protected def put(from: SpecializedGetters, ordinal: Int): Unit = {
     val struct = from.getStruct(ordinal, fields.length)
     var index = 0

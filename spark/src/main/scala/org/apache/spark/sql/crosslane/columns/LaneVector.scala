@@ -101,24 +101,35 @@ private[crosslane] final class LaneVector(dataType: DataType) extends ColumnVect
   override def getChild(ordinal: Int): ColumnVector = if (intervalFields.nonEmpty) intervalFields(ordinal) else below(ordinal)
 
   /** A field of an interval. It begins `from` bytes behind the start of a row's interval. */
-  private final class IntervalField(from: Int) extends ColumnVector(LongType) {
-    override def close(): Unit = {}
-    override def hasNull: Boolean = false
-    override def numNulls: Int = 0
-    override def isNullAt(row: Int): Boolean = false
+  private final class IntervalField(from: Int) extends PartialVector(LongType) {
     override def getInt(row: Int): Int = Platform.getInt(null, values + row * 16L + from)
     override def getLong(row: Int): Long = Platform.getLong(null, values + row * 16L + from)
-    private def none: Nothing = throw new UnsupportedOperationException("a part of an interval is a number")
-    override def getBoolean(row: Int): Boolean = none
-    override def getByte(row: Int): Byte = none
-    override def getShort(row: Int): Short = none
-    override def getFloat(row: Int): Float = none
-    override def getDouble(row: Int): Double = none
-    override def getUTF8String(row: Int): UTF8String = none
-    override def getBinary(row: Int): Array[Byte] = none
-    override def getDecimal(row: Int, precision: Int, scale: Int): Decimal = none
-    override def getArray(row: Int): ColumnarArray = none
-    override def getMap(row: Int): ColumnarMap = none
-    override def getChild(ordinal: Int): ColumnVector = none
   }
+}
+
+/** A STRUCT of columns, which is never NULL. */
+private[crosslane] final class StructVector(dataType: StructType, fields: Array[ColumnVector]) extends PartialVector(dataType) {
+  override def getChild(ordinal: Int): ColumnVector = fields(ordinal)
+}
+
+/** A column without NULLs. Its user reads only what it has. */
+private[crosslane] abstract class PartialVector(dataType: DataType) extends ColumnVector(dataType) {
+  private def none: Nothing = throw new UnsupportedOperationException(s"a column of ${dataType.sql} does not have it")
+  override def close(): Unit = {}
+  override def hasNull: Boolean = false
+  override def numNulls: Int = 0
+  override def isNullAt(row: Int): Boolean = false
+  override def getBoolean(row: Int): Boolean = none
+  override def getByte(row: Int): Byte = none
+  override def getShort(row: Int): Short = none
+  override def getInt(row: Int): Int = none
+  override def getLong(row: Int): Long = none
+  override def getFloat(row: Int): Float = none
+  override def getDouble(row: Int): Double = none
+  override def getUTF8String(row: Int): UTF8String = none
+  override def getBinary(row: Int): Array[Byte] = none
+  override def getDecimal(row: Int, precision: Int, scale: Int): Decimal = none
+  override def getArray(row: Int): ColumnarArray = none
+  override def getMap(row: Int): ColumnarMap = none
+  override def getChild(ordinal: Int): ColumnVector = none
 }

@@ -5,15 +5,24 @@ import dev.crosslane.spark.Native
 import org.apache.spark.sql.catalyst.expressions.UnsafeRow
 import org.apache.spark.sql.catalyst.InternalRow
 import org.apache.spark.sql.types.DataType
+import org.apache.spark.sql.vectorized.ColumnVector
 import org.apache.spark.unsafe.Platform
 
 /**
  * Rows of a batch: the arguments of functions as columns and, if they are needed later, the rows
- * themselves.
+ * themselves or other columns of them.
+ *
+ * @param types the types of the arguments
+ * @param others the types of the other columns
  */
-private[crosslane] final class RowBatch(types: Seq[DataType], memory: Memory) {
-  private val writers = types.map(ColumnWriter(_, memory)).toArray
-  val columns: Int = writers.map(_.columns).sum
+private[crosslane] final class RowBatch(types: Seq[DataType], memory: Memory, others: Seq[DataType] = Nil) {
+  private val writers = (types ++ others).map(ColumnWriter(_, memory)).toArray
+
+  /** Where the table has each column. */
+  private val places = writers.map(_.columns).scanLeft(0)(_ + _)
+
+  /** The number of columns of arguments. */
+  val columns: Int = places(types.length)
   private val table = new Buffer(memory)
   private val content = new Buffer(memory)
   private var contentBytes = 0L
@@ -45,6 +54,38 @@ private[crosslane] final class RowBatch(types: Seq[DataType], memory: Memory) {
     count += 1
   }
 
+  /**
+   * Adds `rows` rows of columns of Spark's, the first of which is `start`. `from` has the columns
+   * of the arguments and the other columns, with null for those that [[addValues]] adds.
+   */
+  def addColumns(from: Array[ColumnVector], start: Int, rows: Int): Unit = {
+    var index = 0
+    while (index < writers.length) {
+      if (from(index) != null) writers(index).writeColumn(from(index), start, rows)
+      index += 1
+    }
+    count += rows
+  }
+
+  /** Adds `rows` rows, like [[addColumns]]. `selected` has their numbers from `start` on. */
+  def addSelected(from: Array[ColumnVector], selected: Array[Int], start: Int, rows: Int): Unit = {
+    var index = 0
+    while (index < writers.length) {
+      if (from(index) != null) writers(index).writeSelected(from(index), selected, start, rows)
+      index += 1
+    }
+    count += rows
+  }
+
+  /** Adds the values of a row to some columns. */
+  def addValues(values: InternalRow, columns: Array[Int]): Unit = {
+    var index = 0
+    while (index < columns.length) {
+      writers(columns(index)).write(values, index)
+      index += 1
+    }
+  }
+
   private def store(row: UnsafeRow): Unit = {
     val size = row.getSizeInBytes
     val end = contentBytes + size
@@ -62,9 +103,13 @@ private[crosslane] final class RowBatch(types: Seq[DataType], memory: Memory) {
     row.pointTo(null, content.address + from, (end - from).toInt)
   }
 
+  /** Lets `vector` read a column: an argument, or one of the others, which follow. */
+  def point(vector: LaneVector, column: Int): Unit =
+    vector.readTable(table.address + places(column) * Native.COLUMN_WORDS * 8L)
+
   /** Writes where the columns lie, and returns the address of that table. */
   def writeTable(): Long = {
-    table.ensure(columns * Native.COLUMN_WORDS * 8L)
+    table.ensure(places.last * Native.COLUMN_WORDS * 8L)
     writers.foldLeft(table.address)((at, writer) => writer.writeTable(at))
     table.address
   }

@@ -5,10 +5,11 @@ import org.apache.spark.rdd.RDD
 import org.apache.spark.sql.catalyst.expressions._
 import org.apache.spark.sql.catalyst.InternalRow
 import org.apache.spark.sql.catalyst.plans.physical.Partitioning
+import org.apache.spark.sql.crosslane.columns.LaneVector
 import org.apache.spark.sql.crosslane.libraries.LaneFunction
 import org.apache.spark.sql.crosslane.planning.Program
 import org.apache.spark.sql.crosslane.pyspark.PySpark
-import org.apache.spark.sql.crosslane.tasks.LaneTask
+import org.apache.spark.sql.crosslane.tasks.{LaneTask, RowInput}
 import org.apache.spark.sql.execution.metric.SQLMetric
 import org.apache.spark.sql.execution.SparkPlan
 import org.apache.spark.sql.vectorized.{ColumnVector, ColumnarBatchRow}
@@ -24,8 +25,10 @@ private[crosslane] final case class LaneEvalExec(
     results: Seq[Attribute],
     kept: Seq[Attribute],
     child: SparkPlan,
-    isPySpark: Boolean = false)
-    extends LaneExec {
+    isPySpark: Boolean = false,
+    columnar: Boolean = false,
+    condition: Option[Expression] = None)
+    extends ColumnarExec {
 
   override def nodeName: String = "CrosslaneEval"
   override def output: Seq[Attribute] = kept ++ results
@@ -38,17 +41,25 @@ private[crosslane] final case class LaneEvalExec(
       val lanes = function.collect { case PythonUDF(_, lane: LaneFunction, _, _, _, _, _) => lane }
       shown(function.name, function.children, lanes)
     }
-    Iterator(calls.mkString("[", ", ", "]"), results)
+    Iterator[Any](calls.mkString("[", ", ", "]"), results) ++ condition.map("where " + _)
+  }
+
+  override protected def program: Program = {
+    val calls = if (isAligned) Program.aligned(functions.head) else Program(functions)
+    if (isPySpark) PySpark.withBatches(calls) else calls
+  }
+
+  override protected def made: Array[LaneVector] => Seq[ColumnVector] = {
+    val outputs = program.outputs
+    if (isAligned) vectors => Seq(vectors(0).getChild(0)) else vectors => outputs.map(vectors(_))
   }
 
   override protected def doExecute(): RDD[InternalRow] = {
-    val calls = if (isAligned) Program.aligned(functions.head) else Program(functions)
-    val program = if (isPySpark) PySpark.withBatches(calls) else calls
-    val (childOutput, keeps, made, counted, aligned) = (child.output, kept, results, metrics, isAligned)
-    executed(program) { (input, context) =>
-      val task = new LaneTask(input, program, childOutput, Option(keeps).filter(_.nonEmpty), counted, context)
-      val vectors = if (aligned) Seq(task.vectors(0).getChild(0)) else program.outputs.map(task.vectors(_): ColumnVector)
-      new LaneEvalExec.Rows(task, vectors, keeps, made, counted("numOutputRows"))
+    val (calls, childOutput, keeps, columns, toResults, counted) = (program, child.output, kept, results, made, metrics)
+    executed(calls, child.execute()) { (rows, context) =>
+      val input = new RowInput(rows, calls, childOutput, Option(keeps).filter(_.nonEmpty), context.partitionId())
+      val task = new LaneTask(input, calls, counted, context)
+      new LaneEvalExec.Rows(task, toResults(task.vectors), keeps, columns, counted("numOutputRows"))
     }
   }
 
@@ -57,6 +68,9 @@ private[crosslane] final case class LaneEvalExec(
     case lane: LaneFunction => lane.description.iterates
     case _ => false
   }
+
+  override protected def above(child: SparkPlan, condition: Option[Expression]): SparkPlan =
+    copy(child = child, columnar = true, condition = condition)
 
   override protected def withNewChildInternal(newChild: SparkPlan): LaneEvalExec = copy(child = newChild)
 }

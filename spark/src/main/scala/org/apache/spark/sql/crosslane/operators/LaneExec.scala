@@ -3,12 +3,12 @@ package operators
 
 import org.apache.spark.rdd.RDD
 import org.apache.spark.sql.catalyst.expressions._
-import org.apache.spark.sql.catalyst.InternalRow
 import org.apache.spark.sql.crosslane.libraries.LaneFunction
 import org.apache.spark.sql.crosslane.planning.Program
 import org.apache.spark.sql.execution.metric.{SQLMetric, SQLMetrics}
 import org.apache.spark.sql.execution.UnaryExecNode
 import org.apache.spark.TaskContext
+import scala.reflect.ClassTag
 
 /** An operator that calls functions over lanes. */
 private[crosslane] trait LaneExec extends UnaryExecNode {
@@ -30,12 +30,12 @@ private[crosslane] trait LaneExec extends UnaryExecNode {
     s"$name(${arguments.mkString(", ")}) [${functions.map(_.description.language).distinct.mkString(", ")}]"
 
   /**
-   * Runs `run` on the rows of each partition. It also runs for empty partitions, if the program
-   * iterates.
+   * Runs `run` on the rows or columns of each partition. It also runs for empty partitions, if the
+   * program iterates.
    */
-  protected def executed(
-      program: Program)(run: (Iterator[InternalRow], TaskContext) => Iterator[InternalRow]): RDD[InternalRow] = {
+  protected def executed[In, Out: ClassTag](program: Program, input: RDD[In])(
+      run: (Iterator[In], TaskContext) => Iterator[Out]): RDD[Out] = {
     val alsoIfEmpty = program.iterates
-    child.execute().mapPartitions(input => if (alsoIfEmpty || input.hasNext) run(input, TaskContext.get()) else Iterator.empty)
+    input.mapPartitions(input => if (alsoIfEmpty || input.hasNext) run(input, TaskContext.get()) else Iterator.empty)
   }
 }

@@ -6,7 +6,7 @@ import org.apache.spark.sql.catalyst.expressions._
 import org.apache.spark.sql.catalyst.InternalRow
 import org.apache.spark.sql.catalyst.plans.physical.Partitioning
 import org.apache.spark.sql.crosslane.planning.{LaneGenerator, Program}
-import org.apache.spark.sql.crosslane.tasks.LaneTask
+import org.apache.spark.sql.crosslane.tasks.{LaneTask, RowInput}
 import org.apache.spark.sql.execution.metric.SQLMetric
 import org.apache.spark.sql.execution.SparkPlan
 import org.apache.spark.sql.vectorized.{ColumnVector, ColumnarBatchRow}
@@ -36,8 +36,9 @@ private[crosslane] final case class LaneGenerateExec(
   override protected def doExecute(): RDD[InternalRow] = {
     val (program, childOutput, rowOutput, counted) = (Program(generator), child.output, output, metrics)
     val (columns, isOuter, keeps) = (made, outer, required.nonEmpty || outer)
-    executed(program) { (input, context) =>
-      val task = new LaneTask(input, program, childOutput, if (keeps) Some(childOutput) else None, counted, context)
+    executed(program, child.execute()) { (rows, context) =>
+      val input = new RowInput(rows, program, childOutput, if (keeps) Some(childOutput) else None, context.partitionId())
+      val task = new LaneTask(input, program, counted, context)
       new LaneGenerateExec.Rows(task, childOutput, columns, rowOutput, keeps, isOuter, counted("numOutputRows"))
     }
   }

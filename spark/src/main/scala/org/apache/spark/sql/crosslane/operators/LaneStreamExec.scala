@@ -4,66 +4,48 @@ package operators
 import org.apache.spark.rdd.RDD
 import org.apache.spark.sql.catalyst.expressions._
 import org.apache.spark.sql.catalyst.InternalRow
+import org.apache.spark.sql.crosslane.columns.LaneVector
 import org.apache.spark.sql.crosslane.libraries.LaneFunction
 import org.apache.spark.sql.crosslane.planning.Program
 import org.apache.spark.sql.crosslane.pyspark.PySpark
-import org.apache.spark.sql.crosslane.tasks.LaneTask
-import org.apache.spark.sql.execution.metric.SQLMetric
 import org.apache.spark.sql.execution.SparkPlan
-import org.apache.spark.sql.vectorized.{ColumnVector, ColumnarBatchRow}
+import org.apache.spark.sql.vectorized.ColumnVector
 
 /**
- * Sends the child's rows through a stream function. The child's columns are the columns of its
- * input.
+ * Sends columns of the child's rows through a stream function.
  */
 private[crosslane] final case class LaneStreamExec(
     function: LaneFunction,
+    columns: Seq[Attribute],
     output: Seq[Attribute],
     child: SparkPlan,
-    isPySpark: Boolean = false)
-    extends LaneExec {
+    isPySpark: Boolean = false,
+    columnar: Boolean = false,
+    condition: Option[Expression] = None)
+    extends ColumnarExec {
 
   override def nodeName: String = "CrosslaneStream"
   override def producedAttributes: AttributeSet = AttributeSet(output)
   override protected def stringArgs: Iterator[Any] =
-    Iterator(shown(function.description.name, child.output, Seq(function)), output)
+    Iterator[Any](shown(function.description.name, columns, Seq(function)), output) ++ condition.map("where " + _)
 
-  override protected def doExecute(): RDD[InternalRow] = {
-    val calls = Program(function, child.output)
-    val program = if (isPySpark) PySpark.withBatches(calls) else calls
-    val (childOutput, rowOutput, counted) = (child.output, output, metrics)
-    executed(program) { (input, context) =>
-      val task = new LaneTask(input, program, childOutput, None, counted, context)
-      new LaneStreamExec.Rows(task, rowOutput, counted("numOutputRows"))
-    }
+  override def kept: Seq[Attribute] = Nil
+
+  override protected def program: Program = {
+    val calls = Program(function, columns)
+    if (isPySpark) PySpark.withBatches(calls) else calls
   }
+
+  override protected def made: Array[LaneVector] => Seq[ColumnVector] = {
+    val count = output.length
+    vectors => Seq.tabulate(count)(vectors(0).getChild(_))
+  }
+
+  override protected def doExecute(): RDD[InternalRow] =
+    throw new UnsupportedOperationException("the results are columns, because nothing is kept")
+
+  override protected def above(child: SparkPlan, condition: Option[Expression]): SparkPlan =
+    copy(child = child, columnar = true, condition = condition)
 
   override protected def withNewChildInternal(newChild: SparkPlan): LaneStreamExec = copy(child = newChild)
-}
-
-private[crosslane] object LaneStreamExec {
-  private final class Rows(task: LaneTask, output: Seq[Attribute], count: SQLMetric) extends Iterator[InternalRow] {
-    private val made = new ColumnarBatchRow(Array.tabulate(output.length)(task.vectors(0).getChild(_): ColumnVector))
-    private val toOutput = UnsafeProjection.create(output, output)
-    private var row = 0
-    private var rows = 0
-
-    override def hasNext: Boolean = {
-      while (row >= rows) {
-        row = 0
-        rows = 0
-        if (!task.advance()) return false
-        rows = task.rows
-        count += rows
-      }
-      true
-    }
-
-    override def next(): InternalRow = {
-      if (!hasNext) throw new NoSuchElementException("no more rows")
-      made.rowId = row
-      row += 1
-      toOutput(made)
-    }
-  }
 }

@@ -50,7 +50,7 @@ private[crosslane] object LaneStrategy extends SparkStrategy {
     case generate @ Generate(generator: LaneGenerator, _, outer, _, _, child) =>
       val made = generate.qualifiedGeneratorOutput
       LaneGenerateExec(generator, generate.requiredChildOutput, outer, made, planLater(child)) :: Nil
-    case LaneStream(function, output, child) => LaneStreamExec(function, output, planLater(child)) :: Nil
+    case LaneStream(function, output, child) => LaneStreamExec(function, child.output, output, planLater(child)) :: Nil
     case _ => Nil
   }
 
@@ -104,7 +104,7 @@ private[crosslane] object LaneStrategy extends SparkStrategy {
       else PySpark.translated(Seq(function.copy(children = Seq(columns))))
     translated match {
       case Right(Seq(PythonUDF(_, lane: LaneFunction, _, _, _, _, _))) =>
-        LaneStreamExec(lane, output, planLater(child), isPySpark = true) :: Nil
+        LaneStreamExec(lane, child.output, output, planLater(child), isPySpark = true) :: Nil
       case Right(other) => throw new IllegalStateException(s"no function of a lane: $other")
       case Left(reason) => withWorkers(node, Some(reason))
     }

@@ -2,8 +2,7 @@ package org.apache.spark.sql.crosslane
 package tasks
 
 import dev.crosslane.spark.{CrosslaneException, Native}
-import org.apache.spark.sql.catalyst.expressions._
-import org.apache.spark.sql.catalyst.InternalRow
+import org.apache.spark.sql.catalyst.expressions.UnsafeRow
 import org.apache.spark.sql.crosslane.columns.{Buffer, LaneVector, Memory, RowBatch}
 import org.apache.spark.sql.crosslane.libraries.{Libraries, Loaded, Settings}
 import org.apache.spark.sql.crosslane.planning.Program
@@ -23,14 +22,10 @@ import org.apache.spark.{SparkEnv, TaskContext}
  * At most `depth` batches are in progress, unless a function of all batches wants more before it
  * gives results. The settings limit the rows and bytes of a batch, but a batch has at least one
  * row. The first batches are short, so that a LIMIT has its rows soon.
- *
- * @param kept the columns of the input's rows that are stored until the batch's last answer, for [[point]]. `None`: nothing is
  */
 private[crosslane] final class LaneTask(
-    input: Iterator[InternalRow],
+    input: BatchInput,
     program: Program,
-    childOutput: Seq[Attribute],
-    kept: Option[Seq[Attribute]],
     metrics: Map[String, SQLMetric],
     context: TaskContext) {
   private val memory = new Memory(context.taskMemoryManager())
@@ -38,34 +33,6 @@ private[crosslane] final class LaneTask(
   private val depth = Settings.depth(conf)
   private val maxRows = program.batchRows.getOrElse(Settings.batchRows(conf))
   private val maxBytes = program.batchBytes.getOrElse(Settings.batchBytes(conf).toLong)
-
-  // Arguments that are columns of the child are read from its rows, without a projection.
-  private val indices = program.inputs.map {
-    case attribute: Attribute => childOutput.indexWhere(_.exprId == attribute.exprId)
-    case _ => -1
-  }
-  private val areColumns = indices.forall(_ >= 0)
-  private val values: InternalRow => InternalRow =
-    if (areColumns) {
-      identity
-    } else {
-      val projection = UnsafeProjection.create(program.inputs, childOutput)
-      // Some expressions, such as rand(), depend on the partition.
-      projection.initialize(context.partitionId())
-      projection
-    }
-  private val ordinals = (if (areColumns) indices else program.inputs.indices).toArray
-  private val toKept: InternalRow => UnsafeRow = kept match {
-    case None => _ => null
-    case Some(columns) =>
-      lazy val projection = UnsafeProjection.create(columns, childOutput)
-      val isWhole = columns == childOutput
-      row =>
-        row match {
-          case already: UnsafeRow if isWhole => already
-          case other => projection(other)
-        }
-  }
 
   private val types = program.inputs.map(_.dataType)
 
@@ -140,18 +107,18 @@ private[crosslane] final class LaneTask(
   /** Lets `row` read a row of the oldest batch. */
   def point(row: UnsafeRow, at: Int): Unit = inProgress.peek().point(row, at)
 
+  /** Lets `vector` read a column of the oldest batch. */
+  def pointColumn(vector: LaneVector, column: Int): Unit = inProgress.peek().point(vector, column)
+
   /** Fills batches as long as there is room. */
   private def fill(): Unit = {
     while (!finished && (wants || inProgress.size < depth)) {
       wants = false
       if (input.hasNext) {
         // It is added first, so that `close` frees it after an error.
-        inProgress.add(if (free.isEmpty) new RowBatch(types, memory) else free.pop())
+        inProgress.add(if (free.isEmpty) new RowBatch(types, memory, input.others) else free.pop())
         val batch = inProgress.peekLast()
-        while (batch.rows < nextRows && batch.bytes < maxBytes && (batch.rows == 0 || input.hasNext)) {
-          val next = input.next()
-          batch.add(values(next), ordinals, toKept(next))
-        }
+        input.fill(batch, nextRows, maxBytes)
         nextRows = math.min(nextRows * LaneTask.Growth, maxRows)
         guarded(Native.submit(task, batch.rows, batch.writeTable(), batch.columns))
         metrics("batches") += 1
