@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pandas as pd
+import pyarrow as pa
+import pyarrow.compute as pc
 from pyspark.sql import DataFrame, SparkSession, Window
 from pyspark.sql import functions as F
 from pyspark.sql.functions import pandas_udf, udf, udtf
@@ -94,6 +97,47 @@ def broadcast(spark: SparkSession, rows: int) -> DataFrame:
     return spark.range(0, rows, 1, 2).select(looked_up("id").alias("n")).agg(F.sum("n"))
 
 
+def written(spark: SparkSession) -> DataFrame:
+    """A table of five million rows in a Parquet file, which all sessions read."""
+    path = Path(spark.conf.get("spark.local.dir")).parent / "rides.parquet"
+    if not path.exists():
+        number = F.col("id")
+        rides = spark.range(0, 5_000_000, 1, 2).select(
+            number,
+            (number * 37 % 9_100 / 100).alias("distance"),
+            (number * 11 % 1_700 / 100).alias("extra"),
+            F.concat(F.lit("Main Street "), number % 99_991).alias("place"),
+        )
+        rides.write.parquet(str(path))
+    return spark.read.parquet(str(path))
+
+
+def numbers_of_a_file(spark: SparkSession, rows: int) -> DataFrame:
+    """A vectorized function of two columns of a Parquet file, and a third column."""
+
+    @F.arrow_udf("double")
+    def fare(distance: pa.Array, extra: pa.Array) -> pa.Array:
+        return pc.add(pc.multiply(distance, 2.5), extra)
+
+    rides = written(spark).select("id", fare("distance", "extra").alias("fare"))
+    return rides.where("fare > 10").agg(F.count("*"), F.sum("id"), F.round(F.sum("fare"), 2))
+
+
+def texts_of_a_file(spark: SparkSession, rows: int) -> DataFrame:
+    """A vectorized function of a text column of a Parquet file."""
+
+    @F.arrow_udf("string")
+    def slug(place: pa.Array) -> pa.Array:
+        return pc.replace_substring(pc.utf8_lower(place), " ", "-")
+
+    return (
+        written(spark)
+        .where("distance > 20")
+        .select(slug("place").alias("slug"))
+        .agg(F.max("slug"), F.sum(F.length("slug")))
+    )
+
+
 def ten_queries(spark: SparkSession, rows: int) -> DataFrame:
     """A program of ten queries that mixes all kinds. The result joins one value of each."""
     tax = spark.sparkContext.broadcast(1.19)
@@ -155,4 +199,6 @@ PROGRAMS = {
     "tables": tables,
     "broadcast": broadcast,
     "ten queries": ten_queries,
+    "numbers of a file": numbers_of_a_file,
+    "texts of a file": texts_of_a_file,
 }

@@ -27,7 +27,7 @@ class Point:
 
 @dataclass
 class Peak:
-    """The most memory that a session's processes had at once, in MiB: the median of the rounds."""
+    """The most memory that a session's processes had at once at a work, in MiB: the median of the rounds."""
 
     who: str
     ours: bool
@@ -35,6 +35,7 @@ class Peak:
     #: The JVM's part of it.
     jvm: float
     rounds: list[float] = field(default_factory=list)
+    work: str = ""
 
 
 @dataclass

@@ -64,18 +64,18 @@ class Results:
     written: IO[str]
     #: The rounds of each work and configuration.
     runs: dict[tuple[str, str], list[Taken]] = field(default_factory=dict)
-    #: MiB of all processes and of the JVM in each round.
-    memory: dict[str, list[tuple[float, float]]] = field(default_factory=dict)
+    #: MiB of all processes and of the JVM in each round, by the work and the configuration.
+    memory: dict[str, dict[str, list[tuple[float, float]]]] = field(default_factory=dict)
 
     def add(self, work: Work, run: Run, taken: Taken) -> None:
         """Notes a run."""
         self.runs.setdefault((work.name, run.who), []).append(taken)
         self._write({"work": work.name, "who": run.who, **asdict(taken)})
 
-    def add_memory(self, who: str, most: tuple[float, float]) -> None:
+    def add_memory(self, work: str, who: str, most: tuple[float, float]) -> None:
         """Notes the most memory that a session had."""
-        self.memory[who].append(most)
-        self._write({"who": who, "total": most[0], "jvm": most[1]})
+        self.memory.setdefault(work, {}).setdefault(who, []).append(most)
+        self._write({"work": work, "who": who, "total": most[0], "jvm": most[1]})
 
     def _write(self, line: dict[str, Any]) -> None:
         print(json.dumps(line), file=self.written, flush=True)
@@ -124,15 +124,18 @@ class Results:
             )
             if work in works
         ]
-        if self.memory:
-            medians = {
-                who: statistics.median(total for total, _ in each) for who, each in self.memory.items()
-            }
-            peer = min((who for who in medians if who != OURS), key=medians.__getitem__)
-            texts = [f"{medians[who]:.0f} MiB" for who in (OURS, peer)]
-            ratio = report.ratio(*([total for total, _ in self.memory[who]] for who in (OURS, peer)))
-            lines.append(Line("peak memory of all processes", peer, *texts, ratio, 1, "times"))
+        lines.extend(self.memory_line(work, sides) for work, sides in self.memory.items())
         return lines
+
+    def memory_line(self, work: str, sides: dict[str, list[tuple[float, float]]]) -> Line:
+        """Our most memory beside that of Spark's thriftiest configuration."""
+        totals = {who: [total for total, _ in rounds] for who, rounds in sides.items()}
+        ours = next(who for who in totals if who in (OURS, ON))
+        peer = min((who for who in totals if who != ours), key=lambda who: statistics.median(totals[who]))
+        texts = [f"{statistics.median(totals[who]):.0f} MiB" for who in (ours, peer)]
+        return Line(
+            f"peak memory, {work}", peer, *texts, report.ratio(totals[ours], totals[peer]), 1, "times"
+        )
 
     def points(self, works: tuple[Work, ...]) -> list[Point]:
         """All configurations at all works."""
@@ -141,8 +144,15 @@ class Results:
     def peaks(self) -> list[Peak]:
         """The memory of both sides."""
         return [
-            Peak(who, who == OURS, *map(statistics.median, zip(*each)), [total for total, _ in each])
-            for who, each in self.memory.items()
+            Peak(
+                who,
+                who in (OURS, ON),
+                *map(statistics.median, zip(*each)),
+                [total for total, _ in each],
+                work,
+            )
+            for work, sides in self.memory.items()
+            for who, each in sides.items()
         ]
 
 
@@ -170,7 +180,12 @@ def rates(figures: Figures) -> Table:
 def peaks(figures: Figures) -> Table:
     """The memory of each configuration: of all its processes, of the JVM, and of the workers."""
     table = report.table_of("peak memory in MiB", "configuration", numbers=("all", "JVM", "workers"))
+    work = ""
     for peak in figures.peaks:
+        if peak.work != work:
+            work = peak.work
+            table.add_section()
+            table.add_row(f"[bold]{work}[/]")
         parts = peak.total, peak.jvm, peak.total - peak.jvm
         table.add_row(peak.who, *(f"{part:.0f}" for part in parts))
     return table
@@ -200,20 +215,27 @@ def measure(works: tuple[Work, ...], rounds: int, folder: Path, results: Results
         return sessions["crosslane"].version
 
 
-def look(rounds: int, folder: Path, results: Results, progress: Progress) -> None:
-    """Measures the memory of fresh sessions, ours and Spark's, while they run functions of rows and of columns."""
-    sides = ROWS.runs[0], *ARROW
-    results.memory = {side.who: [] for side in sides}
-    task = progress.add_task("", total=rounds * len(sides))
-    for turn in range(rounds):
+def look(works: tuple[Work, ...], rounds: int, folder: Path, results: Results, progress: Progress) -> None:
+    """Measures the memory of fresh sessions, ours and Spark's: with functions of rows and of columns, and with each of PySpark's kinds."""
+    sides = (ROWS.runs[0], *ARROW) if ROWS in works and COLUMNS in works else ()
+    kinds = [work for work in works if work in KINDS]
+    task = progress.add_task("", total=rounds * len(sides) + sum(len(work.runs) for work in kinds))
+    for turn in range(rounds if sides else 0):
         for side in report.in_turn(sides, turn):
-            progress.update(task, description=f"peak memory: {side.who}")
             columns = next(run for run in COLUMNS.runs if run.session == side.session)
+            progress.update(task, description=f"peak memory: {side.who}")
             with Session(side.session, folder, PYTHON) as session, Look(session) as seen:
                 for run in (side, columns):
                     for _ in range(REPEATS):
                         session.taken(COLUMNS, run, MANY)
-            results.add_memory(side.who, seen.most)
+            results.add_memory("functions of rows and columns", side.who, seen.most)
+            progress.advance(task)
+    for work in kinds:
+        for run in work.runs:
+            progress.update(task, description=f"peak memory: {work.name}, {run.who}")
+            with Session(run.session, folder, PYTHON) as session, Look(session) as seen:
+                session.taken(work, run, work.rows)
+            results.add_memory(work.name, run.who, seen.most)
             progress.advance(task)
 
 
@@ -239,8 +261,7 @@ def main() -> None:
         for file, text in FILES.items():
             (folder / file).write_text(text)
         version = measure(works, arguments.rounds, folder, results, progress)
-        if works == WORKS:
-            look(arguments.rounds, folder, results, progress)
+        look(works, arguments.rounds, folder, results, progress)
     figures = Figures(
         version, machine(), date.today().isoformat(), arguments.rounds, results.points(works), results.peaks(), results.lines(works)
     )  # fmt: skip

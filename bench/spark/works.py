@@ -200,6 +200,8 @@ KINDS = {
     kind("@pandas_udf over the 100 rows around each", FEW // 10, "sliding"): 1.3,
     kind("@udtf, 10 rows for each", FEW // 10, "tables"): 2,
     kind("@udf with a broadcast dictionary", MANY, "broadcast"): 2,
+    kind("@arrow_udf of numbers of a Parquet file", MANY, "numbers of a file", rounds=7): 2.5,
+    kind("@arrow_udf of texts of a Parquet file", MANY, "texts of a file", rounds=7): 2.5,
     kind("a program of ten queries", FEW // 5, "ten queries", shows=False): 1.5,
 }
 WORKS = (ROWS, COLUMNS, THREE, UNCHANGED, UNCHANGED_PANDAS, LANGUAGES, *KINDS)
