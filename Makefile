@@ -11,12 +11,13 @@
 # make bench-sched  the scheduler's echo server beside tokio's and a bare one; SECONDS=1 ROUNDS=3 for a short run
 # make bench-server  the server beside local lanes, a bare echo server and Flight's; SECONDS=1 ROUNDS=2 for a short run, BENCH=echo for some works
 # make bench-spark  Spark's functions over lanes beside its own; ROUNDS=2 for a short run, BENCH=vectorized for some works
+# make jar    Spark's plugin with the native half for x86-64 and arm64, as build/spark/crosslane-spark.jar
 # make pictures  draws the documentation's pictures again, from the figures in bench/
 # make bench-versions OTHER=/another/checkout   the same queries in this version and another, in turns
 # make miri   the ring and the dispatchers' queue under Miri (needs a nightly toolchain with Miri)
 # make tsan   the scheduler under the thread sanitizer (needs a nightly toolchain with rust-src)
 # make stress  the dispatchers' queue, preempted and resumed 100,000,000 times
-.PHONY: setup demo spark check test test-spark test-sparks lint soak soak-server bench bench-sched bench-server bench-spark pictures bench-versions fuzz miri tsan stress clean
+.PHONY: setup demo spark check test test-spark test-sparks lint soak soak-server bench bench-sched bench-server bench-spark jar pictures bench-versions fuzz miri tsan stress clean
 
 setup:
 	@tools/setup test
@@ -69,6 +70,9 @@ bench-server:
 bench-spark:
 	@tools/setup bench
 	@.venv/bin/python -m bench.spark.run $(if $(ROUNDS),--rounds $(ROUNDS)) $(BENCH)
+
+jar:
+	@tools/packaging/jar
 
 pictures:
 	@tools/setup bench

@@ -126,6 +126,12 @@ native_methods! {
         Ok(JString::from_str(env, env!("CARGO_PKG_VERSION"))?)
     }
 
+    /// Says in which folder the guests are, before the first library is loaded.
+    fn home(env, folder: JString<'local>) {
+        crosslane_process::guests::set_home(folder.try_to_string(env)?.as_ref());
+        Ok(())
+    }
+
     /// Loads a library: a file, or pickled functions. Names and values of settings alternate.
     fn load(
         env,

@@ -8,7 +8,7 @@ use serde::Deserialize;
 use std::ffi::{CStr, OsStr};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
-use std::sync::LazyLock;
+use std::sync::{LazyLock, OnceLock};
 use std::{env, fs};
 
 /// The file name of the JavaScript host, which is beside the engine's library.
@@ -47,6 +47,15 @@ impl Manifest {
     fn setting(&self) -> String {
         self.language.to_lowercase()
     }
+}
+
+/// The file beside which the guests are, if it is not this library.
+static HOME: OnceLock<PathBuf> = OnceLock::new();
+
+/// Says that the guests are in another folder than this library. It must be called before all else
+/// of this module, and has no effect the second time.
+pub fn set_home(folder: &Path) {
+    HOME.get_or_init(|| folder.join("crosslane"));
 }
 
 /// The other languages that came with this library, or were put beside it.
@@ -172,8 +181,8 @@ fn javascript(settings: &Settings) -> Result<PathBuf, Error> {
         return Ok(path.clone());
     }
     Err(Error::Boot(format!(
-        "there is no JavaScript host at {}: this package was built without V8. Build it where tools/v8 can \
-         fetch V8, or name a host with {}",
+        "there is no JavaScript host at {}: the package there was built without V8, or there is none. Build it where \
+         tools/v8 can fetch V8, or name a host with {}",
         path.display(),
         settings.how_to_set("javascript", "/path/to/crosslane-js")
     )))
@@ -212,8 +221,12 @@ fn ruby(settings: &Settings) -> Result<PathBuf, Error> {
     })
 }
 
-/// The path at which the engine found the library that contains this code.
+/// The path at which the engine found the library that contains this code, or a path in the folder
+/// of [`set_home`].
 fn this_file() -> PathBuf {
+    if let Some(file) = HOME.get() {
+        return file.clone();
+    }
     // SAFETY: dladdr fills the struct if it succeeds. The path in it lives as long as this library.
     unsafe {
         let mut info: libc::Dl_info = std::mem::zeroed();

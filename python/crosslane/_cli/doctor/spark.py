@@ -70,7 +70,7 @@ def _plugin() -> Finding:
         advice = "install a JDK and Maven, then pip install . again (in the source tree: run tools/spark)"
         return Finding("optional", "Spark's plugin", "built without Maven", advice)
     with zipfile.ZipFile(path) as jar:
-        properties = jar.read("META-INF/maven/dev.crosslane/crosslane-spark/pom.properties").decode()
+        properties = jar.read("META-INF/maven/dev.crosslane/crosslane-spark_2.13/pom.properties").decode()
     version = re.search(r"^version=(.*?)\s*$", properties, re.MULTILINE)[1]
     if version != __version__:
         text = f"{path} is of version {version}, and this package of {__version__}"

@@ -46,6 +46,9 @@ public final class Native {
   /** The version of the native half. */
   public static native String version();
 
+  /** Says in which folder the guests are, before the first {@link #load}. */
+  public static native void home(String folder);
+
   /**
    * Loads a file, or functions that a Python program has pickled. Names and values of settings
    * alternate.

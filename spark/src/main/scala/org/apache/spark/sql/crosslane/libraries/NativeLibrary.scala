@@ -2,12 +2,14 @@ package org.apache.spark.sql.crosslane
 package libraries
 
 import dev.crosslane.spark.{CrosslaneException, Native}
-import java.io.File
+import java.io.{File, InputStream}
+import java.nio.file.Files
 import org.apache.spark.SparkEnv
+import scala.util.Try
 
 /**
- * The native half. Its file is in the Python package `crosslane` of this machine, beside the
- * guests.
+ * The native half. The jar may have it for some kinds of machines. Otherwise its file is in the
+ * folder of the Python package `crosslane` of this machine, where the guests are.
  */
 private object NativeLibrary {
   private val Name = "libcrosslane_jni.so"
@@ -15,9 +17,40 @@ private object NativeLibrary {
   /** The version of this jar. */
   private val Version = "0.1.0"
 
+  /** The folder of the package. The interpreter is asked, unless a setting names the folder. */
+  private def home: Try[String] = {
+    val conf = SparkEnv.get.conf
+    Try(conf.getOption("spark.crosslane.home").getOrElse(PythonPackage.folder(Settings.python(conf))))
+  }
+
+  /** The library for this kind of machine in the jar, if the jar has it. */
+  private def inJar: Option[InputStream] = {
+    val machine = System.getProperty("os.arch") match {
+      case "amd64" => "x86_64"
+      case other => other
+    }
+    Option(getClass.getResourceAsStream(s"/dev/crosslane/spark/linux-$machine/$Name"))
+  }
+
   private lazy val loaded: Unit = {
-    val folder =
-      SparkEnv.get.conf.getOption("spark.crosslane.home").getOrElse(PythonPackage.folder(Settings.python(SparkEnv.get.conf)))
+    val folder = home
+    inJar match {
+      case Some(library) =>
+        val copy = Files.createTempFile("crosslane", ".so")
+        try {
+          Files.copy(library, copy, java.nio.file.StandardCopyOption.REPLACE_EXISTING)
+          System.load(copy.toString)
+        } finally {
+          library.close()
+          // It stays in memory.
+          Files.delete(copy)
+        }
+        folder.foreach(Native.home)
+      case None => folder.fold(throw _, load)
+    }
+  }
+
+  private def load(folder: String): Unit = {
     val file = new File(folder, Name)
     if (!file.isFile) {
       throw new CrosslaneException(s"there is no $Name in $folder: the package crosslane there was built without Spark's part")

@@ -1,0 +1,76 @@
+"""A jar that contains the native half runs on machines without the Python package."""
+
+from __future__ import annotations
+
+import platform
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+import crosslane
+import crosslane.spark
+
+from .conftest import Driver, Failed, conf
+
+PACKAGE = Path(crosslane.__file__).parent
+
+
+@pytest.fixture(scope="module")
+def jar(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The jar with the native half of this machine in it, where `tools/packaging/jar` puts it."""
+    path = tmp_path_factory.mktemp("jar") / "crosslane-spark.jar"
+    path.write_bytes(Path(crosslane.spark.jar_path()).read_bytes())
+    with zipfile.ZipFile(path, "a") as archive:
+        name = f"dev/crosslane/spark/linux-{platform.machine()}/libcrosslane_jni.so"
+        archive.write(PACKAGE / "libcrosslane_jni.so", name)
+    return path
+
+
+@pytest.fixture(scope="module")
+def bare(drivers: Callable[..., Driver], jar: Path) -> Driver:
+    """A session whose interpreter does not have the package."""
+    driver = drivers()
+    folder = driver.folder
+    (folder / "twice.js").write_text('udf("twice(x BIGINT) -> BIGINT", (x) => 2 * x);\n')
+    (folder / "python3").write_text("#!/bin/sh\necho 'No module named crosslane' >&2\nexit 1\n")
+    (folder / "python3").chmod(0o755)
+    own = {
+        "spark.jars": str(jar),
+        "spark.sql.extensions": "dev.crosslane.spark.CrosslaneExtensions",
+        "spark.crosslane.functions": str(folder / "twice.js"),
+        "spark.crosslane.python": str(folder / "python3"),
+        "spark.crosslane.javascript": str(PACKAGE / "crosslane-js"),
+        "spark.crosslane.pyspark.enabled": "true",
+    }
+    begin = """
+        from pyspark.sql import SparkSession
+        spark = SparkSession.builder.master("local[1]").config(map=conf).getOrCreate()
+    """
+    driver.run(begin, conf={**conf(folder), **own})
+    return driver
+
+
+def test_functions_of_other_languages_need_no_package(bare: Driver) -> None:
+    assert bare.rows("SELECT sum(twice(id)) FROM range(1000)") == [[999 * 1000]]
+
+
+def test_pyspark_s_functions_run_where_their_interpreter_has_it(bare: Driver) -> None:
+    plan, result = bare.run(
+        """
+        from pyspark.sql.functions import udf
+        frame = spark.range(3).select(udf(lambda x: x + 1, "long")("id"))
+        result = [row[0] for row in frame.collect()]
+        return frame._jdf.queryExecution().executedPlan().toString(), result
+        """
+    )
+    assert result == [1, 2, 3]
+    assert "CrosslaneEval" in plan
+
+
+def test_a_missing_package_is_named_for_python_functions(bare: Driver) -> None:
+    with pytest.raises(Failed, match="is the package crosslane installed for this interpreter"):
+        bare.run(
+            "import crosslane.spark; crosslane.spark.register(spark, lambda x: x, 'same(x BIGINT) -> BIGINT')"
+        )
