@@ -12,19 +12,23 @@ import pytest
 import crosslane
 import crosslane.spark
 
-from .conftest import Driver, Failed, conf
+from .conftest import HERE, Driver, Failed, conf
 
 PACKAGE = Path(crosslane.__file__).parent
 
 
-@pytest.fixture(scope="module")
-def jar(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def write_jar(path: Path) -> None:
     """The jar with the native half of this machine in it, where `tools/packaging/jar` puts it."""
-    path = tmp_path_factory.mktemp("jar") / "crosslane-spark.jar"
     path.write_bytes(Path(crosslane.spark.jar_path()).read_bytes())
     with zipfile.ZipFile(path, "a") as archive:
         name = f"dev/crosslane/spark/linux-{platform.machine()}/libcrosslane_jni.so"
         archive.write(PACKAGE / "libcrosslane_jni.so", name)
+
+
+@pytest.fixture(scope="module")
+def jar(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("jar") / "crosslane-spark.jar"
+    write_jar(path)
     return path
 
 
@@ -39,9 +43,9 @@ def bare(drivers: Callable[..., Driver], jar: Path) -> Driver:
     own = {
         "spark.jars": str(jar),
         "spark.sql.extensions": "dev.crosslane.spark.CrosslaneExtensions",
-        "spark.crosslane.functions": str(folder / "twice.js"),
+        "spark.crosslane.functions": f"{folder}/twice.js,{HERE}/files/shop.lua",
         "spark.crosslane.python": str(folder / "python3"),
-        "spark.crosslane.javascript": str(PACKAGE / "crosslane-js"),
+        "spark.crosslane.home": str(PACKAGE),
         "spark.crosslane.pyspark.enabled": "true",
     }
     begin = """
@@ -53,7 +57,7 @@ def bare(drivers: Callable[..., Driver], jar: Path) -> Driver:
 
 
 def test_functions_of_other_languages_need_no_package(bare: Driver) -> None:
-    assert bare.rows("SELECT sum(twice(id)) FROM range(1000)") == [[999 * 1000]]
+    assert bare.rows("SELECT sum(twice(id)), max(lua_title('a b')) FROM range(1000)") == [[999 * 1000, "A B"]]
 
 
 def test_pyspark_s_functions_run_where_their_interpreter_has_it(bare: Driver) -> None:
