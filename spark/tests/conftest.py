@@ -232,10 +232,11 @@ class Driver:
                 self.process.wait(20)
             except subprocess.TimeoutExpired:
                 self.process.kill()
-            for process in below:
-                if lives(process.pid) and name(process) == "java":
-                    with contextlib.suppress(psutil.NoSuchProcess):
-                        process.kill()
+            # It removes its folders when it ends.
+            javas = [process for process in below if name(process) == "java"]
+            for process in psutil.wait_procs(javas, timeout=20)[1]:
+                with contextlib.suppress(psutil.NoSuchProcess):
+                    process.kill()
 
 
 @pytest.fixture(scope="session")
