@@ -56,10 +56,11 @@ READER = "spark.sql.parquet.enableVectorizedReader"
 
 
 def input_of(frame: DataFrame) -> str:
-    """The node below the lowest lane of a plan that has run."""
+    """The node below the lowest lane of a plan that has run, if the results of that lane are columns."""
     final = plan(frame).split("== Initial Plan ==")[0]
     lines = [line.lstrip(" +-*:0123456789()") for line in final.splitlines()]
     lowest = max(index for index, line in enumerate(lines) if line.startswith("CrosslaneE"))
+    assert lines[lowest - 1].split()[0] in ("ColumnarToRow", "CrosslaneEval")
     return lines[lowest + 1].split()[0]
 
 
@@ -131,9 +132,40 @@ def test_results_in_all_places_of_a_query(spark: SparkSession, table: str) -> No
         spark, lambda: spark.sql(f"SELECT max(slug(title)), min(slug(title)) FROM {table}")
     )
     assert (first, last) == ("title-0", "title-9999")
+    of_rows_and_columns(
+        spark,
+        lambda: spark.sql(
+            f"SELECT first(s), last(s), max_by(s, id), sort_array(collect_list(s)) FROM (SELECT id, slug(title) s FROM {table})"
+        ),
+    )
     joined = f"""SELECT a.id, slug(a.title) s, slug(b.kind) k FROM {table} a JOIN {table} b ON slug(a.title) = slug(b.title)
         WHERE a.few = 3 ORDER BY s LIMIT 20"""
     of_rows_and_columns(spark, lambda: spark.sql(joined))
+
+
+def test_without_generated_code(spark: SparkSession, table: str) -> None:
+    """Spark reads files as rows then. The results stay columns."""
+    setting = "spark.sql.codegen.wholeStage"
+    spark.conf.set(setting, False)
+    try:
+        frame = spark.sql(f"SELECT slug(title) FROM {table} WHERE few = 1")
+        found = sorted(row[0] for row in frame.collect())
+        assert "ColumnarToRow" in plan(frame)
+    finally:
+        spark.conf.unset(setting)
+    assert found == sorted(f"title-{id_}" for id_ in range(COUNT) if id_ % 11 and id_ % 5 == 1)
+
+
+def test_a_condition_sees_only_rows_that_those_before_it_let_through(spark: SparkSession, table: str) -> None:
+    conditions = "try_cast(title AS INT) > 5 AND CAST(title AS INT) < 10"
+    assert rows(spark.sql(f"SELECT slug(title) FROM {table} WHERE {conditions}")) == []
+
+
+def test_a_column_that_a_file_lacks(spark: SparkSession, table: str) -> None:
+    (path,) = {file.rsplit("/part=", 1)[0] for file in spark.table(table).inputFiles()}
+    wider = spark.read.schema("id BIGINT, added BIGINT, text STRING, title STRING").parquet(path)
+    frame = wider.selectExpr("plus_one(added)", "slug(text)", "slug(title)", "added", "id").where("id = 17")
+    assert rows(frame) == [(None, None, "title-17", None, 17)]
 
 
 def test_functions_one_after_the_other(spark: SparkSession, table: str) -> None:
@@ -181,10 +213,12 @@ def test_a_cached_table(spark: SparkSession, table: str) -> None:
 
 
 def test_a_limit_reads_little(spark: SparkSession, table: str) -> None:
-    """The first batch is short, although the file's batches are not."""
-    frame = spark.sql(f"SELECT id FROM {table} WHERE fails_at(id, 100) % 2 = 1 LIMIT 3")
-    assert rows(frame) == [(1,), (3,), (5,)]
-    assert input_of(frame) == "FileScan"
+    """The first batches are short, although those of the file are not. The condition sees no later rows, either."""
+    files = f"SELECT id FROM {table} WHERE part = 'p1'"
+    for condition in ("fails_at(id, 4001) % 2 = 1", "10 / (id - 4001) <> 0 AND fails_at(id, 4001) % 2 = 1"):
+        frame = spark.sql(f"{files} AND {condition} LIMIT 3")
+        assert rows(frame) == [(1,), (3,), (5,)]
+        assert input_of(frame) == "FileScan"
 
 
 def test_large_values(spark: SparkSession, table: str) -> None:
@@ -200,7 +234,13 @@ def test_large_values(spark: SparkSession, table: str) -> None:
     assert max(row.n for row in found if row.length > 1) <= 80 - 64 + 4 + 16
 
 
-def test_a_killed_query_gives_its_memory_back(spark: SparkSession, table: str) -> None:
-    """Spark's tests' setting makes an error of memory that a task has not given back."""
+def test_a_limit_gives_the_memory_back(spark: SparkSession, table: str) -> None:
+    """Memory that a task has not given back is an error in these tests, if the task succeeds."""
+    frame = spark.sql(f"SELECT id, tags, title FROM {table} WHERE fails_at(id, -1) % 2 = 1 LIMIT 3")
+    assert len(frame.collect()) == 3
+    assert input_of(frame) == "FileScan"
+
+
+def test_a_function_that_fails(spark: SparkSession, table: str) -> None:
     with pytest.raises(Exception, match="no 7"):
         spark.sql(f"SELECT fails_at(id, 7), tags, title FROM {table}").collect()

@@ -40,12 +40,17 @@ def bare(drivers: Callable[..., Driver], jar: Path) -> Driver:
     (folder / "twice.js").write_text('udf("twice(x BIGINT) -> BIGINT", (x) => 2 * x);\n')
     (folder / "python3").write_text("#!/bin/sh\necho 'No module named crosslane' >&2\nexit 1\n")
     (folder / "python3").chmod(0o755)
+    # The hosts of languages, without the native half.
+    hosts = folder / "hosts"
+    hosts.mkdir()
+    for name in ("crosslane-js", "v8", "guests"):
+        (hosts / name).symlink_to(PACKAGE / name)
     own = {
         "spark.jars": str(jar),
         "spark.sql.extensions": "dev.crosslane.spark.CrosslaneExtensions",
         "spark.crosslane.functions": f"{folder}/twice.js,{HERE}/files/shop.lua",
         "spark.crosslane.python": str(folder / "python3"),
-        "spark.crosslane.home": str(PACKAGE),
+        "spark.crosslane.home": str(hosts),
         "spark.crosslane.pyspark.enabled": "true",
     }
     begin = """

@@ -18,7 +18,7 @@ pytestmark = pytest.mark.any_duckdb
 
 ROOT = Path(__file__).parents[3]
 PACKAGE = Path(crosslane.__file__).parent
-POM = "META-INF/maven/dev.crosslane/crosslane-spark/pom.properties"
+POM = "META-INF/maven/dev.crosslane/crosslane-spark_2.13/pom.properties"
 
 PROGRAM = """if True:
     import dataclasses, json, sys

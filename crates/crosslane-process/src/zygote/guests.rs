@@ -55,14 +55,14 @@ static HOME: OnceLock<PathBuf> = OnceLock::new();
 /// Says that the guests are in another folder than this library. It must be called before all else
 /// of this module, and has no effect the second time.
 pub fn set_home(folder: &Path) {
-    HOME.get_or_init(|| folder.join("crosslane"));
+    HOME.get_or_init(|| folder.canonicalize().unwrap_or_else(|_| folder.to_owned()).join("crosslane"));
 }
 
 /// The other languages that came with this library, or were put beside it.
 static FURTHER: LazyLock<Vec<Manifest>> = LazyLock::new(|| {
     let mut found: Vec<Manifest> = Vec::new();
     // This library may be a link to the file beside the guests.
-    for file in [this_file(), this_file().canonicalize().unwrap_or_default()] {
+    for file in [Some(this_file()), this_file().canonicalize().ok()].into_iter().flatten() {
         let folders = fs::read_dir(file.with_file_name(GUESTS)).into_iter().flatten().flatten();
         for manifest in folders.filter_map(|folder| Manifest::read(&folder.path().join(MANIFEST))) {
             if found.iter().all(|known| known.language != manifest.language) {
@@ -176,9 +176,9 @@ fn javascript(settings: &Settings) -> Result<PathBuf, Error> {
     }
     let path = this_file().with_file_name(JAVASCRIPT);
     // This library may be a link to the file beside the host.
-    let real = this_file().canonicalize().unwrap_or_default().with_file_name(JAVASCRIPT);
-    if let Some(path) = [&path, &real].into_iter().find(|path| is_file(path)) {
-        return Ok(path.clone());
+    let real = this_file().canonicalize().ok().map(|file| file.with_file_name(JAVASCRIPT));
+    if let Some(path) = [Some(path.clone()), real].into_iter().flatten().find(|path| is_file(path)) {
+        return Ok(path);
     }
     Err(Error::Boot(format!(
         "there is no JavaScript host at {}: the package there was built without V8, or there is none. Build it where \

@@ -4,6 +4,7 @@ package libraries
 import dev.crosslane.spark.{CrosslaneException, Native}
 import java.io.{File, InputStream}
 import java.nio.file.Files
+import org.apache.spark.internal.Logging
 import org.apache.spark.SparkEnv
 import scala.util.Try
 
@@ -11,7 +12,7 @@ import scala.util.Try
  * The native half. The jar may have it for some kinds of machines. Otherwise its file is in the
  * folder of the Python package `crosslane` of this machine, where the guests are.
  */
-private object NativeLibrary {
+private object NativeLibrary extends Logging {
   private val Name = "libcrosslane_jni.so"
 
   /** The version of this jar. */
@@ -36,16 +37,21 @@ private object NativeLibrary {
     val folder = home
     inJar match {
       case Some(library) =>
-        val copy = Files.createTempFile("crosslane", ".so")
+        // Nobody else can put files beside it.
+        val own = Files.createTempDirectory("crosslane-native")
+        val copy = own.resolve(Name)
         try {
-          Files.copy(library, copy, java.nio.file.StandardCopyOption.REPLACE_EXISTING)
+          Files.copy(library, copy)
           System.load(copy.toString)
         } finally {
           library.close()
           // It stays in memory.
-          Files.delete(copy)
+          Files.deleteIfExists(copy)
+          Files.delete(own)
         }
-        folder.foreach(Native.home)
+        folder.failed.foreach(error =>
+          logWarning(s"Functions in Python, and hosts of other languages, are not found here: ${error.getMessage}"))
+        Native.home(folder.getOrElse(own.toString))
       case None => folder.fold(throw _, load)
     }
   }

@@ -57,6 +57,7 @@ private[crosslane] trait ColumnarExec extends LaneExec {
         new ColumnarExec.Batches(task, input.kept, toResults(task.vectors), counted("numOutputRows"))
       }
     } else {
+      require(keeps.isEmpty && only.isEmpty, s"the input of $nodeName has no columns any more")
       executed(calls, child.execute()) { (rows, context) =>
         val input = new RowInput(rows, calls, childOutput, None, context.partitionId())
         val task = new LaneTask(input, calls, counted, context)

@@ -55,6 +55,7 @@ private[crosslane] final case class LaneEvalExec(
   }
 
   override protected def doExecute(): RDD[InternalRow] = {
+    require(!columnar, "the results are columns")
     val (calls, childOutput, keeps, columns, toResults, counted) = (program, child.output, kept, results, made, metrics)
     executed(calls, child.execute()) { (rows, context) =>
       val input = new RowInput(rows, calls, childOutput, Option(keeps).filter(_.nonEmpty), context.partitionId())

@@ -25,6 +25,8 @@ private[crosslane] object LaneColumns extends ColumnarRule {
    */
   private def columns(plan: SparkPlan): Option[(SparkPlan, Option[Expression])] = plan match {
     case ColumnarToRowExec(child) => Some((child, None))
+    // A cached table makes rows itself, if they are wanted.
+    case node if node.supportsColumnar => Some((node, None))
     case ProjectExec(list, child) if list.forall(_.isInstanceOf[Attribute]) => columns(child)
     case FilterExec(condition, child) =>
       columns(child).map { case (node, below) => (node, Some(below.map(And(_, condition)).getOrElse(condition))) }

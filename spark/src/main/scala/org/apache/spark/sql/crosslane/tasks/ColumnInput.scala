@@ -21,17 +21,19 @@ private[crosslane] final class ColumnInput(
     keeps: Seq[Attribute],
     condition: Option[Expression],
     partition: Int)
-    extends BatchInput {
+    extends BatchInput
+    with PredicateHelper {
 
   private val extra = keeps.filterNot(column => program.inputs.exists(_.semanticEquals(column)))
   private val wanted = program.inputs ++ extra
   private val (copied, computed) = wanted.indices.toArray.partition(index => ColumnInput.isColumn(wanted(index)))
   private val toCopied = copied.map(index => source(wanted(index)))
   private val toComputed = UnsafeProjection.create(computed.toSeq.map(wanted), childOutput)
-  private val predicate = condition.map(Predicate.create(_, childOutput))
+  // One after the other, as in Spark's filters: a row that is out is not seen by the rest.
+  private val predicates = condition.toArray.flatMap(splitConjunctivePredicates(_)).map(Predicate.create(_, childOutput))
   // Some expressions, such as rand(), depend on the partition.
   toComputed.initialize(partition)
-  predicate.foreach(_.initialize(partition))
+  predicates.foreach(_.initialize(partition))
 
   /** How many rows are copied before the batch's size is looked at again, at most. */
   private val together =
@@ -41,12 +43,13 @@ private[crosslane] final class ColumnInput(
   private var current: ColumnarBatch = null
   private val vectors = new Array[ColumnVector](wanted.length)
 
-  /** The numbers of its rows for which the condition is true, or null if it is for all. */
-  private var selected: Array[Int] = null
+  /** The numbers of its rows for which the conditions are true, among the first `seen` rows. */
+  private var selected = new Array[Int](0)
+  private var found = 0
+  private var seen = 0
 
-  /** How many of these rows are in batches, and how many there are. */
+  /** How many of the selected rows are in batches. */
   private var done = 0
-  private var rows = 0
 
   private def source(expression: Expression): ColumnarBatch => ColumnVector = expression match {
     case struct: CreateNamedStruct =>
@@ -64,37 +67,55 @@ private[crosslane] final class ColumnInput(
   override def others: Seq[DataType] = extra.map(_.dataType)
 
   override def hasNext: Boolean = {
-    while (done >= rows && columns.hasNext) {
-      current = columns.next()
-      copied.indices.foreach(index => vectors(copied(index)) = toCopied(index)(current))
-      done = 0
-      rows = current.numRows
-      selected = null
-      predicate.foreach(select)
-    }
-    done < rows
+    while (!select(1) && advance()) {}
+    done < found
   }
 
-  private def select(predicate: BasePredicate): Unit = {
-    val (numbers, all) = (new Array[Int](rows), rows)
-    rows = 0
-    var number = 0
-    while (number < all) {
-      if (predicate.eval(current.getRow(number))) {
-        numbers(rows) = number
-        rows += 1
-      }
-      number += 1
+  /** Reads the next columns, if there are more. Batches have copies of all rows of the last ones. */
+  private def advance(): Boolean = {
+    // Before the next ones are looked for, which may have the same memory.
+    if (current != null) current.closeIfFreeable()
+    current = null
+    found = 0
+    seen = 0
+    done = 0
+    columns.hasNext && {
+      current = columns.next()
+      copied.indices.foreach(index => vectors(copied(index)) = toCopied(index)(current))
+      if (selected.length < current.numRows) selected = new Array[Int](current.numRows)
+      true
     }
-    if (rows < all) selected = numbers
+  }
+
+  /** Looks at rows until so many are selected that are in no batch. Whether there is one. */
+  private def select(rows: Int): Boolean = {
+    val all = if (current == null) 0 else current.numRows
+    while (found - done < rows && seen < all) {
+      if (isSelected(seen)) {
+        selected(found) = seen
+        found += 1
+      }
+      seen += 1
+    }
+    done < found
+  }
+
+  private def isSelected(row: Int): Boolean = {
+    var index = 0
+    while (index < predicates.length && predicates(index).eval(current.getRow(row))) index += 1
+    index == predicates.length
   }
 
   override def fill(batch: RowBatch, maxRows: Int, maxBytes: Long): Unit =
     while (batch.rows < maxRows && batch.bytes < maxBytes && hasNext) {
       // As many rows as have room, if the next ones are as large as those before.
       val expected = if (batch.rows == 0) 1 else (maxBytes - batch.bytes) / (batch.bytes / batch.rows + 1) + 1
-      val count = math.min(math.min(rows - done, maxRows - batch.rows).toLong, math.min(expected, together)).toInt
-      if (selected == null) batch.addColumns(vectors, done, count) else batch.addSelected(vectors, selected, done, count)
+      val most = math.min((maxRows - batch.rows).toLong, math.min(expected, together)).toInt
+      select(most)
+      val count = math.min(found - done, most)
+      val first = selected(done)
+      if (selected(done + count - 1) - first == count - 1) batch.addColumns(vectors, first, count)
+      else batch.addSelected(vectors, selected, done, count)
       if (computed.nonEmpty) compute(batch, count)
       done += count
     }
@@ -102,8 +123,7 @@ private[crosslane] final class ColumnInput(
   private def compute(batch: RowBatch, count: Int): Unit = {
     var index = done
     while (index < done + count) {
-      val row = current.getRow(if (selected == null) index else selected(index))
-      batch.addValues(toComputed(row), computed)
+      batch.addValues(toComputed(current.getRow(selected(index))), computed)
       index += 1
     }
   }
