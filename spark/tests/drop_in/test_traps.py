@@ -48,7 +48,7 @@ KINDS: dict[str, Callable[[DataFrame], DataFrame]] = {
     "arrow groups": lambda table: table.groupBy("k").applyInArrow(lambda rows: rows, "id long, k long"),
     "cogroups": lambda table: (
         table.groupBy("k")
-        .cogroup(table.groupBy("k"))
+        .cogroup(table.sparkSession.range(5).withColumnRenamed("id", "k").groupBy("k"))
         .applyInPandas(lambda left, right: left.head(2), "id long, k long")
     ),
     "aggregates": lambda table: table.groupBy("k").agg(mean("id").alias("m")),
