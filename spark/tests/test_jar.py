@@ -46,19 +46,23 @@ def bare(drivers: Callable[..., Driver], jar: Path) -> Driver:
     for name in ("crosslane-js", "v8", "guests"):
         (hosts / name).symlink_to(PACKAGE / name)
     own = {
-        "spark.jars": str(jar),
-        "spark.sql.extensions": "dev.crosslane.spark.CrosslaneExtensions",
         "spark.crosslane.functions": f"{folder}/twice.js,{HERE}/files/shop.lua",
         "spark.crosslane.python": str(folder / "python3"),
         "spark.crosslane.home": str(hosts),
         "spark.crosslane.pyspark.enabled": "true",
     }
-    begin = """
+    begin(driver, jar, **own)
+    return driver
+
+
+def begin(driver: Driver, jar: Path, **settings: str) -> None:
+    """Begins a session without the help of the package."""
+    own = {"spark.jars": str(jar), "spark.sql.extensions": "dev.crosslane.spark.CrosslaneExtensions"}
+    program = """
         from pyspark.sql import SparkSession
         spark = SparkSession.builder.master("local[1]").config(map=conf).getOrCreate()
     """
-    driver.run(begin, conf={**conf(folder), **own})
-    return driver
+    driver.run(program, conf={**conf(driver.folder), **own, **settings})
 
 
 def test_functions_of_other_languages_need_no_package(bare: Driver) -> None:
@@ -83,3 +87,15 @@ def test_a_missing_package_is_named_for_python_functions(bare: Driver) -> None:
         bare.run(
             "import crosslane.spark; crosslane.spark.register(spark, lambda x: x, 'same(x BIGINT) -> BIGINT')"
         )
+
+
+def test_another_version_of_the_package(drivers: Callable[..., Driver], jar: Path) -> None:
+    driver = drivers()
+    python = driver.folder / "python3"
+    python.write_text("#!/bin/sh\necho 0.0.9 /opt/old/crosslane\n")
+    python.chmod(0o755)
+    (driver.folder / "twice.js").write_text('udf("twice(x BIGINT) -> BIGINT", (x) => 2 * x);\n')
+    with pytest.raises(
+        Failed, match=r"the jar is of crosslane 0\.1\.0, and the package in /opt/old/crosslane of 0\.0\.9"
+    ):
+        begin(driver, jar, **{"spark.crosslane.functions": "twice.js", "spark.crosslane.python": str(python)})

@@ -16,7 +16,12 @@ private object NativeLibrary extends Logging {
   private val Name = "libcrosslane_jni.so"
 
   /** The version of this jar. */
-  private val Version = "0.1.0"
+  val Version = "0.1.0"
+
+  /** The package in a folder has another version than this jar. */
+  final class AnotherVersion(folder: String, version: String)
+      extends CrosslaneException(
+        s"the jar is of crosslane $Version, and the package in $folder of $version: install the same version on all machines")
 
   /** The folder of the package. The interpreter is asked, unless a setting names the folder. */
   private def home: Try[String] = {
@@ -35,6 +40,7 @@ private object NativeLibrary extends Logging {
 
   private lazy val loaded: Unit = {
     val folder = home
+    folder.failed.foreach { case error: AnotherVersion => throw error; case _ => }
     inJar match {
       case Some(library) =>
         // Nobody else can put files beside it.
@@ -62,10 +68,7 @@ private object NativeLibrary extends Logging {
       throw new CrosslaneException(s"there is no $Name in $folder: the package crosslane there was built without Spark's part")
     }
     System.load(file.getPath)
-    if (Native.version() != Version) {
-      throw new CrosslaneException(
-        s"the jar is of crosslane $Version, and the package in $folder of ${Native.version()}: install the same version on all machines")
-    }
+    if (Native.version() != Version) throw new AnotherVersion(folder, Native.version())
   }
 
   /** Makes sure that it is loaded. After a failure, the next call tries again. */

@@ -12,15 +12,19 @@ private[crosslane] object PythonPackage extends Logging {
   /**
    * The folder of the package.
    *
-   * @throws CrosslaneException if the interpreter does not have it
+   * @throws CrosslaneException if the interpreter does not have it, or another version of it
    */
-  def folder(python: String): String = ran(python, "import crosslane; print(crosslane.__path__[0])") match {
-    case Right(folder) => folder
-    case Left(errors) =>
-      throw new CrosslaneException(
-        s"the package crosslane is not installed for $python on ${java.net.InetAddress.getLocalHost.getHostName}: install it there, or " +
-          s"name another interpreter with spark.crosslane.python=/path/to/python\n$errors")
-  }
+  def folder(python: String): String =
+    ran(python, "import crosslane; print(crosslane.__version__, crosslane.__path__[0])") match {
+      case Right(s"$version $folder") =>
+        if (version != NativeLibrary.Version) throw new NativeLibrary.AnotherVersion(folder, version)
+        folder
+      case Right(other) => throw new CrosslaneException(s"$python printed $other in place of its package crosslane")
+      case Left(errors) =>
+        throw new CrosslaneException(
+          s"the package crosslane is not installed for $python on ${java.net.InetAddress.getLocalHost.getHostName}: install it there, or " +
+            s"name another interpreter with spark.crosslane.python=/path/to/python\n$errors")
+    }
 
   /** Whether the package has a module. Each interpreter is asked once. */
   def contains(python: String, module: String): Boolean = known.computeIfAbsent(
