@@ -53,6 +53,11 @@ class Figures(Saved):
     ROWS = Saved.ROWS | {"points": Point, "peaks": Peak}
 
 
+def told(rate: float) -> str:
+    """Rows per second as a text."""
+    return f"{rate / 1e6:.2f} M rows/s" if rate >= 1e6 else f"{rate / 1e3:,.0f} thousand rows/s"
+
+
 def draw(figures: Figures, folder: Path) -> list[Path]:
     """Draws a bar for each configuration: its length is the rows per second. Each work has its own scale."""
     picture = folder / "spark.png"
@@ -68,7 +73,7 @@ def draw(figures: Figures, folder: Path) -> list[Path]:
             axes.barh(-index, point.rate, color=OURS if point.ours else THEIRS, height=0.72)
             inside = point.rate > 0.8 * best
             axes.text(
-                point.rate + (-0.008 if inside else 0.008) * best, -index, f"{point.rate / 1e6:.2f} M rows/s",
+                point.rate + (-0.008 if inside else 0.008) * best, -index, told(point.rate),
                 va="center", ha="right" if inside else "left", fontsize=9, fontweight="bold",
                 color="white" if inside and point.ours else INK,
             )  # fmt: skip
