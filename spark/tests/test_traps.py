@@ -330,6 +330,22 @@ def waits(x: int) -> int:
 """
 
 
+def test_functions_of_a_query_leave_no_processes_behind(driver: Driver) -> None:
+    driver.begin("local[2]", pyspark=True, idle_timeout=0.5)
+    query = """
+        import os
+        from pyspark.sql import functions as F
+        parent = F.udf(lambda _: os.getppid(), "long")
+        return [row[0] for row in spark.range(0, 4, 1, 2).select(parent("id")).distinct().collect()]
+    """
+    try:
+        for _ in range(2):
+            (zygote,) = driver.run(query)
+            assert eventually(lambda pid=zygote: not lives(pid))
+    finally:
+        driver.run("spark.stop()")
+
+
 @pytest.mark.any_spark
 def test_a_worker_that_is_stuck_is_told_of_and_ended(driver: Driver, tmp_path: Path) -> None:
     file = tmp_path / "stuck.py"

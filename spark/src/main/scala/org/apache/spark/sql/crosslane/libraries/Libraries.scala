@@ -2,7 +2,9 @@ package org.apache.spark.sql.crosslane
 package libraries
 
 import dev.crosslane.spark.Native
+import java.util.concurrent.TimeUnit
 import org.apache.spark.internal.Logging
+import org.apache.spark.util.ThreadUtils
 import org.apache.spark.SparkEnv
 import scala.jdk.CollectionConverters._
 
@@ -12,7 +14,8 @@ import scala.jdk.CollectionConverters._
  *
  * A library is loaded at its first use, once for all tasks. Each library has a process beside its
  * workers. So at most [[Libraries.Max]] stay loaded: the least recently used ones end, each after
- * the last task that uses it.
+ * the last task that uses it. A library of a query also ends when no task has used it for as long
+ * as an idle worker lives.
  */
 private[crosslane] object Libraries extends Logging {
   private val Max = 32
@@ -34,9 +37,11 @@ private[crosslane] object Libraries extends Logging {
      * @param held what the library refers to as long as it is loaded
      */
     def acquire(held: Seq[AnyRef]): Option[Loaded] = synchronized {
-      if (!ended && loaded == null) loaded = load(key, held)
+      if (!ended && loaded == null) loaded = load(key, held, uses => endLater(key, this, uses))
       Option(loaded).filter(_.use())
     }
+
+    def isUnusedSince(uses: Long): Boolean = synchronized(loaded.isUnusedSince(uses))
 
     def end(): Unit = synchronized {
       ended = true
@@ -80,6 +85,20 @@ private[crosslane] object Libraries extends Logging {
     entry.acquire(held).getOrElse(acquire(source))
   }
 
+  private lazy val timer = ThreadUtils.newDaemonSingleThreadScheduledExecutor("crosslane-idle")
+
+  /** Ends a library of a query if nobody uses it before the time of idle workers is over. */
+  private def endLater(key: Key, entry: Entry, uses: Long): Unit = key.source match {
+    case _: QueryFunctions =>
+      val end: Runnable = () => {
+        val isUnused = known.synchronized(entry.isUnusedSince(uses) && known.remove(key, entry))
+        // A task that has just found the entry keeps the library until it gives it back.
+        if (isUnused) entry.end()
+      }
+      timer.schedule(end, Settings.idleMilliseconds(key.settings), TimeUnit.MILLISECONDS)
+    case _ =>
+  }
+
   /** Ends all libraries at the end of the application. */
   def end(): Unit = {
     val all = known.synchronized {
@@ -93,14 +112,14 @@ private[crosslane] object Libraries extends Logging {
     ending.foreach(_.join())
   }
 
-  private def load(key: Key, held: Seq[AnyRef]): Loaded = {
+  private def load(key: Key, held: Seq[AnyRef], whenUnused: Long => Unit): Loaded = {
     val begun = System.nanoTime
     val source = key.source
     val (name, pickles) = source match {
       case file: FileSource => (file.here, Seq.empty)
       case pickled: Pickled => (pickled.name, pickled.pickles)
     }
-    val loaded = new Loaded(source, Native.load(name, pickles.toArray, key.settings.toArray), held)
+    val loaded = new Loaded(source, Native.load(name, pickles.toArray, key.settings.toArray), held, whenUnused)
     logInfo(s"Crosslane has loaded ${source.name} in ${(System.nanoTime - begun) / 1000000} ms")
     loaded
   }

@@ -8,9 +8,11 @@ import java.util.concurrent.atomic.AtomicLong
  * A library that this process has loaded. Each user of it gives it back.
  *
  * @param held what stays referenced as long as the library is loaded
+ * @param whenUnused is called when its last user has given it back, with the number of uses so far
  */
-private[crosslane] final class Loaded(val source: Source, val address: Long, val held: Seq[AnyRef]) {
+private[crosslane] final class Loaded(val source: Source, val address: Long, val held: Seq[AnyRef], whenUnused: Long => Unit) {
   private var users = 0
+  private var uses = 0L
   private var ended = false
   private val reported = new AtomicLong
 
@@ -18,14 +20,22 @@ private[crosslane] final class Loaded(val source: Source, val address: Long, val
 
   /** Whether it can still be used. If so, it stays loaded until it is given back. */
   def use(): Boolean = synchronized {
-    if (!ended) users += 1
+    if (!ended) {
+      users += 1
+      uses += 1
+    }
     !ended
   }
 
   def giveBack(): Unit = synchronized {
     users -= 1
-    if (ended && users == 0) Native.unload(address)
+    if (users == 0) {
+      if (ended) Native.unload(address) else whenUnused(uses)
+    }
   }
+
+  /** Whether nobody uses it, or has used it since there were so many uses. */
+  def isUnusedSince(uses: Long): Boolean = synchronized(users == 0 && this.uses == uses)
 
   /**
    * The number of workers that were started since the last call. Only users of the library may call

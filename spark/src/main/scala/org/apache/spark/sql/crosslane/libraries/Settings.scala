@@ -59,6 +59,15 @@ private[crosslane] object Settings {
   def batchBytes(conf: SparkConf): Int = atLeastOne(conf, "spark.crosslane.batchBytes", 4 << 20)
   def depth(conf: SparkConf): Int = atLeastOne(conf, "spark.crosslane.depth", 2)
 
+  /**
+   * How long an idle worker lives, by the settings for the native half. That refuses what is no
+   * number of seconds.
+   */
+  def idleMilliseconds(settings: Seq[String]): Long = {
+    val chosen = settings.grouped(2).collectFirst { case Seq("idle_timeout", seconds) => seconds }
+    chosen.flatMap(_.toDoubleOption).map(seconds => (seconds * 1000).toLong).getOrElse(60000L)
+  }
+
   private def atLeastOne(conf: SparkConf, name: String, default: Int): Int = {
     val value = conf.getInt(name, default)
     if (value < 1) throw new CrosslaneException(s"$name is at least 1, not $value")
