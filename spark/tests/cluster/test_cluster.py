@@ -11,7 +11,7 @@ import psutil
 import pyspark
 import pytest
 
-from .conftest import FILES, QUICK, Driver, Failed, eventually, lives
+from ..conftest import FILES, QUICK, Driver, Failed, eventually, lives
 
 #: The first has three JVMs begin.
 pytestmark = pytest.mark.timeout(240)

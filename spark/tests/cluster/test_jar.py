@@ -12,7 +12,7 @@ import pytest
 import crosslane
 import crosslane.spark
 
-from .conftest import HERE, Driver, Failed, conf
+from ..conftest import HERE, Driver, Failed, conf
 
 PACKAGE = Path(crosslane.__file__).parent
 

@@ -14,10 +14,10 @@ from pathlib import Path
 import pyspark
 import pytest
 
-from .conftest import CONF, QUICK
+from ..conftest import CONF, QUICK
 from .test_jar import PACKAGE, write_jar
 
-DOCKERFILE = Path(__file__).parents[2] / "examples" / "spark" / "kubernetes" / "Dockerfile"
+DOCKERFILE = Path(__file__).parents[3] / "examples" / "spark" / "kubernetes" / "Dockerfile"
 #: Steps that only an image needs. Debian's packages are those of `tools/setup`.
 ELSEWHERE = ("ARG", "FROM", "USER", "WORKDIR", "ENTRYPOINT")
 DEBIAN, USER = "RUN apt-get ", "RUN useradd "

@@ -1,0 +1,1 @@
+"""Executors of a cluster: what they need, and what they do."""
