@@ -12,7 +12,6 @@ from pyspark.sql import DataFrame, SparkSession, Window
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
-from ..conftest import IS_NEWEST
 from .test_groups import same, told_of
 from .test_scalar import lanes
 
@@ -103,7 +102,8 @@ def test_a_worker_carries_nothing_over(spark: SparkSession) -> None:
         assert len(stages) == 3
 
 
-@pytest.mark.skipif(not IS_NEWEST, reason="older versions do not end a worker that is idle")
+# Older versions of Spark do not end a worker that is idle.
+@pytest.mark.any_spark
 @pytest.mark.parametrize("kill", [False, True])
 def test_a_function_that_is_idle_for_too_long(spark: SparkSession, kill: bool) -> None:
     def sleeps(frame: Frame) -> Frame:
