@@ -340,8 +340,10 @@ def test_functions_of_a_query_leave_no_processes_behind(driver: Driver) -> None:
     """
     try:
         for _ in range(2):
-            (zygote,) = driver.run(query)
-            assert eventually(lambda pid=zygote: not lives(pid))
+            # Tasks that begin late may have another one.
+            zygotes = driver.run(query)
+            assert zygotes
+            assert eventually(lambda pids=zygotes: not any(map(lives, pids)))
     finally:
         driver.run("spark.stop()")
 
