@@ -91,9 +91,8 @@ private[crosslane] object Libraries extends Logging {
   private def endLater(key: Key, entry: Entry, uses: Long): Unit = key.source match {
     case _: QueryFunctions =>
       val end: Runnable = () => {
-        val isUnused = known.synchronized(entry.isUnusedSince(uses) && known.remove(key, entry))
-        // A task that has just found the entry keeps the library until it gives it back.
-        if (isUnused) entry.end()
+        // A task that has found the entry meanwhile keeps the library until it gives it back.
+        if (entry.isUnusedSince(uses) && known.synchronized(known.remove(key, entry))) entry.end()
       }
       timer.schedule(end, Settings.idleMilliseconds(key.settings), TimeUnit.MILLISECONDS)
     case _ =>
