@@ -58,7 +58,7 @@ private[crosslane] final case class LaneEvalExec(
     require(!columnar, "the results are columns")
     val (calls, childOutput, keeps, columns, toResults, counted) = (program, child.output, kept, results, made, metrics)
     executed(calls, child.execute()) { (rows, context) =>
-      val input = new RowInput(rows, calls, childOutput, Option(keeps).filter(_.nonEmpty), context.partitionId())
+      val input = new RowInput(rows, calls, childOutput, Some(keeps), context.partitionId())
       val task = new LaneTask(input, calls, counted, context)
       new LaneEvalExec.Rows(task, toResults(task.vectors), keeps, columns, counted("numOutputRows"))
     }
@@ -88,7 +88,7 @@ private[crosslane] object LaneEvalExec {
       extends Iterator[InternalRow] {
     private val kept = new UnsafeRow(keeps.length)
     private val made = new ColumnarBatchRow(vectors.toArray)
-    private val joined = if (keeps.isEmpty) made else new JoinedRow(kept, made)
+    private val joined = new JoinedRow(kept, made)
     private val toOutput = UnsafeProjection.create(keeps ++ results, keeps ++ results)
     private var row = 0
     private var rows = 0
@@ -102,7 +102,7 @@ private[crosslane] object LaneEvalExec {
 
     override def next(): InternalRow = {
       if (!hasNext) throw new NoSuchElementException("no more rows")
-      if (keeps.nonEmpty) task.point(kept, row)
+      task.point(kept, row)
       made.rowId = row
       row += 1
       toOutput(joined)

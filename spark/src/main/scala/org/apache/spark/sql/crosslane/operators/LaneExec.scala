@@ -36,6 +36,6 @@ private[crosslane] trait LaneExec extends UnaryExecNode {
   protected def executed[In, Out: ClassTag](program: Program, input: RDD[In])(
       run: (Iterator[In], TaskContext) => Iterator[Out]): RDD[Out] = {
     val alsoIfEmpty = program.iterates
-    input.mapPartitions(input => if (alsoIfEmpty || input.hasNext) run(input, TaskContext.get()) else Iterator.empty)
+    input.mapPartitions(rows => if (alsoIfEmpty || rows.hasNext) run(rows, TaskContext.get()) else Iterator.empty)
   }
 }
