@@ -61,9 +61,8 @@ pub fn set_home(folder: &Path) {
 /// The other languages that came with this library, or were put beside it.
 static FURTHER: LazyLock<Vec<Manifest>> = LazyLock::new(|| {
     let mut found: Vec<Manifest> = Vec::new();
-    // This library may be a link to the file beside the guests.
-    for file in [Some(this_file()), this_file().canonicalize().ok()].into_iter().flatten() {
-        let folders = fs::read_dir(file.with_file_name(GUESTS)).into_iter().flatten().flatten();
+    for folder in beside(GUESTS) {
+        let folders = fs::read_dir(folder).into_iter().flatten().flatten();
         for manifest in folders.filter_map(|folder| Manifest::read(&folder.path().join(MANIFEST))) {
             if found.iter().all(|known| known.language != manifest.language) {
                 found.push(manifest);
@@ -174,16 +173,13 @@ fn javascript(settings: &Settings) -> Result<PathBuf, Error> {
         let path = PathBuf::from(path);
         return if is_file(&path) { Ok(path) } else { Err(missing("javascript", &path)) };
     }
-    let path = this_file().with_file_name(JAVASCRIPT);
-    // This library may be a link to the file beside the host.
-    let real = this_file().canonicalize().ok().map(|file| file.with_file_name(JAVASCRIPT));
-    if let Some(path) = [Some(path.clone()), real].into_iter().flatten().find(|path| is_file(path)) {
+    if let Some(path) = beside(JAVASCRIPT).find(|path| is_file(path)) {
         return Ok(path);
     }
     Err(Error::Boot(format!(
         "there is no JavaScript host at {}: the package there was built without V8, or there is none. Build it where \
          tools/v8 can fetch V8, or name a host with {}",
-        path.display(),
+        this_file().with_file_name(JAVASCRIPT).display(),
         settings.how_to_set("javascript", "/path/to/crosslane-js")
     )))
 }
@@ -219,6 +215,13 @@ fn ruby(settings: &Settings) -> Result<PathBuf, Error> {
             settings.how_to_set("ruby", "/path/to/ruby")
         ))
     })
+}
+
+/// Where a file or folder beside this library may be. The library may be a link to the file that
+/// has it beside itself.
+fn beside(name: &'static str) -> impl Iterator<Item = PathBuf> {
+    let (file, real) = (this_file(), this_file().canonicalize().ok());
+    [Some(file), real].into_iter().flatten().map(move |file| file.with_file_name(name))
 }
 
 /// The path at which the engine found the library that contains this code, or a path in the folder
