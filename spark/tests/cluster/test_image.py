@@ -23,7 +23,6 @@ ELSEWHERE = ("ARG", "FROM", "USER", "WORKDIR", "ENTRYPOINT")
 DEBIAN, USER = "RUN apt-get ", "RUN useradd "
 
 PROGRAM = """
-import os
 from pyspark.sql import SparkSession
 
 spark = SparkSession.builder.getOrCreate()
