@@ -332,18 +332,31 @@ def waits(x: int) -> int:
 
 def test_functions_of_a_query_leave_no_processes_behind(driver: Driver) -> None:
     driver.begin("local[2]", pyspark=True, idle_timeout=0.5)
+    # All parents of a lane, up to the JVM.
     query = """
-        import os
+        import os, sys
+        from pathlib import Path
         from pyspark.sql import functions as F
-        parent = F.udf(lambda _: os.getppid(), "long")
-        return [row[0] for row in spark.range(0, 4, 1, 2).select(parent("id")).distinct().collect()]
+
+        @F.udf("array<long>", useArrow=False)
+        def parents(_):
+            assert "pandas" not in sys.modules, "a function of rows pays for pandas"
+            found, pid = [], os.getppid()
+            while "java" not in (stat := Path(f"/proc/{pid}/stat").read_text()):
+                found.append(pid)
+                pid = int(stat.rpartition(")")[2].split()[1])
+            return found
+
+        rows = spark.range(0, 4, 1, 2).select(parents("id").alias("pids")).collect()
+        return sorted({pid for row in rows for pid in row.pids})
     """
     try:
         for _ in range(2):
-            # Tasks that begin late may have another one.
-            zygotes = driver.run(query)
-            assert zygotes
-            assert eventually(lambda pids=zygotes: not any(map(lives, pids)))
+            # Tasks that begin late may have another zygote.
+            processes = driver.run(query)
+            # The zygote, the fork server, and the reapers of both.
+            assert len(processes) >= 4
+            assert eventually(lambda pids=processes: not any(map(lives, pids)))
     finally:
         driver.run("spark.stop()")
 

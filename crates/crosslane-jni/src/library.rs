@@ -3,7 +3,7 @@
 use crosslane::call::CallGroup;
 use crosslane::pool::{Pool, PoolOptions};
 use crosslane::{DataType, Error, Field, Function, Library, Settings, TypeNames};
-use crosslane_process::{Origin, Source, Zygote, ZygoteOptions, guests};
+use crosslane_process::{ForkServer, Origin, Program, Source, Zygote, ZygoteOptions, guests};
 use serde_json::{Value, json};
 use std::env;
 use std::path::{Path, PathBuf};
@@ -32,7 +32,8 @@ fn cancel_all() {
     groups.iter().filter_map(Weak::upgrade).for_each(|group| group.cancel());
 }
 
-/// Loads a file, or functions that a Python program has pickled, under a name.
+/// Loads a file, or functions that a Python program has pickled, under a name. If there are names
+/// of modules, one fork server imports them for all libraries with the same interpreter.
 ///
 /// # Errors
 /// As [`Zygote::start`]; [`Error::Setting`] for a setting that does not exist, or cannot have this
@@ -40,6 +41,7 @@ fn cancel_all() {
 pub fn load(
     name: &str,
     pickles: Vec<Vec<u8>>,
+    modules: Vec<String>,
     settings: &[(String, String)],
 ) -> Result<ProcessLibrary, Error> {
     crosslane_process::report_panics();
@@ -52,8 +54,13 @@ pub fn load(
         // Spark knows the functions by their indices.
         Source::Pickle { name: name.to_owned(), pickles, by_name: false }
     };
+    let program = with_hash_seed(guests::program(&source, &all)?);
     let options = ZygoteOptions {
-        origin: with_hash_seed(guests::origin(&source, &all)?),
+        origin: if modules.is_empty() {
+            Origin::Process(program)
+        } else {
+            Origin::Fork { server: fork_server(program)?, modules }
+        },
         source,
         types: TypeNames::default(),
         load_timeout: all.load_timeout,
@@ -69,14 +76,26 @@ pub fn load(
 
 /// The same with a fixed seed for Python's hashes of texts, unless the user has chosen one. They
 /// must agree on all machines.
-fn with_hash_seed(origin: Origin) -> Origin {
+fn with_hash_seed(mut program: Program) -> Program {
     const SEED: &[(&str, &str)] = &[("PYTHONHASHSEED", "0")];
-    match origin {
-        Origin::Process { command, environment: &[], advice } if env::var_os(SEED[0].0).is_none() => {
-            Origin::Process { command, environment: SEED, advice }
-        }
-        other => other,
+    if program.environment.is_empty() && env::var_os(SEED[0].0).is_none() {
+        program.environment = SEED;
     }
+    program
+}
+
+/// The fork server of a program. It ends with the last library that uses it.
+fn fork_server(program: Program) -> Result<Arc<ForkServer>, Error> {
+    static SERVERS: Mutex<Vec<(Program, Weak<ForkServer>)>> = Mutex::new(Vec::new());
+    let mut servers = SERVERS.lock().unwrap_or_else(PoisonError::into_inner);
+    servers.retain(|(_, server)| server.strong_count() > 0);
+    let known = servers.iter().find(|(known, _)| *known == program);
+    if let Some(server) = known.and_then(|(_, server)| server.upgrade()) {
+        return Ok(server);
+    }
+    let server = ForkServer::new(program.clone())?;
+    servers.push((program, Arc::downgrade(&server)));
+    Ok(server)
 }
 
 fn pool_options(settings: &Settings) -> PoolOptions {

@@ -99,6 +99,14 @@ unsafe fn copy_words(words: &[u64], address: jlong, room: jint) -> Result<(), Er
     Ok(())
 }
 
+/// The texts of an array.
+fn texts<'local>(
+    env: &mut jni::Env<'local>,
+    array: &JObjectArray<'local, JString<'local>>,
+) -> jni::errors::Result<Vec<String>> {
+    (0..array.len(env)?).map(|index| array.get_element(env, index)?.try_to_string(env)).collect()
+}
+
 /// A function of a library.
 fn function_of(library: &ProcessLibrary, index: u32, advice: &str) -> Result<Arc<Function>, Error> {
     let function = library.functions.get(index as usize).cloned();
@@ -132,11 +140,13 @@ native_methods! {
         Ok(())
     }
 
-    /// Loads a library: a file, or pickled functions. Names and values of settings alternate.
+    /// Loads a library: a file, or pickled functions with the modules that they need. Names and
+    /// values of settings alternate.
     fn load(
         env,
         name: JString<'local>,
         pickles: JObjectArray<'local, JByteArray<'local>>,
+        modules: JObjectArray<'local, JString<'local>>,
         settings: JObjectArray<'local, JString<'local>>
     ) -> jlong {
         let name = name.try_to_string(env)?;
@@ -145,12 +155,9 @@ native_methods! {
             let pickle = pickles.get_element(env, index)?;
             bytes.push(env.convert_byte_array(pickle)?);
         }
-        let mut texts = Vec::new();
-        for index in 0..settings.len(env)? {
-            texts.push(settings.get_element(env, index)?.try_to_string(env)?);
-        }
-        let pairs = texts.chunks_exact(2).map(|pair| (pair[0].clone(), pair[1].clone()));
-        let library = library::load(&name, bytes, &pairs.collect::<Vec<_>>())?;
+        let (modules, settings) = (texts(env, &modules)?, texts(env, &settings)?);
+        let pairs = settings.chunks_exact(2).map(|pair| (pair[0].clone(), pair[1].clone()));
+        let library = library::load(&name, bytes, modules, &pairs.collect::<Vec<_>>())?;
         Ok(give(Arc::new(library)))
     }
 

@@ -39,6 +39,13 @@ pub enum Request {
         #[serde(default, skip_serializing_if = "TypeNames::is_empty")]
         types: TypeNames,
     },
+    /// Import modules, and fork a zygote that has them. Two descriptors come with the message: the
+    /// new zygote's control socket, and its log. A zygote whose first request is this one is a fork
+    /// server, and gets no other requests.
+    Zygote {
+        /// The names of the modules. The fork server ignores those that it does not find.
+        modules: Vec<String>,
+    },
     /// Make a lane from the three descriptors that come with the message: memory, socket, log.
     Fork {
         /// The lane's number.
@@ -178,6 +185,15 @@ impl ControlSocket {
             }
         }
         Ok(true)
+    }
+
+    /// The first message of a zygote that a fork server has made: the kernel tells the engine which
+    /// process it is from.
+    ///
+    /// # Errors
+    /// If the engine is gone.
+    pub fn greet(&self) -> io::Result<()> {
+        Ok(crate::identity::greet(self.as_fd(), false)?)
     }
 
     /// Sends a report.

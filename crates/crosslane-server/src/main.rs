@@ -4,7 +4,7 @@
 
 use crosslane::pool::{Pool, PoolOptions};
 use crosslane::{Error, Library, TypeNames};
-use crosslane_process::{Source, Zygote, ZygoteOptions, flush_log, guests, print_to_log};
+use crosslane_process::{Origin, Source, Zygote, ZygoteOptions, flush_log, guests, print_to_log};
 #[cfg(feature = "flight")]
 use crosslane_server::flight::{self, Flight};
 use crosslane_server::http::Access;
@@ -227,7 +227,7 @@ fn load(file: &Path, settings: &crosslane::Settings, workers: usize) -> Result<S
     let source = Source::File { path };
     let name = source.name();
     let options = ZygoteOptions {
-        origin: guests::origin(&source, settings)?,
+        origin: Origin::Process(guests::program(&source, settings)?),
         source,
         types: TypeNames::default(),
         load_timeout: settings.load_timeout,

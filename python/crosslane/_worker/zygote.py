@@ -34,6 +34,16 @@ class Guest:
         """The command that starts this program."""
         return [sys.executable, *sys.orig_argv[1:]]
 
+    def import_modules(self, names: list[str]) -> None:
+        """Imports modules, in a fork server."""
+        for name in names:
+            # A function that needs the module reports what is wrong with it.
+            with contextlib.suppress(Exception):
+                importlib.import_module(name)
+        # A collection in a fork would write to all objects, which would then no longer be shared.
+        gc.collect()
+        gc.freeze()
+
     def load(self, name: str, pickles: int | None) -> tuple[str, str | None]:
         """Loads a file, or functions that were pickled into the file of a descriptor.
 

@@ -69,6 +69,11 @@ impl Guest for Python<'_> {
         lost.and_then(|lost| lost.extract()).map_err(|error| self.failure(error))
     }
 
+    fn import(&mut self, modules: &[String]) -> io::Result<()> {
+        self.guest.call_method1(intern!(self.guest.py(), "import_modules"), (modules.to_vec(),))?;
+        Ok(())
+    }
+
     fn command(&self) -> Vec<OsString> {
         let command = self.guest.call_method0(intern!(self.guest.py(), "command"));
         command.and_then(|words| words.extract()).unwrap_or_default()

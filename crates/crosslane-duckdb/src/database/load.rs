@@ -42,7 +42,7 @@ impl Database {
             let index = next.fetch_add(1, Relaxed);
             let Some(path) = paths.get(index).filter(|_| index < failed.load(Relaxed)) else { return };
             let ready = file(path).and_then(|source| {
-                let origin = guests::origin(&source, &settings)?;
+                let origin = Origin::Process(guests::program(&source, &settings)?);
                 // Files after one that failed are not loaded.
                 let should_end = |begun| asker.should_end(begun) || failed.load(Relaxed) < index;
                 self.prepare(origin, source, types.clone(), should_end)
@@ -96,7 +96,7 @@ impl Database {
         let sources = pickles.iter().map(|pickled| pickled.bytes.clone()).collect();
         let source = Source::Pickle { name: REGISTERED.into(), pickles: sources, by_name: true };
         self.may_load()?;
-        let origin = guests::origin(&source, &self.settings())?;
+        let origin = Origin::Process(guests::program(&source, &self.settings())?);
         let mut ready = self.prepare(origin, source, self.known_types(), |begun| asker.should_end(begun))?;
         let is_current =
             |function: &Function| library.is_some_and(|old| self.catalog.is_current(old, function));

@@ -3,7 +3,7 @@
 use crosslane_process::control::ControlSocket;
 use rustix::io::FdFlags;
 use std::io;
-use std::os::fd::{FromRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::os::unix::net::UnixStream;
 
 /// Its descriptor.
@@ -15,4 +15,14 @@ pub(crate) fn control_socket() -> io::Result<ControlSocket> {
     let socket = unsafe { OwnedFd::from_raw_fd(CONTROL) };
     rustix::io::fcntl_setfd(&socket, FdFlags::CLOEXEC)?;
     Ok(ControlSocket::new(UnixStream::from(socket)))
+}
+
+/// Puts another socket in the place of the control socket.
+pub(crate) fn replace_control_socket(socket: &OwnedFd, survives_exec: bool) -> io::Result<()> {
+    let flags = if survives_exec { 0 } else { libc::O_CLOEXEC };
+    // SAFETY: both numbers are open. The owner of `CONTROL` owns the new socket from here on.
+    match unsafe { libc::dup3(socket.as_raw_fd(), CONTROL, flags) } {
+        CONTROL => Ok(()),
+        _ => Err(io::Error::last_os_error()),
+    }
 }

@@ -51,6 +51,15 @@ pub trait Guest {
     /// Why it cannot be loaded, as the engine's users should read it.
     fn load(&mut self, source: &Source, pickles: Option<&OwnedFd>) -> Result<Loaded, Failure>;
 
+    /// Imports modules for the zygotes that this process will fork. Ignores those that it does not
+    /// find.
+    ///
+    /// # Errors
+    /// If the language has failed.
+    fn import(&mut self, _modules: &[String]) -> io::Result<()> {
+        Ok(())
+    }
+
     /// Serves the calls of one lane until its engine closes it: [`crate::serve`], over the lane of
     /// these descriptors.
     ///

@@ -102,7 +102,7 @@ impl Zygote {
                     .filter(|(_, number)| **number == lane)
                     .for_each(|(pid, _)| kill_group(*pid));
             }
-            Request::Load { .. } => {}
+            Request::Load { .. } | Request::Zygote { .. } => {}
         }
         Ok(true)
     }

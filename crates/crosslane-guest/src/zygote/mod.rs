@@ -22,6 +22,7 @@
 //! that the next pipe does not take the number of one.
 
 mod control;
+mod fork_server;
 mod guest;
 mod lanes;
 mod load;

@@ -1,6 +1,7 @@
 //! The program of a guest. It is a zygote, or checks a file.
 
 use super::control::control_socket;
+use super::fork_server;
 use super::guest::Guest;
 use super::lanes::Zygote;
 use super::load::{identity, load};
@@ -67,7 +68,15 @@ fn run(guest: &mut impl Guest) -> io::Result<()> {
     // everything that is left in the end.
     reaper::supervise(|| guest.fork())?;
     let control = control_socket()?;
-    let Some((Request::Load { source, types, .. }, descriptors)) = control.receive()? else { return Ok(()) };
+    let mut first = control.receive()?;
+    if let Some((Request::Zygote { modules }, descriptors)) = first {
+        if !fork_server::serve(guest, &control, (modules, descriptors))? {
+            return Ok(());
+        }
+        reaper::supervise(|| guest.fork())?;
+        first = control.receive()?;
+    }
+    let Some((Request::Load { source, types, .. }, descriptors)) = first else { return Ok(()) };
     types.clone().know();
     let pickles = descriptors.into_iter().next();
     let environment: Vec<_> = std::env::vars_os().filter(|(name, _)| name != reaper::ZYGOTE).collect();

@@ -45,13 +45,22 @@ pub(crate) struct Signals(Vec<(libc::c_int, libc::sigaction)>);
 impl Signals {
     pub(crate) fn take(numbers: &[libc::c_int]) -> Self {
         let handler: extern "C" fn(libc::c_int) = on_signal;
+        Self::set(numbers, handler as usize)
+    }
+
+    /// Ignores these signals.
+    pub(crate) fn ignore(numbers: &[libc::c_int]) -> Self {
+        Self::set(numbers, libc::SIG_IGN)
+    }
+
+    fn set(numbers: &[libc::c_int], handler: libc::sighandler_t) -> Self {
         let take = |number| {
             // SAFETY: both structures are plain data, and valid; the handler makes only calls that
             // handlers may make.
             unsafe {
                 let mut ours: libc::sigaction = std::mem::zeroed();
                 let mut before: libc::sigaction = std::mem::zeroed();
-                ours.sa_sigaction = handler as usize;
+                ours.sa_sigaction = handler;
                 ours.sa_flags = libc::SA_RESTART;
                 libc::sigaction(number, &raw const ours, &raw mut before);
                 (number, before)
@@ -60,7 +69,7 @@ impl Signals {
         Self(numbers.iter().copied().map(take).collect())
     }
 
-    /// Restores them, in a lane.
+    /// Restores them, in a fork.
     pub(crate) fn give_back(&self) {
         for (number, before) in &self.0 {
             // SAFETY: the structure is what the kernel gave for this signal.

@@ -1,6 +1,6 @@
 //! Finds the program that runs the functions of a file.
 
-use super::process::Origin;
+use super::root::Program;
 use super::ruby;
 use crate::source::Source;
 use crosslane::{Error, Settings};
@@ -120,11 +120,11 @@ fn language(file: &Path) -> Language {
     }
 }
 
-/// How to start a zygote for the source.
+/// The program of a zygote for the source.
 ///
 /// # Errors
 /// [`Error::Boot`] if there is no program for its language.
-pub fn origin(source: &Source, settings: &Settings) -> Result<Origin, Error> {
+pub fn program(source: &Source, settings: &Settings) -> Result<Program, Error> {
     let language = match source {
         Source::File { path } => language(path),
         Source::Pickle { .. } | Source::Thread { .. } => Language::Python,
@@ -132,7 +132,7 @@ pub fn origin(source: &Source, settings: &Settings) -> Result<Origin, Error> {
     let is_ruby = matches!(language, Language::Ruby);
     let (command, advice) = command(language, settings)?;
     let (command, environment) = if is_ruby { ruby::compiled(command) } else { (command, &[][..]) };
-    Ok(Origin::Process { command, environment, advice })
+    Ok(Program { command, environment, advice })
 }
 
 fn command(language: Language, settings: &Settings) -> Result<(Vec<String>, &'static str), Error> {

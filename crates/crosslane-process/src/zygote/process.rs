@@ -1,6 +1,8 @@
 //! The engine's side of a zygote: starts it, loads a library, asks for lanes, and ends it.
 
+use super::fork_server::{ForkServer, NoFork};
 use super::reaper;
+use super::root::{FAREWELL, Program, Root, boot_error};
 use crate::control::{self, Answer, GLANCE, Request, Silence};
 use crate::identity::{self, Process};
 use crate::lane::{Home, LaneOptions, ProcessLane, append_output, how_it_ended};
@@ -16,10 +18,8 @@ use rustix::event::{PollFd, PollFlags};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
 use rustix::pipe::PipeFlags;
-use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
-use std::os::unix::process::CommandExt;
-use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
@@ -32,8 +32,6 @@ const BOOT: Duration = Duration::from_secs(30);
 const EXPLANATION: Duration = Duration::from_millis(500);
 /// No wait.
 const NOW: Duration = Duration::ZERO;
-/// How long a zygote may take to end after its socket was closed.
-const FAREWELL: Duration = Duration::from_secs(2);
 /// How many times longer a guest spins than the engine, which has its own work between two batches.
 const GUEST_SPIN: u32 = 3;
 /// The error if there are no more host lanes.
@@ -45,25 +43,17 @@ const UNNEEDED: &str = "its library was unloaded, or loaded again";
 /// The error if a library would load a library.
 const LOADING: &str = "this file is being loaded as a library of functions, and would load itself without end; put what \
                        loads functions where only the main program comes to";
-/// The descriptor on which a zygote finds its control socket.
-const CONTROL_FD: i32 = 3;
-/// The variable that tells numerical libraries (OpenBLAS, MKL, OpenMP, Arrow) how many threads to
-/// use, and its value unless the engine's environment has one. Without it, each library uses all
-/// processors, although there is a lane for each processor. PySpark's workers have the same
-/// default.
-const LIBRARY_THREADS: (&str, &str) = ("OMP_NUM_THREADS", "1");
-
 /// Where a zygote runs.
 #[derive(Debug, Clone)]
 pub enum Origin {
-    /// In a process that the engine starts with this command.
-    Process {
-        /// The interpreter and its arguments.
-        command: Vec<String>,
-        /// The variables that are added to the engine's environment.
-        environment: &'static [(&'static str, &'static str)],
-        /// Advice for the error if it does not start.
-        advice: &'static str,
+    /// In a process that the engine starts.
+    Process(Program),
+    /// In a fork of a process that has imported these modules.
+    Fork {
+        /// That process.
+        server: Arc<ForkServer>,
+        /// The names of the modules. What does not exist is left out.
+        modules: Vec<String>,
     },
     /// In a thread of this process, at the other end of a control socket. Its lanes are host lanes.
     Thread(Arc<Mutex<Option<UnixStream>>>),
@@ -219,7 +209,7 @@ enum NoAnswer {
 #[derive(Debug)]
 struct Running {
     /// The zygote's process; `None` if the zygote is a thread of this process.
-    child: Option<Child>,
+    root: Option<Root>,
     control: Arc<UnixStream>,
     answers: mpsc::Receiver<Result<Answer, Silence>>,
     lanes: mpsc::Sender<NewLane>,
@@ -236,58 +226,6 @@ struct Running {
     boot: Duration,
 }
 
-fn boot_error(what: &str) -> impl FnOnce(std::io::Error) -> Error {
-    move |error| Error::Boot(format!("{what}: {error}"))
-}
-
-/// Starts the zygote's process. Its output goes to `log`.
-fn spawn(
-    command: &[String],
-    environment: &[(&str, &str)],
-    log: OwnedFd,
-) -> Result<(Child, UnixStream), Error> {
-    let (ours, theirs) = UnixStream::pair().map_err(boot_error("socket pair"))?;
-    let Some((program, arguments)) = command.split_first() else {
-        return Err(Error::Boot("no interpreter".into()));
-    };
-    let mut command = Command::new(program);
-    let stdout = log.try_clone().map_err(boot_error("log"))?;
-    command.args(arguments).envs(environment.iter().copied()).stdin(Stdio::null()).stdout(stdout).stderr(log);
-    if std::env::var_os(LIBRARY_THREADS.0).is_none() {
-        command.env(LIBRARY_THREADS.0, LIBRARY_THREADS.1);
-    }
-    let descriptor = theirs.as_raw_fd();
-    // SAFETY: the closure runs in the forked child and makes only async-signal-safe calls.
-    unsafe {
-        command.pre_exec(move || {
-            if libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) != 0 {
-                return Err(std::io::Error::last_os_error());
-            }
-            // If the engine's program ignores SIGCHLD, the zygote would inherit that, and would not
-            // see how its children end.
-            libc::signal(libc::SIGCHLD, libc::SIG_DFL);
-            // Lanes may write their stacks on SIGQUIT. A JVM blocks this signal in its threads,
-            // because its users send it to see the JVM's own stacks.
-            libc::signal(libc::SIGQUIT, libc::SIG_IGN);
-            let mut quit = std::mem::zeroed();
-            libc::sigemptyset(&raw mut quit);
-            libc::sigaddset(&raw mut quit, libc::SIGQUIT);
-            libc::sigprocmask(libc::SIG_UNBLOCK, &raw const quit, std::ptr::null_mut());
-            // A dup2 of a descriptor onto itself would leave the close-on-exec flag set.
-            if descriptor == CONTROL_FD {
-                if libc::fcntl(CONTROL_FD, libc::F_SETFD, 0) < 0 {
-                    return Err(std::io::Error::last_os_error());
-                }
-            } else if libc::dup2(descriptor, CONTROL_FD) < 0 {
-                return Err(std::io::Error::last_os_error());
-            }
-            Ok(())
-        });
-    }
-    let child = command.spawn().map_err(|error| Error::Boot(format!("{program}: {error}")))?;
-    Ok((child, ours))
-}
-
 impl Running {
     fn start(options: &ZygoteOptions, stop: &Stop) -> Result<(Self, Loaded), Error> {
         if reaper::is_zygote() {
@@ -296,10 +234,16 @@ impl Running {
         let (log, log_theirs) =
             rustix::pipe::pipe_with(PipeFlags::CLOEXEC).map_err(|e| Error::Boot(e.to_string()))?;
         nonblocking(&log)?;
-        let (child, ours) = match &options.origin {
-            Origin::Process { command, environment, .. } => {
-                let (child, ours) = spawn(command, environment, log_theirs)?;
-                (Some(child), ours)
+        let (root, ours) = match &options.origin {
+            Origin::Process(program) => {
+                let (child, ours) = program.start(log_theirs)?;
+                (Some(Root::Child(child)), ours)
+            }
+            Origin::Fork { server, modules } => {
+                let deadline = Instant::now() + options.load_timeout;
+                let forked = server.fork(modules.clone(), log_theirs, deadline, stop);
+                let (root, ours) = forked.map_err(|why| not_forked(why, options, server, &log))?;
+                (Some(root), ours)
             }
             Origin::Thread(socket) => {
                 let socket = socket.lock().unwrap_or_else(PoisonError::into_inner).take();
@@ -328,7 +272,7 @@ impl Running {
             .map_err(boot_error("warden"))?;
         let engine = std::process::id();
         let mut running = Self {
-            child,
+            root,
             control,
             answers,
             lanes,
@@ -389,9 +333,7 @@ impl Running {
             Ok(Answer::Failed { failure }) => Error::Load { library, failure: Box::new(failure) },
             Ok(_) => Error::Boot(format!("what was to load {library} answered out of turn")),
             Err(NoAnswer::Unneeded) => Error::Boot(UNNEEDED.into()),
-            Err(NoAnswer::Late) => Error::Boot(format!(
-                "{library} was not loaded within {seconds} s; the setting load_timeout changes this limit"
-            )),
+            Err(NoAnswer::Late) => late(options),
             Err(NoAnswer::Silence(Silence::Garbled(why))) => Error::Load {
                 library,
                 failure: Box::new(Failure {
@@ -401,31 +343,25 @@ impl Running {
                 }),
             },
             Err(NoAnswer::Silence(Silence::Ended)) => {
-                let (Origin::Process { command, advice, .. }, Some(status)) = (&options.origin, status)
-                else {
-                    return Err(Error::Boot(ENDED_THREAD.into()));
+                let program = match &options.origin {
+                    Origin::Process(program) => program,
+                    Origin::Fork { server, .. } => &server.program,
+                    Origin::Thread(_) => return Err(Error::Boot(ENDED_THREAD.into())),
                 };
-                let command = command.join(" ");
-                Error::Boot(format!(
-                    "`{command}` ended before it had loaded {library} ({status}); {advice}\n{printed}"
-                ))
+                program.ended(&library, &status.unwrap_or_default(), &printed)
             }
         })
     }
 
     /// Ends the process if it does not end by itself within `patience`. Returns how it ended.
     fn end(&mut self, patience: Duration) -> Option<String> {
-        let begun = Instant::now();
-        while !self.ended() && begun.elapsed() < patience {
-            std::thread::sleep(Duration::from_millis(1));
-        }
-        let child = self.child.as_mut()?;
-        let how = match child.try_wait() {
-            Ok(Some(status)) => status.to_string(),
-            _ => {
-                reaper::end(child);
-                "it had closed its connection, and was ended".to_owned()
-            }
+        let root = self.root.as_mut()?;
+        let how = if root.wait(patience) {
+            root.status()
+                .map_or_else(|| "its fork server has seen how".to_owned(), |status| status.to_string())
+        } else {
+            root.end();
+            "it had closed its connection, and was ended".to_owned()
         };
         self.ended();
         Some(how)
@@ -434,14 +370,13 @@ impl Running {
     /// Whether the zygote has ended. The kernel reports its status only once, so it is recorded for
     /// the lanes that are its threads, which need it later.
     fn ended(&mut self) -> bool {
-        match &mut self.child {
-            Some(child) => match child.try_wait() {
-                Ok(Some(status)) => {
+        match &mut self.root {
+            Some(root) => {
+                if let Some(status) = root.status() {
                     self.record.set_ended(status.into());
-                    true
                 }
-                status => status.is_err(),
-            },
+                root.has_ended()
+            }
             None => {
                 let mut control = [PollFd::new(&*self.control, PollFlags::RDHUP)];
                 is_ready(&mut control)
@@ -450,8 +385,8 @@ impl Running {
     }
 
     fn give_up(&mut self, why: String) -> Error {
-        if let Some(child) = &mut self.child {
-            reaper::end(child);
+        if let Some(root) = &mut self.root {
+            root.end();
         }
         self.ended();
         self.lost = true;
@@ -506,15 +441,14 @@ impl Running {
             return Err(self.give_up(why));
         }
         let process = Arc::new(self.meet(&socket, &record, stop).inspect_err(|_| end_lane())?);
-        let home = match &self.child {
+        let home = match &self.root {
             None => Home::Here,
-            Some(child) if child.id() as i32 == process.pid => Home::Zygote(Arc::clone(&self.record)),
-            Some(child) => {
+            Some(root) if root.id() == process.pid => Home::Zygote(Arc::clone(&self.record)),
+            Some(root) => {
                 if let Some(limits) = &self.limits {
                     let (bell, limits) = (Arc::clone(&self.bell), Arc::clone(limits));
-                    let reaper = child.id() as i32;
                     let watched =
-                        Watched::new(bell, limits, Arc::clone(&process), reaper, ends.size() as u64);
+                        Watched::new(bell, limits, Arc::clone(&process), root.id(), ends.size() as u64);
                     let _ = record.memory.set(watched);
                 }
                 Home::Own
@@ -537,7 +471,7 @@ impl Running {
             let _ = rustix::event::poll(&mut fds, Some(&GLANCE));
             match identity::sender(socket.as_fd()) {
                 Ok(sender) => {
-                    let zygote = self.child.as_ref().map_or_else(std::process::id, Child::id) as i32;
+                    let zygote = self.root.as_ref().map_or_else(|| std::process::id() as i32, Root::id);
                     return identity::lane_of(zygote, sender).map_err(|error| match error {
                         Errno::PERM => Error::Boot("a worker is no process of its zygote".into()),
                         _ => ended(),
@@ -551,6 +485,29 @@ impl Running {
                 Err(Errno::AGAIN | Errno::INTR) if record.ended().is_none() => {}
                 Err(_) => return Err(ended()),
             }
+        }
+    }
+}
+
+/// The error if a library needs too long.
+fn late(options: &ZygoteOptions) -> Error {
+    let (library, seconds) = (options.source.name(), options.load_timeout.as_secs_f64());
+    Error::Boot(format!(
+        "{library} was not loaded within {seconds} s; the setting load_timeout changes this limit"
+    ))
+}
+
+/// The error if a fork server has made no zygote.
+fn not_forked(why: NoFork, options: &ZygoteOptions, server: &ForkServer, log: &OwnedFd) -> Error {
+    match why {
+        NoFork::Failed(error) => error,
+        NoFork::Unneeded => Error::Boot(UNNEEDED.into()),
+        NoFork::Late => late(options),
+        NoFork::Ended(how) => {
+            let mut printed = vec![0; 4096];
+            let count = rustix::io::read(log, &mut printed).unwrap_or(0);
+            let printed = String::from_utf8_lossy(&printed[..count]);
+            server.program.ended(&options.source.name(), &how, &printed)
         }
     }
 }

@@ -19,7 +19,6 @@ use rustix::process::{Pid, PidfdFlags, Signal, WaitOptions, WaitStatus};
 use std::fs;
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
-use std::process::Child;
 use std::time::{Duration, Instant};
 
 /// How long the reaper tries to kill the remaining processes. A process of another user cannot be
@@ -86,26 +85,6 @@ pub fn ended_child() -> Option<(i32, Option<i32>, Option<i32>)> {
         0 => None,
         _ if info.si_code == libc::CLD_EXITED => Some((pid, Some(status), None)),
         _ => Some((pid, None, Some(status))),
-    }
-}
-
-/// Ends a zygote's process and all processes that it has started. Its reaper, if it has one, needs
-/// a moment for that.
-pub(crate) fn end(child: &mut Child) {
-    if !matches!(child.try_wait(), Ok(None)) {
-        // The child is reaped, so its id may belong to another process.
-        return;
-    }
-    // SAFETY: kill has no memory requirements; the child is not reaped yet, so its id is its own.
-    unsafe { libc::kill(child.id() as i32, libc::SIGTERM) };
-    let begin = Instant::now();
-    while matches!(child.try_wait(), Ok(None)) {
-        if begin.elapsed() > PATIENCE {
-            let _ = child.kill();
-            let _ = child.wait();
-            return;
-        }
-        std::thread::sleep(Duration::from_millis(1));
     }
 }
 

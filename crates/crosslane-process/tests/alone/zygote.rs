@@ -1,11 +1,11 @@
 //! Zygotes that lie, garble, stall or die: this program started again, as the guest of its own tests.
 
-use crate::beside;
+use crate::{beside, soon};
 use crosslane::lane::Lane as _;
 use crosslane::pool::{Pool, PoolOptions, Stop, Zygote as _};
 use crosslane::{Error, TypeNames};
 use crosslane_process::control::{ControlSocket, Request};
-use crosslane_process::{Origin, Source, Zygote, ZygoteOptions};
+use crosslane_process::{Origin, Program, Source, Zygote, ZygoteOptions};
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, UCred};
 use std::ffi::OsString;
 use std::io::Write;
@@ -35,11 +35,11 @@ fn start_with(behaviour: impl Into<PathBuf>, stop: Stop) -> Result<Zygote, Error
     let arguments = ["zygote::guest", "--exact", "--nocapture"].map(String::from);
     let program = ["env".to_owned(), format!("{GUEST}=1"), program];
     let options = ZygoteOptions {
-        origin: Origin::Process {
+        origin: Origin::Process(Program {
             command: [&program[..], &arguments[..]].concat(),
             environment: &[],
             advice: "a test's",
-        },
+        }),
         source: Source::File { path: behaviour.into() },
         types: TypeNames::default(),
         load_timeout: Duration::from_secs(30),
@@ -116,7 +116,7 @@ fn guest() {
             Request::Unfork { lane } if behaviour == "silent" => {
                 return std::fs::write(detail, lane.to_string()).unwrap();
             }
-            Request::Unfork { .. } | Request::Load { .. } => continue,
+            Request::Unfork { .. } | Request::Load { .. } | Request::Zygote { .. } => continue,
         };
         match behaviour {
             "stalls" => std::thread::sleep(Duration::from_secs(1000)),
@@ -179,13 +179,6 @@ fn a_process_that_a_message_names_is_not_ended() {
         let error = booted.unwrap_err().to_string();
         assert!(error.starts_with("cannot start a worker: "), "{error}");
     }
-}
-
-/// What the body returns, if it does not hang. Shorter than the time that a zygote has for a lane.
-fn soon<T: Send + 'static>(body: impl FnOnce() -> T + Send + 'static) -> T {
-    let (done, result) = std::sync::mpsc::channel();
-    std::thread::spawn(move || done.send(body()));
-    result.recv_timeout(Duration::from_secs(20)).expect("it hangs, or panicked")
 }
 
 #[test]

@@ -71,7 +71,7 @@ fn zygote(socket: UnixStream, guests: &Arc<AtomicUsize>) {
                 });
                 Report::Forked { lane }
             }
-            Request::Unfork { .. } => continue,
+            Request::Unfork { .. } | Request::Zygote { .. } => continue,
         };
         if control.send(&report).is_err() {
             break;

@@ -7,7 +7,7 @@ use crate::stream::{BatchTypes, TypedBatch};
 use crosslane::call::{CallGroup, Caller, Map as Stream, MapInput, MapOptions, MapStep, map_types};
 use crosslane::pool::{Pool, PoolOptions};
 use crosslane::{DataType, Error, Function, Kind, Library, Settings, TypeNames};
-use crosslane_process::{Origin, Source, Zygote, ZygoteOptions, compiled_ruby};
+use crosslane_process::{Origin, Program, Source, Zygote, ZygoteOptions, compiled_ruby};
 use crosslane_remote::AnyZygote;
 use pyo3::exceptions::{PyLookupError, PyRuntimeError};
 use pyo3::prelude::*;
@@ -108,7 +108,7 @@ impl Map {
         let (command, environment) = if is_ruby { compiled_ruby(command) } else { (command, &[][..]) };
         let advice = "does its language run here (`crosslane doctor` tells)?";
         let options = ZygoteOptions {
-            origin: Origin::Process { command, environment, advice },
+            origin: Origin::Process(Program { command, environment, advice }),
             source,
             types: TypeNames::default(),
             load_timeout: settings.load_timeout,

@@ -29,6 +29,8 @@ impl Control {
         };
         let Some((request, descriptors)) = received else { return Ok(None) };
         let message = match request {
+            // Only a process can be a fork server.
+            Request::Zygote { .. } => return Ok(None),
             Request::Load { .. } => gvl::made(|| (ruby.to_symbol("load"),).into_value_with(&ruby))?,
             Request::Fork { lane, spin_microseconds } => {
                 let Ok([memory, socket, log]) = <[OwnedFd; 3]>::try_from(descriptors) else {

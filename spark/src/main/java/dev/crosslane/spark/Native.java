@@ -50,10 +50,11 @@ public final class Native {
   public static native void home(String folder);
 
   /**
-   * Loads a file, or functions that a Python program has pickled. Names and values of settings
-   * alternate.
+   * Loads a file, or functions that a Python program has pickled. If there are names of modules,
+   * one process imports them for all libraries. Names and values of settings alternate.
    */
-  public static native long load(String name, byte[][] pickles, String[] settings);
+  public static native long load(
+      String name, byte[][] pickles, String[] modules, String[] settings);
 
   /** The language of a library and its functions, as JSON. */
   public static native String describe(long library);

@@ -114,11 +114,12 @@ private[crosslane] object Libraries extends Logging {
   private def load(key: Key, held: Seq[AnyRef], whenUnused: Long => Unit): Loaded = {
     val begun = System.nanoTime
     val source = key.source
-    val (name, pickles) = source match {
-      case file: FileSource => (file.here, Seq.empty)
-      case pickled: Pickled => (pickled.name, pickled.pickles)
+    val (name, pickles, modules) = source match {
+      case file: FileSource => (file.here, Seq.empty, Seq.empty)
+      case pickled: Pickled => (pickled.name, pickled.pickles, pickled.modules)
     }
-    val loaded = new Loaded(source, Native.load(name, pickles.toArray, key.settings.toArray), held, whenUnused)
+    val address = Native.load(name, pickles.toArray, modules.toArray, key.settings.toArray)
+    val loaded = new Loaded(source, address, held, whenUnused)
     logInfo(s"Crosslane has loaded ${source.name} in ${(System.nanoTime - begun) / 1000000} ms")
     loaded
   }

@@ -55,6 +55,9 @@ private[crosslane] sealed trait Pickled extends Source {
   /** The pickles for this machine. */
   def pickles: Seq[Array[Byte]]
 
+  /** Modules that many such libraries need, so that one process imports them for all. */
+  def modules: Seq[String]
+
   // The digest stands for the bytes.
   override def equals(other: Any): Boolean = other match {
     case source: Pickled => name == source.name && digest == source.digest
@@ -68,6 +71,7 @@ private[crosslane] final class Registered(val name: String, pickle: Array[Byte])
   override val digest: String = Source.digest(pickle)
   override def python: Option[String] = None
   override def pickles: Seq[Array[Byte]] = Seq(pickle)
+  override def modules: Seq[String] = Seq.empty
 }
 
 /**
@@ -95,6 +99,8 @@ private[crosslane] final class QueryFunctions(
     val values = broadcasts.map(one => one.id.toString -> one.value.path).toMap
     functions.map(_.pickle(folders, root, values))
   }
+
+  override def modules: Seq[String] = functions.flatMap(_.modules).distinct
 
   /**
    * The values of the broadcast variables. As long as they are referenced, Spark keeps their files.

@@ -1,6 +1,8 @@
 package org.apache.spark.sql.crosslane
 package pyspark
 
+import org.apache.spark.api.python.PythonEvalType
+
 /**
  * A function that PySpark has pickled, as `crosslane._engines.spark.declare.declare` takes it.
  *
@@ -16,6 +18,11 @@ private[crosslane] final case class DeclaredFunction(
     argumentTypes: Seq[String],
     returnType: String,
     conf: Map[String, String]) {
+
+  /** The modules that `declare` needs for such a function. */
+  def modules: Seq[String] =
+    if (evalType == PythonEvalType.SQL_BATCHED_UDF) DeclaredFunction.ForRows
+    else DeclaredFunction.ForRows ++ DeclaredFunction.ForColumns
 
   /**
    * The search path, and a call of `declare`, as two pickles.
@@ -41,4 +48,9 @@ private[crosslane] final case class DeclaredFunction(
       }
       .end()
       .bytes
+}
+
+private object DeclaredFunction {
+  private val ForRows = Seq("crosslane._engines.spark.declare", "pyspark.core.broadcast")
+  private val ForColumns = Seq("pandas", "pyarrow.compute", "pyspark.worker", "pyspark.sql.pandas.types")
 }

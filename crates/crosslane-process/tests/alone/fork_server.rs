@@ -1,0 +1,165 @@
+//! Fork servers that fork, end, stall or lie: this program started again, as the guest of its own
+//! tests.
+
+use crate::{beside, soon};
+use crosslane::pool::Stop;
+use crosslane::{Error, TypeNames};
+use crosslane_process::control::{ControlSocket, Report, Request};
+use crosslane_process::{ForkServer, Origin, Program, Source, Zygote, ZygoteOptions};
+use rustix::process::{Pid, Signal};
+use std::fs;
+use std::io::Write;
+use std::os::fd::{FromRawFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Set where this program is to be a guest: what it does, and a file.
+const GUEST: [&str; 2] = ["CROSSLANE_TEST_FORK_SERVER", "CROSSLANE_TEST_FORK_SERVER_FILE"];
+
+/// A fork server that behaves in this way. Each of its processes adds its id to the file.
+fn server(behaviour: &str, file: &Path) -> Arc<ForkServer> {
+    let program = std::env::current_exe().unwrap().display().to_string();
+    let told = [format!("{}={behaviour}", GUEST[0]), format!("{}={}", GUEST[1], file.display())];
+    let arguments = ["fork_server::guest", "--exact", "--nocapture"].map(String::from);
+    let command = [&["env".to_owned()][..], &told, &[program], &arguments].concat();
+    ForkServer::new(Program { command, environment: &[], advice: "a test's" }).unwrap()
+}
+
+fn start(server: &Arc<ForkServer>, load_timeout: Duration) -> Result<Zygote, Error> {
+    let options = ZygoteOptions {
+        origin: Origin::Fork { server: Arc::clone(server), modules: vec!["a".into()] },
+        source: Source::Pickle { name: "test".into(), pickles: Vec::new(), by_name: false },
+        types: TypeNames::default(),
+        load_timeout,
+        stuck: Default::default(),
+        ring_size: 4096,
+        largest_batch: 4 << 30,
+        spin: Duration::ZERO,
+        on_interrupt: Arc::new(|_| {}),
+    };
+    Zygote::start(options, Stop::default()).map(|(zygote, _)| zygote)
+}
+
+/// The processes of the server so far.
+fn servers(file: &Path) -> Vec<Pid> {
+    let ids = fs::read_to_string(file).unwrap();
+    ids.lines().map(|line| Pid::from_raw(line.parse().unwrap()).unwrap()).collect()
+}
+
+fn lives(pid: Pid) -> bool {
+    rustix::process::test_kill_process(pid).is_ok()
+}
+
+/// A file that does not exist yet, and does not in the end.
+struct Temporary(PathBuf);
+
+impl Temporary {
+    fn new(name: &str) -> Self {
+        Self(std::env::temp_dir().join(format!("crosslane-fork-server-{name}-{}", std::process::id())))
+    }
+}
+
+impl Drop for Temporary {
+    fn drop(&mut self) {
+        let _ = fs::remove_file(&self.0);
+    }
+}
+
+/// The other side: what the tests start. Nobody starts it for its own sake.
+#[test]
+fn guest() {
+    let [Ok(behaviour), Ok(file)] = GUEST.map(std::env::var) else { return };
+    let mut file = fs::File::options().create(true).append(true).open(file).unwrap();
+    writeln!(file, "{}", std::process::id()).unwrap();
+    // SAFETY: the engine starts this program with its socket there.
+    let control = ControlSocket::new(unsafe { UnixStream::from_raw_fd(3) });
+    while let Some((Request::Zygote { modules }, descriptors)) = control.receive().unwrap() {
+        assert_eq!(modules, ["a"]);
+        match &behaviour[..] {
+            "ends" => {
+                eprintln!("the reason");
+                std::process::exit(3);
+            }
+            "stalls" => std::thread::sleep(Duration::from_secs(1000)),
+            // Only a process below it may be the zygote.
+            "lies" => greet(&descriptors[0]),
+            _ => fork(descriptors.into_iter().next().unwrap()),
+        }
+    }
+}
+
+fn greet(socket: &OwnedFd) {
+    ControlSocket::new(UnixStream::from(socket.try_clone().unwrap())).greet().unwrap();
+}
+
+/// Forks a zygote that loads anything.
+fn fork(socket: OwnedFd) {
+    // SAFETY: the fork needs no other thread of this process.
+    if unsafe { libc::fork() } != 0 {
+        return;
+    }
+    let control = ControlSocket::new(UnixStream::from(socket));
+    control.greet().unwrap();
+    while let Ok(Some((Request::Load { .. }, _))) = control.receive() {
+        let loaded = Report::Loaded {
+            functions: serde_json::json!([]),
+            runtime: "Test 1".into(),
+            text: None,
+            reloads: false,
+        };
+        control.send(&loaded).unwrap();
+    }
+    // SAFETY: this is a copy of the fork server, and must not clean up what belongs to it.
+    unsafe { libc::_exit(0) }
+}
+
+const LONG: Duration = Duration::from_secs(30);
+
+#[test]
+fn one_process_forks_all_zygotes_and_ends_with_them() {
+    let _beside = beside();
+    let file = Temporary::new("forks");
+    let server = server("forks", &file.0);
+    let first = start(&server, LONG).unwrap();
+    let second = start(&server, LONG).unwrap();
+    let [process] = servers(&file.0)[..] else { panic!("it was started more than once") };
+    drop(server);
+    assert!(lives(process), "a zygote still needs it");
+    drop((first, second));
+    assert!(!lives(process), "nobody needs it");
+}
+
+#[test]
+fn a_fork_server_that_was_killed_is_started_again() {
+    let _beside = beside();
+    let file = Temporary::new("killed");
+    let server = server("forks", &file.0);
+    drop(start(&server, LONG).unwrap());
+    rustix::process::kill_process(servers(&file.0)[0], Signal::KILL).unwrap();
+    // It may not have ended yet. Then the first of these tells its end.
+    if let Err(error) = start(&server, LONG) {
+        let error = error.to_string();
+        assert!(error.contains("ended before it had loaded test (signal: 9"), "{error}");
+        drop(start(&server, LONG).unwrap());
+    }
+    assert_eq!(servers(&file.0).len(), 2);
+}
+
+#[test]
+fn a_fork_server_that_makes_no_zygote_fails_the_load() {
+    let _beside = beside();
+    let cases = [
+        ("ends", LONG, "ended before it had loaded test (exit status: 3); a test's\n"),
+        ("ends", LONG, "the reason"),
+        ("stalls", Duration::from_millis(300), "test was not loaded within 0.3 s"),
+        ("lies", LONG, "the zygote: Operation not permitted"),
+    ];
+    for (behaviour, timeout, why) in cases {
+        let file = Temporary::new(behaviour);
+        let server = server(behaviour, &file.0);
+        let error = soon(move || start(&server, timeout).unwrap_err().to_string());
+        assert!(error.contains(why), "{behaviour}: {error}");
+    }
+}
