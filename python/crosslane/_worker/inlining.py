@@ -18,7 +18,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from types import CellType, CodeType, FunctionType
-from typing import Any
+from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 
 #: The parameter of a loop, and the variable around it that gets the results. No identifier can have
@@ -41,8 +41,19 @@ _MAKES_FUNCTIONS_OR_BINDS = (
 )  # fmt: skip
 
 Node = ast.FunctionDef | ast.Lambda
-#: The functions of each file, by the first line of their code.
-Sources = dict[str, dict[int, list[Node]]]
+
+
+class File(NamedTuple):
+    """What is known of a file."""
+
+    #: The functions, by the first line of their code.
+    functions: dict[int, list[Node]]
+    #: The names that the module imports. The compiler calls their attributes in another way.
+    imports: frozenset[str]
+
+
+#: The files that were read.
+Sources = dict[str, File]
 
 
 #: Held while a function's source is read and compiled. CPython's parser has one counter of its
@@ -88,6 +99,17 @@ def is_watched() -> bool:
     return monitoring is not None and any(map(monitoring.get_tool, range(6)))
 
 
+def source_of(code: CodeType, sources: Sources) -> Node | None:
+    """The source of a function; None if it is not known, or if the function does unusual things."""
+    if not _may_loop(code):
+        return None
+    with _reading, contextlib.suppress(SyntaxError, ValueError, RecursionError, MemoryError, SystemError):
+        file = _file(code, sources)
+        nodes = file.functions.get(code.co_firstlineno, [])
+        return next((node for node in nodes if _is_source_of(node, code, file.imports)), None)
+    return None
+
+
 def _loop(function: Any, count: int, sources: Sources) -> CodeType | None:
     if type(function) is not FunctionType:
         return None
@@ -123,30 +145,47 @@ def _may_loop(code: CodeType) -> bool:
 
 
 def _compiled(code: CodeType, sources: Sources) -> CodeType | None:
-    file = code.co_filename
-    if file not in sources:
-        sources[file] = {}
-        sources[file] = _functions(file)
-    for node in sources[file].get(code.co_firstlineno, []):
+    file = _file(code, sources)
+    for node in file.functions.get(code.co_firstlineno, []):
         expression = node.body if isinstance(node, ast.Lambda) else _expression(_without_docstring(node.body))
         if (
             expression is not None
             and not any(isinstance(part, _MAKES_FUNCTIONS_OR_BINDS) for part in ast.walk(expression))
-            and _is_source_of(node, code)
+            and _is_source_of(node, code, file.imports)
         ):
-            return _made_of(expression, code)
+            return _made_of(expression, code, file.imports)
     return None
 
 
-def _functions(file: str) -> dict[int, list[Node]]:
+def _file(code: CodeType, sources: Sources) -> File:
+    """The file of a function."""
+    name = code.co_filename
+    if name not in sources:
+        # A file that cannot be parsed is not parsed again.
+        sources[name] = File({}, frozenset())
+        sources[name] = _parsed(name)
+    return sources[name]
+
+
+def _parsed(file: str) -> File:
     linecache.checkcache(file)
-    found: dict[int, list[Node]] = {}
-    for node in ast.walk(ast.parse("".join(linecache.getlines(file)))):
+    module = ast.parse("".join(linecache.getlines(file)))
+    functions: dict[int, list[Node]] = {}
+    for node in ast.walk(module):
         if isinstance(node, Node):
             decorators = [] if isinstance(node, ast.Lambda) else node.decorator_list
             first = min([node.lineno, *(decorator.lineno for decorator in decorators)])
-            found.setdefault(first, []).append(node)
-    return found
+            functions.setdefault(first, []).append(node)
+    return File(functions, frozenset(_imports(module)))
+
+
+def _imports(node: ast.AST) -> Iterator[str]:
+    """The names that a module imports outside of its functions and classes."""
+    for child in ast.iter_child_nodes(node):
+        if isinstance(child, ast.Import | ast.ImportFrom):
+            yield from ((alias.asname or alias.name).partition(".")[0] for alias in child.names)
+        elif not isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef | ast.Lambda):
+            yield from _imports(child)
 
 
 def _without_docstring(body: list[ast.stmt]) -> list[ast.stmt]:
@@ -168,17 +207,17 @@ def _expression(body: list[ast.stmt]) -> ast.expr | None:
     return None
 
 
-def _is_source_of(node: Node, code: CodeType) -> bool:
+def _is_source_of(node: Node, code: CodeType, imports: frozenset[str]) -> bool:
     """Whether the code was compiled from this source, as far as the code tells."""
     statement = ast.copy_location(ast.Expr(node), node) if isinstance(node, ast.Lambda) else node
-    for made in _within(statement, code, code.co_freevars):
+    for made in _within(statement, code, code.co_freevars, imports):
         same = made.replace(co_flags=made.co_flags & ~_NESTED | code.co_flags & _NESTED)
         if same == code and same.co_linetable == code.co_linetable and same.co_freevars == code.co_freevars:
             return True
     return False
 
 
-def _made_of(expression: ast.expr, code: CodeType) -> CodeType:
+def _made_of(expression: ast.expr, code: CodeType, imports: frozenset[str]) -> CodeType:
     first, *others = code.co_varnames[: code.co_argcount]
     (function,) = ast.parse("def each(): pass").body
     assert isinstance(function, ast.FunctionDef)
@@ -187,14 +226,17 @@ def _made_of(expression: ast.expr, code: CodeType) -> CodeType:
     rows = ast.For(ast.Name(first, ast.Store()), ast.Name(_VALUES, ast.Load()), [assign], [])
     function.body = [ast.Nonlocal([_RESULT]), rows]
     ast.fix_missing_locations(ast.copy_location(function, expression))
-    (made,) = _within(function, code, (*code.co_freevars, *others, _RESULT))
+    (made,) = _within(function, code, (*code.co_freevars, *others, _RESULT), imports)
     return made.replace(co_name=code.co_name, co_qualname=code.co_qualname)
 
 
-def _within(statement: ast.stmt, code: CodeType, variables: tuple[str, ...]) -> list[CodeType]:
+def _within(
+    statement: ast.stmt, code: CodeType, variables: tuple[str, ...], imports: frozenset[str]
+) -> list[CodeType]:
     """The functions in a statement, compiled inside a function with these variables."""
-    module = ast.parse("def around(): pass")
-    (around,) = module.body
+    used = sorted(imports.intersection(code.co_names))
+    module = ast.parse("def around(): pass" + "".join(f"\nimport {name}" for name in used))
+    around = module.body[0]
     assert isinstance(around, ast.FunctionDef)
     around.args.args = [ast.copy_location(ast.arg(name), around) for name in variables]
     around.body = [statement]

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from types import CellType
 from typing import TYPE_CHECKING, Any
 
-from crosslane._worker import inlining
+from crosslane._worker import inlining, translation
 
 if TYPE_CHECKING:
     from crosslane._declare.signature.declared import Declared
@@ -67,8 +67,10 @@ def make(declared: Declared, count: int) -> tuple[Each, CellType, list[CellType]
 
 def prepare(functions: list[Declared]) -> None:
     """Compiles in the zygote what all lanes of a library need."""
-    inlining.prepare(
+    plain = [
         (function.callable, len(function.shapes))
         for function in functions
         if function.kind == "row" and function.inline and not function.variadic
-    )
+    ]
+    inlining.prepare(plain)
+    translation.prepare(plain)

@@ -44,6 +44,8 @@ mod _guest {
     #[pymodule_export]
     use super::lane::backoff;
     #[pymodule_export]
+    use super::scalar::why_not_columns;
+    #[pymodule_export]
     use super::serve::serve;
     #[pymodule_export]
     use super::signatures::{

@@ -117,7 +117,7 @@ impl<'py> Function<'py> {
         let selection = Selection::without_nulls(rows, exchange.columns, &self.callee.admits_null);
         let batch = Batch { py, callee: &self.callee, exchange, selection };
         match &self.kind {
-            Kind::Row(calls) => calls.run(&batch, failure_counts, out).map(|()| None),
+            Kind::Row(calls) => calls.run(batch, failure_counts, out).map(|()| None),
             Kind::Async(calls) => calls.run(&batch, failure_counts, out).map(|()| None),
             Kind::Vectorized(calls) => calls.run(&batch, &self.returns, failure_counts, out),
         }

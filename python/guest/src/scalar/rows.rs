@@ -1,6 +1,7 @@
 //! Calls of a function for one row after the other.
 
 use super::batch::Batch;
+use super::columns::ColumnCalls;
 use crate::declaration::Declaration;
 use crate::lane::CallResult;
 use crate::loops::{Argument, Cursor, Loop, ResultWriter, RowCaller, RowResults};
@@ -18,6 +19,8 @@ pub(crate) struct RowCalls<'py> {
     /// The function's own loop. A function without parameters, or with any number of them, has
     /// none.
     row_loop: Option<Loop>,
+    /// The function as a program over columns, if it can be one.
+    columns: Option<ColumnCalls>,
 }
 
 /// The failed calls of a batch.
@@ -39,11 +42,31 @@ impl<'py> RowCalls<'py> {
             let make = py.import("crosslane._worker.loops")?.getattr("make")?;
             Some(Loop::new(&make.call1((declared, count))?)?)
         };
-        Ok(Self { readers: declaration.readers(py)?, writer, row_loop })
+        let columns = if row_loop.is_some() { ColumnCalls::new(declared, declaration)? } else { None };
+        Ok(Self { readers: declaration.readers(py)?, writer, row_loop, columns })
+    }
+
+    /// Computes the results of a batch, and writes them.
+    pub(super) fn run(
+        &self,
+        batch: Batch<'_, 'py>,
+        failure_counts: &mut FailureCounts,
+        out: &mut ColumnBuilder,
+    ) -> CallResult {
+        match &self.columns {
+            Some(columns) if columns.is_usable(batch.py)? => {
+                let Some(left) = columns.run(&batch, out)? else { return Ok(()) };
+                let mut called = columns.results();
+                let selection = batch.selection.only(left.clone());
+                self.call(&Batch { selection, ..batch }, failure_counts, &mut called)?;
+                columns.merge(&left, &called, out)
+            }
+            _ => self.call(&batch, failure_counts, out),
+        }
     }
 
     /// Calls the function for the rows of a batch, and writes the results.
-    pub(super) fn run(
+    fn call(
         &self,
         batch: &Batch<'_, 'py>,
         failure_counts: &mut FailureCounts,

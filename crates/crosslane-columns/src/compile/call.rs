@@ -1,0 +1,157 @@
+//! Calls of builtin functions, and of functions of `math`.
+
+use super::builder::{Number, Value};
+use super::{Compiled, Compiler};
+use crate::program::{FloatFunction, FloatOp, FloatTest, IntOp, Register, Rounding, Step, TextCount, Texts};
+use crate::source::{Expression, Node};
+
+impl Compiler {
+    pub(super) fn call(&mut self, name: &str, arguments: &[Expression]) -> Compiled<Value> {
+        if let ("round", [number, Expression(_, Node::Int(digits))]) = (name, arguments) {
+            return self.round(number, *digits);
+        }
+        let values = arguments.iter().map(|argument| self.value(argument));
+        let values = values.collect::<Compiled<Vec<_>>>()?;
+        match (name, &values[..]) {
+            ("bool", [value]) => Ok(self.builder.truth_of(*value)?.into()),
+            ("len", [value]) => {
+                let text = self.builder.text_of(*value)?;
+                Ok(self.builder.make(|out| Step::Count(TextCount::Length, text, text, out)).into())
+            }
+            ("str", [value]) => Ok(self.as_text(*value)?.into()),
+            ("int", [value]) if matches!(value.register, Some(Register::Text(_))) => {
+                let text = self.builder.text_of(*value)?;
+                Ok(self.builder.make(|out| Step::TextToInt(text, out)).into())
+            }
+            ("min" | "max", [first, rest @ ..]) if !rest.is_empty() => self.extreme(name, *first, rest),
+            (_, [value]) => {
+                let number = self.builder.number(*value)?;
+                self.of_one(name, number)
+            }
+            (_, [a, b]) => {
+                let (a, b) = (self.builder.number(*a)?, self.builder.number(*b)?);
+                self.of_two(name, a, b)
+            }
+            _ => Err(self.unknown(name)),
+        }
+    }
+
+    fn unknown(&self, name: &str) -> super::Unsupported {
+        self.builder.refuse(format!("a call of {name} with such arguments"))
+    }
+
+    /// A value as `str` and f-strings have it.
+    pub(super) fn as_text(&mut self, value: Value) -> Compiled<Texts> {
+        match self.builder.require(value)? {
+            Register::Text(texts) => Ok(texts),
+            Register::Int(ints) => Ok(self.builder.make(|out| Step::IntToText(ints, out))),
+            Register::Bool(_) | Register::Float(_) => {
+                Err(self.builder.refuse("the text of a bool or a float"))
+            }
+        }
+    }
+
+    fn round(&mut self, number: &Expression, digits: i64) -> Compiled<Value> {
+        let value = self.value(number)?;
+        let digits = i32::try_from(digits).ok().filter(|digits| (0..=15).contains(digits));
+        let digits = digits.ok_or_else(|| self.builder.refuse("round to such a number of digits"))?;
+        Ok(match self.builder.number(value)? {
+            Number::Int(ints) => ints.into(),
+            Number::Float(floats) => self.builder.make(|out| Step::RoundDigits(floats, digits, out)).into(),
+        })
+    }
+
+    /// `min` or `max`: the first of the least or greatest values.
+    fn extreme(&mut self, name: &str, first: Value, rest: &[Value]) -> Compiled<Value> {
+        if [first].iter().chain(rest).any(|value| matches!(value.register, Some(Register::Bool(_)))) {
+            return Err(self.builder.refuse(format!("{name} of a bool")));
+        }
+        let mut best = self.builder.number(first)?;
+        for value in rest {
+            best = match (best, self.builder.number(*value)?) {
+                (Number::Int(a), Number::Int(b)) => {
+                    let operation = if name == "min" { IntOp::Minimum } else { IntOp::Maximum };
+                    Number::Int(self.builder.make(|out| Step::Int(operation, a, b, out)))
+                }
+                (Number::Float(a), Number::Float(b)) => {
+                    let operation = if name == "min" { FloatOp::Minimum } else { FloatOp::Maximum };
+                    Number::Float(self.builder.make(|out| Step::Float(operation, a, b, out)))
+                }
+                _ => return Err(self.builder.refuse(format!("{name} of ints and floats"))),
+            };
+        }
+        Ok(match best {
+            Number::Int(ints) => ints.into(),
+            Number::Float(floats) => floats.into(),
+        })
+    }
+
+    fn of_one(&mut self, name: &str, number: Number) -> Compiled<Value> {
+        let rounding = match name {
+            "int" | "math.trunc" => Some(Rounding::Truncate),
+            "math.floor" => Some(Rounding::Floor),
+            "math.ceil" => Some(Rounding::Ceiling),
+            "round" => Some(Rounding::HalfEven),
+            _ => None,
+        };
+        match (name, number, rounding) {
+            (_, Number::Int(ints), Some(_)) => return Ok(ints.into()),
+            (_, Number::Float(floats), Some(rounding)) => {
+                return Ok(self.builder.make(|out| Step::Round(rounding, floats, out)).into());
+            }
+            ("abs", Number::Int(ints), _) => {
+                return Ok(self.builder.make(|out| Step::AbsoluteInt(ints, out)).into());
+            }
+            _ => {}
+        }
+        let floats = self.builder.float_of(number);
+        let test = match name {
+            "math.isnan" => Some(FloatTest::IsNan),
+            "math.isinf" => Some(FloatTest::IsInf),
+            "math.isfinite" => Some(FloatTest::IsFinite),
+            _ => None,
+        };
+        if let Some(test) = test {
+            return Ok(self.builder.make(|out| Step::Test(test, floats, out)).into());
+        }
+        let function = match name {
+            "float" => return Ok(floats.into()),
+            "abs" | "math.fabs" => FloatFunction::Absolute,
+            "math.sin" => FloatFunction::Sin,
+            "math.cos" => FloatFunction::Cos,
+            "math.tan" => FloatFunction::Tan,
+            "math.asin" => FloatFunction::Asin,
+            "math.acos" => FloatFunction::Acos,
+            "math.atan" => FloatFunction::Atan,
+            "math.sinh" => FloatFunction::Sinh,
+            "math.cosh" => FloatFunction::Cosh,
+            "math.tanh" => FloatFunction::Tanh,
+            "math.exp" => FloatFunction::Exp,
+            "math.expm1" => FloatFunction::Expm1,
+            "math.log" => FloatFunction::Log,
+            "math.log2" => FloatFunction::Log2,
+            "math.log10" => FloatFunction::Log10,
+            "math.log1p" => FloatFunction::Log1p,
+            "math.sqrt" => FloatFunction::Sqrt,
+            "math.radians" => FloatFunction::Radians,
+            "math.degrees" => FloatFunction::Degrees,
+            _ => return Err(self.unknown(name)),
+        };
+        Ok(self.builder.make(|out| Step::Function(function, floats, out)).into())
+    }
+
+    fn of_two(&mut self, name: &str, a: Number, b: Number) -> Compiled<Value> {
+        if let ("math.gcd", Number::Int(a), Number::Int(b)) = (name, a, b) {
+            return Ok(self.builder.make(|out| Step::Int(IntOp::Gcd, a, b, out)).into());
+        }
+        let operation = match name {
+            "math.atan2" => FloatOp::Atan2,
+            "math.fmod" => FloatOp::Fmod,
+            "math.copysign" => FloatOp::CopySign,
+            "math.pow" => FloatOp::Power,
+            _ => return Err(self.unknown(name)),
+        };
+        let (a, b) = (self.builder.float_of(a), self.builder.float_of(b));
+        Ok(self.builder.make(|out| Step::Float(operation, a, b, out)).into())
+    }
+}

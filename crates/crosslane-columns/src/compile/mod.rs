@@ -1,0 +1,215 @@
+//! Makes a program of a function: finds the types of its values, and turns branches into masks.
+//!
+//! A condition gives a register of booleans. The statements of a branch are compiled under a mask:
+//! the rows that come to them. Behind the condition, a select chooses between the values that a
+//! variable has in both branches. A `return` takes its rows out of the mask.
+
+mod builder;
+mod call;
+mod compare;
+mod expression;
+mod method;
+
+use crate::program::{BoolOp, Bools, Input, Program, Step};
+use crate::source::{Expression, Source, Statement};
+use builder::{Builder, Reach, Value};
+use crosslane::DataType;
+use std::collections::HashMap;
+
+/// Why a function cannot be a program, and in which line.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Unsupported {
+    /// The line in the function's file.
+    pub line: u32,
+    /// The reason.
+    pub reason: String,
+}
+
+type Compiled<T> = Result<T, Unsupported>;
+
+/// Makes a program of a function with parameters of these types. The flag of a parameter says
+/// whether the function is called for its NULLs.
+///
+/// # Errors
+/// Why that is not possible.
+pub fn compile(source: &Source, parameters: &[(DataType, bool)], returns: &DataType) -> Compiled<Program> {
+    let mut compiler = Compiler { builder: Builder::default(), scope: HashMap::new(), result: None };
+    let inputs = source.parameters.iter().zip(parameters);
+    let inputs = inputs.map(|(name, (data_type, admits_null))| {
+        let values = compiler.builder.input(data_type)?;
+        let nulls = admits_null.then(|| compiler.builder.bools());
+        let value = Value { register: Some(values), none: nulls };
+        compiler.scope.insert(name.clone(), Ok(value));
+        Ok(Input { data_type: data_type.clone(), values, nulls })
+    });
+    let inputs = inputs.collect::<Compiled<Vec<_>>>()?;
+    compiler.block(&source.body)?;
+    // A function without a `return` returns None.
+    compiler.give_back(Value::NONE)?;
+    let result = compiler.result.unwrap_or(Value::NONE);
+    let register = compiler.builder.results(result, returns)?;
+    let Builder { steps, constants, counts, .. } = compiler.builder;
+    let nulls = result.none;
+    Ok(Program { inputs, constants, steps, counts, result: register, nulls, returns: returns.clone() })
+}
+
+/// The variables. One that cannot be used has the reason in place of its value.
+type Scope = HashMap<String, Result<Value, &'static str>>;
+
+struct Compiler {
+    builder: Builder,
+    scope: Scope,
+    /// The result of the rows that have returned.
+    result: Option<Value>,
+}
+
+impl Compiler {
+    /// Compiles statements. Then the builder's mask has the rows that come behind them.
+    fn block(&mut self, body: &[Statement]) -> Compiled<()> {
+        for statement in body {
+            if self.builder.reach == Reach::Nobody {
+                break;
+            }
+            match statement {
+                Statement::Assign(name, expression) => {
+                    let value = self.value(expression)?;
+                    self.scope.insert(name.clone(), Ok(value));
+                }
+                Statement::Return(expression) => {
+                    let value = self.value(expression)?;
+                    self.give_back(value)?;
+                }
+                Statement::Leave(line) => {
+                    self.builder.line = *line;
+                    if self.builder.reach == Reach::All {
+                        return Err(self
+                            .builder
+                            .refuse("all rows come to a statement that only CPython runs"));
+                    }
+                    let rows = self.builder.bool(true);
+                    self.builder.add(Step::Leave(rows));
+                    self.builder.reach = Reach::Nobody;
+                }
+                Statement::If(condition, body, other) => self.branch(condition, body, other)?,
+            }
+        }
+        Ok(())
+    }
+
+    /// The rows of the mask return this value.
+    fn give_back(&mut self, value: Value) -> Compiled<()> {
+        let rows = std::mem::replace(&mut self.builder.reach, Reach::Nobody);
+        let value = match (rows, self.result) {
+            (Reach::Nobody, _) => return Ok(()),
+            (Reach::All, _) | (_, None) => value,
+            (Reach::Some(rows), Some(old)) => self
+                .builder
+                .merged(rows, value, old)
+                .ok_or_else(|| self.builder.refuse("it returns values of several types"))?,
+        };
+        self.result = Some(value);
+        Ok(())
+    }
+
+    /// A call of another function.
+    fn inline(&mut self, source: &Source, arguments: &[Expression]) -> Compiled<Value> {
+        let values = arguments.iter().map(|argument| self.value(argument));
+        let values = values.collect::<Compiled<Vec<_>>>()?;
+        let scope = source.parameters.iter().cloned().zip(values.into_iter().map(Ok)).collect();
+        let before = self.builder.reach;
+        let scope = std::mem::replace(&mut self.scope, scope);
+        let result = self.result.take();
+        self.block(&source.body)?;
+        self.give_back(Value::NONE)?;
+        self.scope = scope;
+        self.builder.reach = before;
+        Ok(std::mem::replace(&mut self.result, result).unwrap_or(Value::NONE))
+    }
+
+    fn branch(&mut self, condition: &Expression, body: &[Statement], other: &[Statement]) -> Compiled<()> {
+        let truth = self.truth(condition)?;
+        let before = self.builder.reach;
+        let outer = self.scope.clone();
+        let yes = self.builder.only(before, truth, true);
+        self.builder.reach = yes;
+        self.block(body)?;
+        let (after_yes, yes_scope) = (self.builder.reach, std::mem::replace(&mut self.scope, outer));
+        if other.is_empty() && after_yes == yes {
+            self.builder.reach = before;
+            self.merge(truth, yes_scope);
+            return Ok(());
+        }
+        let no = self.builder.only(before, truth, false);
+        self.builder.reach = no;
+        self.block(other)?;
+        let after_no = self.builder.reach;
+        self.builder.reach = match (after_yes, after_no) {
+            (Reach::Nobody, rest) => rest,
+            (rest, Reach::Nobody) => {
+                self.scope = yes_scope;
+                rest
+            }
+            (one, another) => {
+                // The values of variables are chosen for all rows that came to the condition.
+                self.merge(truth, yes_scope);
+                if (one, another) == (yes, no) { before } else { self.builder.either(one, another) }
+            }
+        };
+        Ok(())
+    }
+
+    /// Merges the variables of both branches.
+    fn merge(&mut self, truth: Bools, mut yes: Scope) {
+        let no = std::mem::take(&mut self.scope);
+        for (name, no) in no {
+            let merged = match (yes.remove(&name), no) {
+                (Some(Ok(yes)), Ok(no)) => {
+                    self.builder.merged(truth, yes, no).ok_or("its type depends on a condition")
+                }
+                (Some(Err(why)), _) | (_, Err(why)) => Err(why),
+                (None, Ok(_)) => Err(UNBOUND),
+            };
+            self.scope.insert(name, merged);
+        }
+        self.scope.extend(yes.into_keys().map(|name| (name, Err(UNBOUND))));
+    }
+
+    /// The truth of an expression, as in a condition.
+    fn truth(&mut self, expression: &Expression) -> Compiled<Bools> {
+        use crate::source::Node;
+        match &expression.1 {
+            Node::Unary(operator, of) if operator == "not" => {
+                let truth = self.truth(of)?;
+                Ok(self.builder.make(|out| Step::Not(truth, out)))
+            }
+            Node::And(parts) => self.chain(parts, true),
+            Node::Or(parts) => self.chain(parts, false),
+            _ => {
+                let value = self.value(expression)?;
+                self.builder.truth_of(value)
+            }
+        }
+    }
+
+    /// The truth of `and` or of `or`. A part is evaluated for the rows that are not decided yet.
+    fn chain(&mut self, parts: &[Expression], goes_on: bool) -> Compiled<Bools> {
+        let before = self.builder.reach;
+        let operation = if goes_on { BoolOp::And } else { BoolOp::Or };
+        let mut decided: Option<Bools> = None;
+        for part in parts {
+            if let Some(truth) = decided {
+                self.builder.reach = self.builder.only(before, truth, goes_on);
+            }
+            let truth = self.truth(part)?;
+            self.builder.reach = before;
+            decided = Some(match decided {
+                Some(so_far) => self.builder.make(|out| Step::Bool(operation, so_far, truth, out)),
+                None => truth,
+            });
+        }
+        decided.ok_or_else(|| self.builder.refuse("an expression without operands"))
+    }
+}
+
+/// The reason against a variable that only one branch assigns.
+const UNBOUND: &str = "only one branch of a condition assigns it";

@@ -1,0 +1,120 @@
+//! Operations of ints. Python's ints have no end; a result beyond 64 bits leaves the program.
+//!
+//! | operation | rows that leave |
+//! |---|---|
+//! | `+ - *`, `-x`, `abs`, `**`, `<<` | an overflow; a negative shift |
+//! | `//`, `%` | a divisor of 0; the quotient 2^63 |
+//! | `/` | a divisor of 0; an operand beyond 2^53, which is no exact float |
+//! | comparison with a float | an int beyond 2^53 |
+
+use super::sink::{Sink, pairs};
+use crate::program::{Comparison, IntOp};
+use std::cmp::Ordering;
+
+/// The greatest int whose neighbours are floats, too.
+const EXACT: u64 = 1 << 53;
+
+/// The result, and whether the row leaves.
+type Checked<T> = (T, bool);
+
+/// An operation with two operands.
+pub(super) fn binary(operation: IntOp, a: &[i64], b: &[i64], sink: Sink<'_, i64>) {
+    let rows = pairs(a, b);
+    match operation {
+        IntOp::Add => sink.checked(rows.map(|(a, b)| a.overflowing_add(b))),
+        IntOp::Subtract => sink.checked(rows.map(|(a, b)| a.overflowing_sub(b))),
+        IntOp::Multiply => sink.checked(rows.map(|(a, b)| a.overflowing_mul(b))),
+        IntOp::FloorDivide => sink.checked(rows.map(|(a, b)| floor_divide(a, b))),
+        IntOp::Modulo => sink.checked(rows.map(|(a, b)| modulo(a, b))),
+        IntOp::And => sink.all(rows.map(|(a, b)| a & b)),
+        IntOp::Or => sink.all(rows.map(|(a, b)| a | b)),
+        IntOp::Xor => sink.all(rows.map(|(a, b)| a ^ b)),
+        IntOp::ShiftLeft => sink.checked(rows.map(|(a, b)| shift_left(a, b))),
+        IntOp::ShiftRight => sink.checked(rows.map(|(a, b)| (a >> b.clamp(0, 63), b < 0))),
+        IntOp::Minimum => sink.all(rows.map(|(a, b)| a.min(b))),
+        IntOp::Maximum => sink.all(rows.map(|(a, b)| a.max(b))),
+        IntOp::Gcd => sink.costly(|row| gcd(a[row], b[row])),
+    }
+}
+
+/// Rounds down, unlike the processor.
+fn floor_divide(a: i64, b: i64) -> Checked<i64> {
+    match a.checked_div(b) {
+        Some(quotient) => (quotient - i64::from(a % b != 0 && (a < 0) != (b < 0)), false),
+        None => (0, true),
+    }
+}
+
+/// Has the sign of the divisor.
+fn modulo(a: i64, b: i64) -> Checked<i64> {
+    if b == 0 {
+        return (0, true);
+    }
+    let rest = a.wrapping_rem(b);
+    (if rest != 0 && (rest < 0) != (b < 0) { rest + b } else { rest }, false)
+}
+
+fn shift_left(a: i64, b: i64) -> Checked<i64> {
+    if a == 0 && b >= 0 {
+        return (0, false);
+    }
+    if !(0..63).contains(&b) {
+        return (0, true);
+    }
+    let shifted = a << b;
+    (shifted, shifted >> b != a)
+}
+
+fn gcd(a: i64, b: i64) -> Checked<i64> {
+    let (mut a, mut b) = (a.unsigned_abs(), b.unsigned_abs());
+    while b != 0 {
+        (a, b) = (b, a % b);
+    }
+    (a as i64, i64::try_from(a).is_err())
+}
+
+/// True division.
+pub(super) fn divide(a: i64, b: i64) -> Checked<f64> {
+    // The quotient of two exact floats is rounded once, as Python's is.
+    let leaves = b == 0 || a.unsigned_abs() > EXACT || b.unsigned_abs() > EXACT;
+    (a as f64 / b as f64, leaves)
+}
+
+/// Compares two columns.
+pub(super) fn compare<T: Copy + PartialOrd>(comparison: Comparison, a: &[T], b: &[T], sink: Sink<'_, u8>) {
+    let rows = pairs(a, b);
+    match comparison {
+        Comparison::Less => sink.all(rows.map(|(a, b)| u8::from(a < b))),
+        Comparison::LessOrEqual => sink.all(rows.map(|(a, b)| u8::from(a <= b))),
+        Comparison::Equal => sink.all(rows.map(|(a, b)| u8::from(a == b))),
+        Comparison::NotEqual => sink.all(rows.map(|(a, b)| u8::from(a != b))),
+        Comparison::Greater => sink.all(rows.map(|(a, b)| u8::from(a > b))),
+        Comparison::GreaterOrEqual => sink.all(rows.map(|(a, b)| u8::from(a >= b))),
+    }
+}
+
+/// Compares ints with floats. An int that is no exact float leaves.
+pub(super) fn compare_with_floats(comparison: Comparison, a: &[i64], b: &[f64], sink: Sink<'_, u8>) {
+    let rows = pairs(a, b).map(|(a, b)| (a as f64, b, a.unsigned_abs() > EXACT));
+    let is = move |a: f64, b: f64| match comparison {
+        Comparison::Less => a < b,
+        Comparison::LessOrEqual => a <= b,
+        Comparison::Equal => a == b,
+        Comparison::NotEqual => a != b,
+        Comparison::Greater => a > b,
+        Comparison::GreaterOrEqual => a >= b,
+    };
+    sink.checked(rows.map(|(a, b, leaves)| (u8::from(is(a, b)), leaves)));
+}
+
+/// Whether texts are in this order.
+pub(super) fn is(comparison: Comparison, order: Ordering) -> bool {
+    match comparison {
+        Comparison::Less => order.is_lt(),
+        Comparison::LessOrEqual => order.is_le(),
+        Comparison::Equal => order.is_eq(),
+        Comparison::NotEqual => order.is_ne(),
+        Comparison::Greater => order.is_gt(),
+        Comparison::GreaterOrEqual => order.is_ge(),
+    }
+}

@@ -1,0 +1,560 @@
+//! Evaluates a program over the rows of a batch.
+
+mod floats;
+mod ints;
+mod sink;
+mod texts;
+
+use crate::program::{
+    BoolOp, Bools, CHUNK, Constant, Constants, Floats, Input, Ints, Mask, Program, Register, Step,
+    TextFunction, Texts,
+};
+use crosslane::batch::Column;
+use crosslane::builder::Overflow;
+use crosslane::{ColumnBuilder, DataType};
+use memchr::memmem;
+use sink::{Sink, pairs};
+use std::mem;
+use std::ops::Range;
+use texts::{Span, TextColumn};
+
+/// The registers of a program. One call evaluates up to [`CHUNK`] rows.
+#[derive(Debug)]
+pub struct Evaluator {
+    program: Program,
+    registers: Registers,
+}
+
+#[derive(Debug, Default)]
+struct Registers {
+    bools: Vec<Vec<u8>>,
+    ints: Vec<Vec<i64>>,
+    floats: Vec<Vec<f64>>,
+    texts: Vec<TextColumn>,
+    /// 1 for the rows that have left the program.
+    left: Vec<u8>,
+    /// The number of rows.
+    rows: usize,
+}
+
+impl Evaluator {
+    /// An evaluator of a program.
+    pub fn new(program: Program) -> Self {
+        let counts = program.counts;
+        let texts = || TextColumn { ascii: true, ..TextColumn::default() };
+        let mut registers = Registers {
+            bools: vec![vec![0; CHUNK]; counts.bools],
+            ints: vec![vec![0; CHUNK]; counts.ints],
+            floats: vec![vec![0.0; CHUNK]; counts.floats],
+            texts: (0..counts.texts).map(|_| texts()).collect(),
+            left: vec![0; CHUNK],
+            rows: 0,
+        };
+        for constant in &program.constants {
+            match constant {
+                Constant::Bool(value, out) => registers.bools[out.0].fill(u8::from(*value)),
+                Constant::Int(value, out) => registers.ints[out.0].fill(*value),
+                Constant::Float(value, out) => registers.floats[out.0].fill(*value),
+                Constant::Text(value, out) => {
+                    let source = (program.inputs.len() + out.0) as u32;
+                    let text = &mut registers.texts[out.0];
+                    text.spans = vec![Span { source, start: 0, length: value.len() as u32 }; CHUNK];
+                    text.ascii = value.is_ascii();
+                    text.bytes = value.clone();
+                }
+            }
+        }
+        Self { program, registers }
+    }
+
+    /// Evaluates some rows of a batch. Returns how many of them have left the program, among those
+    /// that are `active`, and adds the results of all rows to a column. A row without a result is
+    /// NULL there, and its bit in `left` is set.
+    ///
+    /// # Errors
+    /// If the column cannot grow.
+    ///
+    /// # Panics
+    /// If there are more rows than [`CHUNK`], or the columns are not those of the program.
+    pub fn run(
+        &mut self,
+        columns: &[Column<'_>],
+        rows: Range<usize>,
+        is_active: impl Fn(usize) -> bool,
+        left: &mut [u8],
+        out: &mut ColumnBuilder,
+    ) -> Result<usize, Overflow> {
+        let Self { program, registers } = self;
+        registers.rows = rows.len();
+        registers.left[..rows.len()].fill(0);
+        let sources: Vec<&[u8]> = columns.iter().map(|column| column.data).collect();
+        for (number, (input, column)) in program.inputs.iter().zip(columns).enumerate() {
+            registers.read(number as u32, input, column, rows.clone());
+        }
+        for (step, mask) in &program.steps {
+            registers.step(step, *mask, &sources);
+        }
+        let mut count = 0;
+        let nulls = program.nulls;
+        let mut is_null = |row: usize| {
+            if !is_active(rows.start + row) {
+                return true;
+            }
+            if registers.left[row] != 0 {
+                count += 1;
+                left[(rows.start + row) / 8] |= 1 << ((rows.start + row) % 8);
+                return true;
+            }
+            nulls.is_some_and(|nulls| registers.bools[nulls.0][row] != 0)
+        };
+        registers.append(program, &sources, &mut is_null, out)?;
+        Ok(count)
+    }
+}
+
+/// The values of an input as wider ones.
+fn widen<T: bytemuck::Pod, U>(column: &Column<'_>, rows: Range<usize>, out: &mut [U], to: impl Fn(T) -> U) {
+    match column.values::<T>() {
+        Some(values) => out.iter_mut().zip(&values[rows]).for_each(|(out, value)| *out = to(*value)),
+        None => out.iter_mut().zip(rows).for_each(|(out, row)| *out = to(column.value(row))),
+    }
+}
+
+impl Registers {
+    /// Reads an input into its registers.
+    fn read(&mut self, number: u32, input: &Input, column: &Column<'_>, rows: Range<usize>) {
+        let count = rows.len();
+        match input.values {
+            Register::Bool(Bools(out)) => {
+                let out = &mut self.bools[out][..count];
+                let bits = rows.clone().map(|row| u8::from(crosslane::batch::bit(column.data, row)));
+                out.iter_mut().zip(bits).for_each(|(out, bit)| *out = bit);
+            }
+            Register::Int(Ints(out)) => {
+                let out = &mut self.ints[out][..count];
+                match input.data_type {
+                    DataType::TinyInt => widen::<i8, _>(column, rows.clone(), out, i64::from),
+                    DataType::SmallInt => widen::<i16, _>(column, rows.clone(), out, i64::from),
+                    DataType::Integer => widen::<i32, _>(column, rows.clone(), out, i64::from),
+                    DataType::UTinyInt => widen::<u8, _>(column, rows.clone(), out, i64::from),
+                    DataType::USmallInt => widen::<u16, _>(column, rows.clone(), out, i64::from),
+                    DataType::UInteger => widen::<u32, _>(column, rows.clone(), out, i64::from),
+                    _ => widen::<i64, _>(column, rows.clone(), out, |value| value),
+                }
+            }
+            Register::Float(Floats(out)) => {
+                let out = &mut self.floats[out][..count];
+                match input.data_type {
+                    DataType::Float => widen::<f32, _>(column, rows.clone(), out, f64::from),
+                    _ => widen::<f64, _>(column, rows.clone(), out, |value| value),
+                }
+            }
+            Register::Text(Texts(out)) => {
+                let text = &mut self.texts[out];
+                text.spans.clear();
+                text.spans.extend(rows.clone().map(|row| {
+                    let (start, end) = (column.offsets[row] as u32, column.offsets[row + 1] as u32);
+                    Span { source: number, start, length: end - start }
+                }));
+                let (start, end) = (column.offsets[rows.start], column.offsets[rows.end]);
+                text.ascii = column.data[start as usize..end as usize].is_ascii();
+            }
+        }
+        if let Some(nulls) = input.nulls {
+            let out = &mut self.bools[nulls.0][..count];
+            out.iter_mut().zip(rows).for_each(|(out, row)| *out = u8::from(!column.is_valid(row)));
+        }
+    }
+
+    fn text<'a>(&'a self, sources: &[&'a [u8]], span: Span) -> &'a [u8] {
+        let number = span.source as usize;
+        let bytes = match sources.get(number) {
+            Some(source) => source,
+            None => &self.texts[number - sources.len()].bytes[..],
+        };
+        &bytes[span.start as usize..][..span.length as usize]
+    }
+
+    fn text_at<'a>(&'a self, sources: &[&'a [u8]], texts: Texts, row: usize) -> &'a [u8] {
+        self.text(sources, self.texts[texts.0].spans[row])
+    }
+
+    /// Whether an instruction counts for a row.
+    fn counts(&self, mask: Mask, row: usize) -> bool {
+        mask.is_none_or(|mask| self.bools[mask.0][row] != 0)
+    }
+
+    /// Runs an instruction.
+    fn step(&mut self, step: &Step, mask: Mask, sources: &[&[u8]]) {
+        match *step {
+            Step::Int(operation, a, b, out) => self.ints(mask, out, |this, sink| {
+                ints::binary(operation, this.int(a), this.int(b), sink);
+            }),
+            Step::IntPower(a, exponent, out) => self.ints(mask, out, |this, sink| {
+                sink.checked(this.int(a).iter().map(|a| a.overflowing_pow(exponent)));
+            }),
+            Step::NegateInt(a, out) => self.ints(mask, out, |this, sink| {
+                sink.checked(this.int(a).iter().map(|a| a.overflowing_neg()));
+            }),
+            Step::AbsoluteInt(a, out) => self.ints(mask, out, |this, sink| {
+                sink.checked(this.int(a).iter().map(|a| a.overflowing_abs()));
+            }),
+            Step::InvertInt(a, out) => {
+                self.ints(mask, out, |this, sink| sink.all(this.int(a).iter().map(|a| !a)));
+            }
+            Step::BoolToInt(a, out) => {
+                self.ints(mask, out, |this, sink| sink.all(this.bool(a).iter().map(|a| i64::from(*a))));
+            }
+            Step::Round(rounding, x, out) => {
+                self.ints(mask, out, |this, sink| floats::round(rounding, this.float(x), sink));
+            }
+            Step::SelectInt(truth, yes, no, out) => self.ints(mask, out, |this, sink| {
+                select(this.bool(truth), this.int(yes), this.int(no), sink);
+            }),
+            Step::Count(count, text, part, out) => self.ints(mask, out, |this, sink| {
+                let ascii = this.texts[text.0].ascii;
+                sink.costly(|row| {
+                    let (text, part) = (this.text_at(sources, text, row), this.text_at(sources, part, row));
+                    option(texts::count(count, text, part, ascii))
+                });
+            }),
+            Step::TextToInt(text, out) => self.ints(mask, out, |this, sink| {
+                sink.costly(|row| option(texts::int(this.text_at(sources, text, row))));
+            }),
+            Step::Divide(a, b, out) => self.floats(mask, out, |this, sink| {
+                sink.checked(pairs(this.int(a), this.int(b)).map(|(a, b)| ints::divide(a, b)));
+            }),
+            Step::Float(operation, a, b, out) => self.floats(mask, out, |this, sink| {
+                floats::binary(operation, this.float(a), this.float(b), sink);
+            }),
+            Step::Function(function, x, out) => {
+                self.floats(mask, out, |this, sink| floats::function(function, this.float(x), sink));
+            }
+            Step::RoundDigits(x, digits, out) => self.floats(mask, out, |this, sink| {
+                let scale = 10f64.powi(digits);
+                sink.checked(this.float(x).iter().map(|x| floats::round_digits(*x, scale)));
+            }),
+            Step::IntToFloat(a, out) => {
+                self.floats(mask, out, |this, sink| sink.all(this.int(a).iter().map(|a| *a as f64)));
+            }
+            Step::SelectFloat(truth, yes, no, out) => self.floats(mask, out, |this, sink| {
+                select(this.bool(truth), this.float(yes), this.float(no), sink);
+            }),
+            Step::Text(..)
+            | Step::Concatenate(..)
+            | Step::Repeat(..)
+            | Step::IntToText(..)
+            | Step::SelectText(..) => self.make_text(step, mask, sources),
+            Step::Leave(rows) => {
+                let left = mem::take(&mut self.left);
+                self.left = self.leave(left, mask, |this, row| this.bools[rows.0][row] != 0);
+            }
+            Step::Within(a, least, most) => {
+                let left = mem::take(&mut self.left);
+                self.left =
+                    self.leave(left, mask, |this, row| !(least..=most).contains(&this.ints[a.0][row]));
+            }
+            _ => self.ask(step, mask, sources),
+        }
+    }
+
+    /// Runs an instruction that gives bools.
+    fn ask(&mut self, step: &Step, mask: Mask, sources: &[&[u8]]) {
+        match step {
+            Step::Test(test, x, out) => {
+                self.bools(mask, *out, |this, sink| floats::test(*test, this.float(*x), sink));
+            }
+            Step::CompareInts(comparison, a, b, out) => self.bools(mask, *out, |this, sink| {
+                ints::compare(*comparison, this.int(*a), this.int(*b), sink);
+            }),
+            Step::CompareFloats(comparison, a, b, out) => self.bools(mask, *out, |this, sink| {
+                ints::compare(*comparison, this.float(*a), this.float(*b), sink);
+            }),
+            Step::CompareIntFloat(comparison, a, b, out) => self.bools(mask, *out, |this, sink| {
+                ints::compare_with_floats(*comparison, this.int(*a), this.float(*b), sink);
+            }),
+            Step::CompareTexts(comparison, a, b, out) => self.bools(mask, *out, |this, sink| {
+                sink.costly(|row| {
+                    let order = this.text_at(sources, *a, row).cmp(this.text_at(sources, *b, row));
+                    (u8::from(ints::is(*comparison, order)), false)
+                });
+            }),
+            Step::IntTruth(a, out) => {
+                self.bools(mask, *out, |this, sink| sink.all(this.int(*a).iter().map(|a| u8::from(*a != 0))));
+            }
+            Step::FloatTruth(x, out) => self.bools(mask, *out, |this, sink| {
+                sink.all(this.float(*x).iter().map(|x| u8::from(*x != 0.0)));
+            }),
+            Step::TextTruth(text, out) => self.bools(mask, *out, |this, sink| {
+                sink.all(this.texts[text.0].spans.iter().map(|span| u8::from(span.length > 0)));
+            }),
+            Step::IntIn(a, Constants::Ints(set), out) => self.bools(mask, *out, |this, sink| {
+                sink.costly(|row| (u8::from(set.contains(&this.ints[a.0][row])), false));
+            }),
+            Step::TextIn(text, Constants::Texts(set), out) => self.bools(mask, *out, |this, sink| {
+                sink.costly(|row| {
+                    let text = this.text_at(sources, *text, row);
+                    (u8::from(set.iter().any(|one| one == text)), false)
+                });
+            }),
+            Step::TextTest(test, text, part, out) => self.bools(mask, *out, |this, sink| {
+                sink.costly(|row| {
+                    let (text, part) = (this.text_at(sources, *text, row), this.text_at(sources, *part, row));
+                    (u8::from(texts::test(*test, text, part)), false)
+                });
+            }),
+            Step::Characters(characters, text, out) => self.bools(mask, *out, |this, sink| {
+                let ascii = this.texts[text.0].ascii;
+                sink.costly(|row| {
+                    let all = texts::characters(*characters, this.text_at(sources, *text, row), ascii);
+                    (u8::from(all == Some(true)), all.is_none())
+                });
+            }),
+            Step::Bool(operation, a, b, out) => self.bools(mask, *out, |this, sink| {
+                let rows = pairs(this.bool(*a), this.bool(*b));
+                match operation {
+                    BoolOp::And => sink.all(rows.map(|(a, b)| a & b)),
+                    BoolOp::AndNot => sink.all(rows.map(|(a, b)| a & (b ^ 1))),
+                    BoolOp::Or => sink.all(rows.map(|(a, b)| a | b)),
+                    BoolOp::Xor => sink.all(rows.map(|(a, b)| a ^ b)),
+                }
+            }),
+            Step::Not(a, out) => {
+                self.bools(mask, *out, |this, sink| sink.all(this.bool(*a).iter().map(|a| a ^ 1)));
+            }
+            Step::SelectBool(truth, yes, no, out) => self.bools(mask, *out, |this, sink| {
+                select(this.bool(*truth), this.bool(*yes), this.bool(*no), sink);
+            }),
+            other => unreachable!("{other:?} gives no bools"),
+        }
+    }
+
+    /// Runs an instruction that gives texts.
+    fn make_text(&mut self, step: &Step, mask: Mask, sources: &[&[u8]]) {
+        let (Step::Text(_, _, out)
+        | Step::Concatenate(_, out)
+        | Step::Repeat(_, _, out)
+        | Step::IntToText(_, out)
+        | Step::SelectText(_, _, _, out)) = step
+        else {
+            unreachable!("{step:?} gives no texts");
+        };
+        // No other instruction writes this register, so the operands are in other ones.
+        let mut texts = mem::take(&mut self.texts[out.0]);
+        let mut left = mem::take(&mut self.left);
+        texts.spans.clear();
+        texts.bytes.clear();
+        let own = (sources.len() + out.0) as u32;
+        let mut each = |made: &mut dyn FnMut(usize, &mut TextColumn) -> bool| {
+            for (row, left) in left[..self.rows].iter_mut().enumerate() {
+                if !self.counts(mask, row) {
+                    texts.spans.push(Span::default());
+                } else if !made(row, &mut texts) {
+                    *left = 1;
+                    texts.spans.truncate(row);
+                    texts.spans.push(Span::default());
+                }
+            }
+        };
+        let mut ascii = true;
+        match step {
+            Step::Text(TextFunction::Lower | TextFunction::Upper, text, _) => {
+                let all_ascii = self.texts[text.0].ascii;
+                each(&mut |row, texts| {
+                    let text = self.text_at(sources, *text, row);
+                    (all_ascii || text.is_ascii()) && texts.push(own, |bytes| bytes.extend_from_slice(text))
+                });
+                // One pass over all texts is faster than one for each.
+                match step {
+                    Step::Text(TextFunction::Lower, ..) => texts.bytes.make_ascii_lowercase(),
+                    _ => texts.bytes.make_ascii_uppercase(),
+                }
+            }
+            Step::Text(TextFunction::Replace { old, new }, text, _) if old.len() == 1 && new.len() == 1 => {
+                ascii = self.texts[text.0].ascii;
+                each(&mut |row, texts| {
+                    let text = self.text_at(sources, *text, row);
+                    texts.push(own, |bytes| bytes.extend_from_slice(text))
+                });
+                let (old, new) = (old[0], new[0]);
+                texts.bytes.iter_mut().for_each(|byte| *byte = if *byte == old { new } else { *byte });
+            }
+            Step::Text(TextFunction::Replace { old, new }, text, _) => {
+                ascii = self.texts[text.0].ascii && new.is_ascii();
+                let finder = memmem::Finder::new(old);
+                each(&mut |row, texts| {
+                    let text = self.text_at(sources, *text, row);
+                    texts.push(own, |bytes| {
+                        let mut from = 0;
+                        for at in finder.find_iter(text) {
+                            bytes.extend_from_slice(&text[from..at]);
+                            bytes.extend_from_slice(new);
+                            from = at + old.len();
+                        }
+                        bytes.extend_from_slice(&text[from..]);
+                    })
+                });
+            }
+            Step::Text(function, text, _) => {
+                let all_ascii = self.texts[text.0].ascii;
+                ascii = all_ascii;
+                each(&mut |row, texts| {
+                    let span = self.texts[text.0].spans[row];
+                    let whole = self.text(sources, span);
+                    let Some(part) = texts::part(function, whole, all_ascii) else { return false };
+                    let offset = part.as_ptr().addr().saturating_sub(whole.as_ptr().addr()) as u32;
+                    let start = span.start + if part.is_empty() { 0 } else { offset };
+                    texts.spans.push(Span { start, length: part.len() as u32, ..span });
+                    true
+                });
+            }
+            Step::Concatenate(parts, _) => {
+                ascii = parts.iter().all(|part| self.texts[part.0].ascii);
+                each(&mut |row, texts| {
+                    texts.push(own, |bytes| {
+                        for part in parts {
+                            bytes.extend_from_slice(self.text_at(sources, *part, row));
+                        }
+                    })
+                });
+            }
+            Step::Repeat(text, times, _) => {
+                ascii = self.texts[text.0].ascii;
+                each(&mut |row, texts| {
+                    let text = self.text_at(sources, *text, row);
+                    // An empty text may be repeated for ever.
+                    let times = if text.is_empty() { 0 } else { self.ints[times.0][row].max(0) as usize };
+                    text.len().checked_mul(times).is_some_and(texts::has_room)
+                        && texts.push(own, |bytes| (0..times).for_each(|_| bytes.extend_from_slice(text)))
+                });
+            }
+            Step::IntToText(a, _) => {
+                let mut buffer = itoa::Buffer::new();
+                each(&mut |row, texts| {
+                    let text = buffer.format(self.ints[a.0][row]);
+                    texts.push(own, |bytes| bytes.extend_from_slice(text.as_bytes()))
+                });
+            }
+            Step::SelectText(truth, yes, no, _) => {
+                ascii = self.texts[yes.0].ascii && self.texts[no.0].ascii;
+                each(&mut |row, texts| {
+                    let chosen = if self.bools[truth.0][row] != 0 { yes } else { no };
+                    texts.spans.push(self.texts[chosen.0].spans[row]);
+                    true
+                });
+            }
+            _ => {}
+        }
+        texts.ascii = ascii;
+        self.texts[out.0] = texts;
+        self.left = left;
+    }
+
+    fn bool(&self, register: Bools) -> &[u8] {
+        &self.bools[register.0][..self.rows]
+    }
+
+    fn int(&self, register: Ints) -> &[i64] {
+        &self.ints[register.0][..self.rows]
+    }
+
+    fn float(&self, register: Floats) -> &[f64] {
+        &self.floats[register.0][..self.rows]
+    }
+
+    /// Marks the rows for which an instruction counts and a condition is true.
+    fn leave(&self, mut left: Vec<u8>, mask: Mask, leaves: impl Fn(&Self, usize) -> bool) -> Vec<u8> {
+        for (row, left) in left[..self.rows].iter_mut().enumerate() {
+            *left |= u8::from(self.counts(mask, row) && leaves(self, row));
+        }
+        left
+    }
+
+    /// Adds the results to a column.
+    fn append(
+        &self,
+        program: &Program,
+        sources: &[&[u8]],
+        is_null: &mut impl FnMut(usize) -> bool,
+        out: &mut ColumnBuilder,
+    ) -> Result<(), Overflow> {
+        use DataType as T;
+        macro_rules! narrowed {
+            ($register:expr, $type:ty) => {
+                for (row, value) in self.int($register).iter().enumerate() {
+                    if is_null(row) { out.null() } else { out.fixed(*value as $type) }
+                }
+            };
+        }
+        match (program.result, &program.returns) {
+            (None, _) => (0..self.rows).for_each(|row| {
+                is_null(row);
+                out.null();
+            }),
+            (Some(Register::Bool(result)), _) => {
+                for (row, value) in self.bool(result).iter().enumerate() {
+                    if is_null(row) { out.null() } else { out.boolean(*value != 0) }
+                }
+            }
+            (Some(Register::Int(result)), T::TinyInt) => narrowed!(result, i8),
+            (Some(Register::Int(result)), T::SmallInt) => narrowed!(result, i16),
+            (Some(Register::Int(result)), T::Integer) => narrowed!(result, i32),
+            (Some(Register::Int(result)), T::UTinyInt) => narrowed!(result, u8),
+            (Some(Register::Int(result)), T::USmallInt) => narrowed!(result, u16),
+            (Some(Register::Int(result)), T::UInteger) => narrowed!(result, u32),
+            (Some(Register::Int(result)), _) => fixed(self.int(result), is_null, out),
+            (Some(Register::Float(result)), _) => fixed(self.float(result), is_null, out),
+            (Some(Register::Text(result)), _) => {
+                for row in 0..self.rows {
+                    if is_null(row) {
+                        out.null();
+                    } else {
+                        out.bytes(self.text_at(sources, result, row))?;
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Adds values of 64 bits to a column.
+fn fixed<T: bytemuck::Pod>(values: &[T], is_null: &mut impl FnMut(usize) -> bool, out: &mut ColumnBuilder) {
+    let first = out.rows();
+    out.fixed_all(values);
+    (0..values.len()).filter(|row| is_null(*row)).for_each(|row| out.make_null(first + row));
+}
+
+/// A value, and whether there is none.
+fn option<T: Default>(value: Option<T>) -> (T, bool) {
+    let leaves = value.is_none();
+    (value.unwrap_or_default(), leaves)
+}
+
+fn select<T: Copy>(truth: &[u8], yes: &[T], no: &[T], sink: Sink<'_, T>) {
+    let rows = truth.iter().zip(pairs(yes, no));
+    sink.all(rows.map(|(truth, (yes, no))| if *truth != 0 { yes } else { no }));
+}
+
+macro_rules! writes {
+    ($($name:ident $type:ty, $register:ident);+) => {
+        impl Registers {
+            $(/// Runs an instruction that writes such a register. No other instruction writes it, so
+            /// its operands are in other registers.
+            fn $name(&mut self, mask: Mask, out: $register, run: impl FnOnce(&Self, Sink<'_, $type>)) {
+                let mut values = mem::take(&mut self.$name[out.0]);
+                let mut left = mem::take(&mut self.left);
+                let sink = Sink {
+                    out: &mut values[..self.rows],
+                    left: &mut left[..self.rows],
+                    mask: mask.map(|mask| self.bool(mask)),
+                };
+                run(self, sink);
+                self.$name[out.0] = values;
+                self.left = left;
+            })+
+        }
+    };
+}
+
+writes!(bools u8, Bools; ints i64, Ints; floats f64, Floats);

@@ -1,0 +1,166 @@
+//! Operations of texts, which are UTF-8.
+//!
+//! | operation | rows that leave |
+//! |---|---|
+//! | `lower`, `upper`, `strip()`, slices, indices, `isdigit` and the like | what is not ASCII |
+//! | `find` | what is not ASCII, since Python counts characters |
+//! | `[i]`, `split(separator)[i]` | no such element: CPython raises |
+//! | `count("")` | all |
+//! | `int(text)` | anything but up to 18 digits with a sign |
+//! | `+`, `*`, `replace`, f-strings | texts beyond 64 MiB in all |
+//!
+//! `replace`, `startswith`, `endswith`, `in`, `count`, `==`, `<` and `len` agree with UTF-8.
+
+use crate::program::{Characters, TextCount, TextFunction, TextTest};
+use memchr::memmem;
+
+/// The most bytes of the texts that one instruction makes.
+const MOST_BYTES: usize = 64 << 20;
+
+/// Where a text is: in the data of an input, or in the bytes of a register behind the inputs.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Span {
+    pub(super) source: u32,
+    pub(super) start: u32,
+    pub(super) length: u32,
+}
+
+/// The texts of a register.
+#[derive(Debug, Default)]
+pub(super) struct TextColumn {
+    pub(super) spans: Vec<Span>,
+    /// The bytes of texts that were made here.
+    pub(super) bytes: Vec<u8>,
+    /// Whether all texts are ASCII.
+    pub(super) ascii: bool,
+}
+
+impl TextColumn {
+    /// Adds a text that `write` makes. Returns false if there is no room for it.
+    pub(super) fn push(&mut self, source: u32, write: impl FnOnce(&mut Vec<u8>)) -> bool {
+        let start = self.bytes.len();
+        write(&mut self.bytes);
+        let fits = self.bytes.len() <= MOST_BYTES;
+        if !fits {
+            self.bytes.truncate(start);
+        }
+        let length = (self.bytes.len() - start) as u32;
+        self.spans.push(Span { source, start: start as u32, length });
+        fits
+    }
+}
+
+/// Whether so many more bytes may be made.
+pub(super) fn has_room(bytes: usize) -> bool {
+    bytes <= MOST_BYTES
+}
+
+/// Python's white space among ASCII.
+fn is_space(byte: u8) -> bool {
+    matches!(byte, b'\t'..=b'\r' | 0x1c..=0x1f | b' ')
+}
+
+/// The part of a text that a function gives. None if the row leaves.
+pub(super) fn part<'a>(function: &TextFunction, text: &'a [u8], ascii: bool) -> Option<&'a [u8]> {
+    let is_ascii = || ascii || text.is_ascii();
+    match function {
+        TextFunction::Strip { left, right, bytes } => {
+            // Bytes of the set are ASCII, and so never part of a longer character.
+            if bytes.is_none() && !is_ascii() {
+                return None;
+            }
+            let strips = |byte: &u8| bytes.as_ref().map_or_else(|| is_space(*byte), |set| set.contains(byte));
+            let mut text = text;
+            while let ([first, rest @ ..], true) = (text, *left) {
+                if !strips(first) {
+                    break;
+                }
+                text = rest;
+            }
+            while let ([rest @ .., last], true) = (text, *right) {
+                if !strips(last) {
+                    break;
+                }
+                text = rest;
+            }
+            Some(text)
+        }
+        TextFunction::Part { separator, index } => element(text, separator, *index),
+        TextFunction::Slice { from, to } => {
+            let length = text.len() as i64;
+            let at = |bound: Option<i64>, default: i64| match bound {
+                None => default,
+                Some(at) if at < 0 => (at.saturating_add(length)).max(0),
+                Some(at) => at.min(length),
+            };
+            let (from, to) = (at(*from, 0), at(*to, length));
+            is_ascii().then(|| if from < to { &text[from as usize..to as usize] } else { &[] })
+        }
+        TextFunction::Character { index } => {
+            let at = if *index < 0 { index.checked_add(text.len() as i64)? } else { *index };
+            let at = usize::try_from(at).ok()?;
+            if is_ascii() { text.get(at..at + 1) } else { None }
+        }
+        TextFunction::Lower | TextFunction::Upper | TextFunction::Replace { .. } => None,
+    }
+}
+
+/// An element of `split(separator)`.
+fn element<'a>(text: &'a [u8], separator: &[u8], index: i64) -> Option<&'a [u8]> {
+    let finder = memmem::Finder::new(separator);
+    let index = if index < 0 {
+        let count = finder.find_iter(text).count() as i64 + 1;
+        count.checked_add(index)?
+    } else {
+        index
+    };
+    let index = usize::try_from(index).ok()?;
+    let mut ends = finder.find_iter(text).skip(index.saturating_sub(1));
+    let start = if index == 0 { 0 } else { ends.next()? + separator.len() };
+    Some(&text[start..ends.next().unwrap_or(text.len())])
+}
+
+pub(super) fn test(test: TextTest, text: &[u8], part: &[u8]) -> bool {
+    match test {
+        TextTest::StartsWith => text.starts_with(part),
+        TextTest::EndsWith => text.ends_with(part),
+        TextTest::Contains => memmem::find(text, part).is_some(),
+    }
+}
+
+/// None if the row leaves.
+pub(super) fn characters(characters: Characters, text: &[u8], ascii: bool) -> Option<bool> {
+    let is: fn(u8) -> bool = match characters {
+        Characters::Digits => |byte| byte.is_ascii_digit(),
+        Characters::Letters => |byte| byte.is_ascii_alphabetic(),
+        Characters::LettersOrDigits => |byte| byte.is_ascii_alphanumeric(),
+        Characters::Spaces => is_space,
+    };
+    (ascii || text.is_ascii()).then(|| !text.is_empty() && text.iter().all(|byte| is(*byte)))
+}
+
+/// None if the row leaves.
+pub(super) fn count(count: TextCount, text: &[u8], part: &[u8], ascii: bool) -> Option<i64> {
+    match count {
+        TextCount::Length if ascii => Some(text.len() as i64),
+        // The bytes that begin a character.
+        TextCount::Length => Some(text.iter().filter(|byte| (**byte as i8) >= -0x40).count() as i64),
+        TextCount::Find if !(ascii || text.is_ascii()) => None,
+        TextCount::Find => Some(memmem::find(text, part).map_or(-1, |at| at as i64)),
+        TextCount::Count if part.is_empty() => None,
+        TextCount::Count => Some(memmem::find_iter(text, part).count() as i64),
+    }
+}
+
+/// `int(text)` of a short number.
+pub(super) fn int(text: &[u8]) -> Option<i64> {
+    let (negative, digits) = match text {
+        [b'-', digits @ ..] => (true, digits),
+        [b'+', digits @ ..] | digits => (false, digits),
+    };
+    if digits.is_empty() || digits.len() > 18 || !digits.iter().all(u8::is_ascii_digit) {
+        return None;
+    }
+    let value = digits.iter().fold(0i64, |value, digit| value * 10 + i64::from(digit - b'0'));
+    Some(if negative { -value } else { value })
+}

@@ -1,0 +1,74 @@
+//! A function as the translator writes it: its statements, with all names resolved.
+
+use serde::Deserialize;
+
+/// A function of rows.
+#[derive(Debug, Clone, Deserialize)]
+pub struct Source {
+    /// The names of its parameters.
+    pub parameters: Vec<String>,
+    /// Its statements.
+    pub body: Vec<Statement>,
+}
+
+/// A statement.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Statement {
+    /// A variable gets a value.
+    Assign(String, Expression),
+    /// A condition, the statements if it is true, and those if it is not.
+    If(Expression, Vec<Statement>, Vec<Statement>),
+    /// The function ends.
+    Return(Expression),
+    /// What CPython alone can do, such as an exception.
+    Leave(u32),
+}
+
+/// An expression, and its line in the function's file.
+#[derive(Debug, Clone, Deserialize)]
+pub struct Expression(pub u32, pub Node);
+
+/// What an expression is.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Node {
+    /// The value of a variable.
+    Variable(String),
+    /// `None`.
+    None,
+    /// `True` or `False`.
+    Bool(bool),
+    /// An int.
+    Int(i64),
+    /// A float, by its bits.
+    Float(u64),
+    /// A str.
+    Text(String),
+    /// A tuple or a set of constants, on the right side of `in`.
+    Set(Vec<Expression>),
+    /// An operator with one operand: `-`, `+`, `~` or `not`.
+    Unary(String, Box<Expression>),
+    /// An operator with two operands.
+    Binary(String, Box<Expression>, Box<Expression>),
+    /// A chain of comparisons: the first operand, and operators with the others.
+    Compare(Box<Expression>, Vec<(String, Expression)>),
+    /// `and`.
+    And(Vec<Expression>),
+    /// `or`.
+    Or(Vec<Expression>),
+    /// A conditional expression: the condition, and both values.
+    If(Box<Expression>, Box<Expression>, Box<Expression>),
+    /// A call of a builtin function, or of a function of `math` (`math.sqrt`).
+    Call(String, Vec<Expression>),
+    /// A call of another function whose source is known.
+    Inline(Box<Source>, Vec<Expression>),
+    /// A call of a method.
+    Method(String, Box<Expression>, Vec<Expression>),
+    /// An element.
+    Index(Box<Expression>, Box<Expression>),
+    /// A slice with a step of 1.
+    Slice(Box<Expression>, Option<Box<Expression>>, Option<Box<Expression>>),
+    /// The parts of an f-string.
+    Format(Vec<Expression>),
+}

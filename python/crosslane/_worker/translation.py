@@ -1,0 +1,400 @@
+"""Functions of rows, written down for the guest's native part, which evaluates them by columns.
+
+The native part knows operators, methods of ``str``, builtin functions and ``math``, and finds the
+types (the crate ``crosslane-columns``). This module resolves names: what a global variable, a
+builtin or a variable around the function is. A lane checks before each batch that they are still
+the same objects.
+"""
+
+from __future__ import annotations
+
+import ast
+import builtins
+import json
+import math
+import struct
+from collections.abc import Callable, Iterable
+from types import CellType, CodeType, FunctionType
+from typing import Any
+from weakref import WeakKeyDictionary
+
+from crosslane._worker import inlining
+
+#: The builtin functions that the native part knows, and those of `math`.
+_BUILTINS = ("abs", "bool", "float", "int", "len", "max", "min", "round", "str")
+_MATH = (
+    "acos", "asin", "atan", "atan2", "ceil", "copysign", "cos", "cosh", "degrees", "exp", "expm1", "fabs", "floor",
+    "fmod", "gcd", "isfinite", "isinf", "isnan", "log", "log10", "log1p", "log2", "pow", "radians", "sin", "sinh",
+    "sqrt", "tan", "tanh", "trunc",
+)  # fmt: skip
+_KNOWN: dict[int, str] = {
+    **{id(getattr(builtins, name)): name for name in _BUILTINS},
+    **{id(getattr(math, name)): f"math.{name}" for name in _MATH},
+}
+_OPERATORS: dict[type[ast.AST], str] = {
+    ast.Add: "+", ast.Sub: "-", ast.Mult: "*", ast.Div: "/", ast.FloorDiv: "//", ast.Mod: "%", ast.Pow: "**",
+    ast.BitAnd: "&", ast.BitOr: "|", ast.BitXor: "^", ast.LShift: "<<", ast.RShift: ">>",
+    ast.USub: "-", ast.UAdd: "+", ast.Invert: "~", ast.Not: "not",
+    ast.Eq: "==", ast.NotEq: "!=", ast.Lt: "<", ast.LtE: "<=", ast.Gt: ">", ast.GtE: ">=",
+    ast.Is: "is", ast.IsNot: "is not", ast.In: "in", ast.NotIn: "not in",
+}  # fmt: skip
+#: How deep functions may call one another, and how deep expressions may be.
+_DEEPEST, _DEEPEST_EXPRESSION = 8, 60
+
+#: A name, where it is looked up, and the object that was there. The object of a name that was not
+#: there is `ABSENT`.
+Guard = tuple[dict[str, Any] | CellType, str, Any]
+ABSENT = object()
+#: What `translate` gives: the function as JSON, and its guards.
+Translation = tuple[str, list[Guard]]
+
+
+class Untranslatable(Exception):
+    """Why a function is called row by row: the reason, and the line in its file."""
+
+    def __init__(self, reason: str, line: int) -> None:
+        super().__init__(reason)
+        self.line = line
+
+
+#: What was translated in the zygote, by the function's code. The lanes of a zygote find it there.
+_made: WeakKeyDictionary[CodeType, tuple[FunctionType, Translation | Untranslatable]] = WeakKeyDictionary()
+
+
+def translate(function: Any, count: int, sources: inlining.Sources | None = None) -> Translation:
+    """A function of ``count`` parameters, as the native part reads it.
+
+    Raises:
+        Untranslatable: if it does something that the native part does not know.
+    """
+    if type(function) is not FunctionType:
+        raise Untranslatable("it is no plain function", 0)
+    known, made = _made.get(function.__code__, (None, None))
+    if known is not function or made is None:
+        try:
+            made = _translated(function, count, {} if sources is None else sources)
+        except Untranslatable as error:
+            made = error
+        _made[function.__code__] = function, made
+    if isinstance(made, Untranslatable):
+        raise made
+    return made
+
+
+def prepare(functions: Iterable[tuple[Any, int]]) -> None:
+    """Translates functions in the zygote. Reads each file once."""
+    sources: inlining.Sources = {}
+    for function, count in functions:
+        try:
+            translate(function, count, sources)
+        except Untranslatable:
+            continue
+
+
+def _translated(function: FunctionType, count: int, sources: inlining.Sources) -> Translation:
+    translator = _Translator(function, sources, [])
+    if count != function.__code__.co_argcount:
+        raise Untranslatable("it has parameters with defaults that no column is passed for", 0)
+    return json.dumps(translator.source()), translator.guards
+
+
+class _Translator:
+    """Translates one function."""
+
+    def __init__(self, function: FunctionType, sources: inlining.Sources, outer: list[FunctionType]) -> None:
+        self._function = function
+        self._sources = sources
+        self._outer = [*outer, function]
+        self._code = function.__code__
+        self._cells = dict(zip(self._code.co_freevars, function.__closure__ or ()))
+        self._hidden = 0
+        self._depth = 0
+        self.guards: list[Guard] = []
+
+    def source(self) -> dict[str, Any]:
+        """The whole function."""
+        node = inlining.source_of(self._code, self._sources)
+        if node is None:
+            raise Untranslatable("its source is not known, or is not plain", self._code.co_firstlineno)
+        if isinstance(node, ast.Lambda):
+            body: list[Any] = [{"return": self._expression(node.body)}]
+        else:
+            body = self._block(node.body)
+        names = list(self._code.co_varnames[: self._code.co_argcount])
+        return {"parameters": names, "body": body}
+
+    def _refuse(self, node: ast.AST, reason: str) -> Untranslatable:
+        return Untranslatable(reason, getattr(node, "lineno", 0))
+
+    def _block(self, statements: list[ast.stmt]) -> list[Any]:
+        return [made for statement in statements for made in self._statement(statement)]
+
+    def _statement(self, node: ast.stmt) -> list[Any]:
+        match node:
+            case ast.Return(value=value):
+                return [{"return": [node.lineno, "none"] if value is None else self._expression(value)}]
+            case ast.Assign(targets=[target], value=value):
+                return self._assign(target, value)
+            case ast.AnnAssign(target=ast.Name() as target, value=ast.expr() as value):
+                return self._assign(target, value)
+            case ast.AugAssign(target=ast.Name(id=name) as target, op=op, value=value):
+                before = ast.copy_location(ast.Name(name, ast.Load()), target)
+                return self._assign(target, ast.copy_location(ast.BinOp(before, op, value), node))
+            case ast.If(test=test, body=body, orelse=orelse):
+                return [{"if": [self._expression(test), self._block(body), self._block(orelse)]}]
+            case ast.Raise():
+                return [{"leave": node.lineno}]
+            case ast.Assert(test=test):
+                return [{"if": [self._expression(test), [], [{"leave": node.lineno}]]}]
+            case ast.Pass() | ast.Expr(value=ast.Constant()):
+                return []
+        raise self._refuse(node, f"a statement `{type(node).__name__.lower()}`")
+
+    def _assign(self, target: ast.expr, value: ast.expr) -> list[Any]:
+        match target, value:
+            case ast.Name(id=name), _:
+                return [{"assign": [self._local(target, name), self._expression(value)]}]
+            case ast.Tuple(elts=targets), ast.Tuple(elts=values) if len(targets) == len(values):
+                # All values are computed before the first is assigned.
+                hidden = [f".{self._hidden + number}" for number in range(len(values))]
+                self._hidden += len(values)
+                made: list[Any] = [
+                    {"assign": [name, self._expression(one)]} for name, one in zip(hidden, values)
+                ]
+                for one, name in zip(targets, hidden):
+                    if not isinstance(one, ast.Name):
+                        raise self._refuse(one, "an assignment to something else than a variable")
+                    made.append({"assign": [self._local(one, one.id), [one.lineno, {"variable": name}]]})
+                return made
+        raise self._refuse(target, "an assignment to something else than a variable")
+
+    def _local(self, node: ast.AST, name: str) -> str:
+        if name not in self._code.co_varnames:
+            raise self._refuse(node, f"an assignment to {name}, which is no variable of the function")
+        return name
+
+    def _expression(self, node: ast.expr) -> list[Any]:
+        self._depth += 1
+        if self._depth > _DEEPEST_EXPRESSION:
+            raise self._refuse(node, "an expression that is nested too deeply")
+        made = [node.lineno, self._node(node)]
+        self._depth -= 1
+        return made
+
+    def _node(self, node: ast.expr) -> Any:
+        match node:
+            case ast.Constant(value=value):
+                return self._constant(node, value)
+            case ast.Name(id=name) if name in self._code.co_varnames:
+                return {"variable": name}
+            case ast.Name() | ast.Attribute():
+                return self._constant(node, self._object(node))
+            case ast.UnaryOp(op=ast.USub(), operand=ast.Constant(value=int() | float() as value)):
+                return self._constant(node, -value)
+            case ast.UnaryOp(op=op, operand=operand):
+                return {"unary": [_OPERATORS[type(op)], self._expression(operand)]}
+            case ast.BinOp(op=op, left=left, right=right) if type(op) in _OPERATORS:
+                return {"binary": [_OPERATORS[type(op)], self._expression(left), self._expression(right)]}
+            case ast.BoolOp(op=op, values=values):
+                kind = "and" if isinstance(op, ast.And) else "or"
+                return {kind: [self._expression(value) for value in values]}
+            case ast.Compare(left=left, ops=ops, comparators=comparators):
+                pairs = [[_OPERATORS[type(op)], self._right(op, one)] for op, one in zip(ops, comparators)]
+                return {"compare": [self._expression(left), pairs]}
+            case ast.IfExp(test=test, body=body, orelse=orelse):
+                return {"if": [self._expression(part) for part in (test, body, orelse)]}
+            case ast.Call():
+                return self._call(node)
+            case ast.Subscript(value=value, slice=ast.Slice(lower=lower, upper=upper, step=None)):
+                bounds = [None if bound is None else self._expression(bound) for bound in (lower, upper)]
+                return {"slice": [self._expression(value), *bounds]}
+            case ast.Subscript(value=value, slice=index) if not isinstance(index, ast.Slice):
+                return {"index": [self._expression(value), self._expression(index)]}
+            case ast.JoinedStr(values=values):
+                return {"format": [self._part(value) for value in values]}
+        raise self._refuse(node, f"an expression `{type(node).__name__.lower()}`")
+
+    def _constant(self, node: ast.expr, value: Any) -> Any:
+        if value is None:
+            return "none"
+        if type(value) is bool:
+            return {"bool": value}
+        if type(value) is int and -(1 << 63) <= value < 1 << 63:
+            return {"int": value}
+        if type(value) is float:
+            (bits,) = struct.unpack("=Q", struct.pack("=d", value))
+            return {"float": bits}
+        if type(value) is str and _is_unicode(value):
+            return {"text": value}
+        raise self._refuse(node, f"a value of type {type(value).__name__}")
+
+    def _right(self, op: ast.cmpop, node: ast.expr) -> list[Any]:
+        """The right side of a comparison: behind `in`, a tuple or a set of constants."""
+        if not isinstance(op, ast.In | ast.NotIn):
+            return self._expression(node)
+        match node:
+            case ast.Tuple(elts=elements) | ast.Set(elts=elements) | ast.List(elts=elements):
+                return [node.lineno, {"set": [self._expression(element) for element in elements]}]
+            case ast.Name(id=name) if name not in self._code.co_varnames:
+                value = self._object(node)
+                if type(value) in (tuple, frozenset):
+                    constants = [[node.lineno, self._constant(node, one)] for one in value]
+                    return [node.lineno, {"set": constants}]
+        return self._expression(node)
+
+    def _part(self, node: ast.expr) -> list[Any]:
+        match node:
+            case ast.FormattedValue(value=value, conversion=-1 | 115, format_spec=None):
+                return self._expression(value)
+            case ast.FormattedValue():
+                raise self._refuse(node, "a format in an f-string")
+        return self._expression(node)
+
+    def _call(self, node: ast.Call) -> Any:
+        if node.keywords or any(isinstance(argument, ast.Starred) for argument in node.args):
+            raise self._refuse(node, "a call with keywords or *arguments")
+        arguments = [self._expression(argument) for argument in node.args]
+        match node.func:
+            case ast.Attribute(value=owner, attr=name) if not self._is_global(owner):
+                return {"method": [name, self._expression(owner), arguments]}
+            case ast.Name() | ast.Attribute():
+                called = self._object(node.func)
+                if id(called) in _KNOWN:
+                    return {"call": [_KNOWN[id(called)], arguments]}
+                if type(called) is FunctionType:
+                    return {"inline": [self._inner(node, called), arguments]}
+        raise self._refuse(node, f"a call of {ast.unparse(node.func)}")
+
+    def _inner(self, node: ast.Call, function: FunctionType) -> dict[str, Any]:
+        """The source of a function that is called, with constants in place of its own globals."""
+        if function in self._outer or len(self._outer) > _DEEPEST:
+            raise self._refuse(node, f"a call of {function.__name__}, which calls itself")
+        if len(node.args) != function.__code__.co_argcount:
+            raise self._refuse(node, f"a call of {function.__name__} with such arguments")
+        inner = _Translator(function, self._sources, self._outer)
+        source = inner.source()
+        self.guards += inner.guards
+        # Its code may be replaced.
+        self.guards.append((_CODES, "", (function, function.__code__)))
+        return source
+
+    def _is_global(self, node: ast.expr) -> bool:
+        """Whether this is a variable outside of the function, or an attribute of one."""
+        while isinstance(node, ast.Attribute):
+            node = node.value
+        return isinstance(node, ast.Name) and node.id not in self._code.co_varnames
+
+    def _object(self, node: ast.expr) -> Any:
+        """What a global variable, or an attribute of a module, is. It becomes a guard."""
+        match node:
+            case ast.Name(id=name) if name not in self._code.co_varnames:
+                return self._named(node, name)
+            case ast.Attribute(value=owner, attr=name) if self._is_global(owner):
+                module = self._object(owner)
+                if type(module) is not type(math) or name not in vars(module):
+                    raise self._refuse(node, f"the attribute {name} of something else than a module")
+                return self._guarded(vars(module), name)
+        raise self._refuse(node, ast.unparse(node))
+
+    def _named(self, node: ast.expr, name: str) -> Any:
+        if name in self._cells:
+            cell = self._cells[name]
+            try:
+                value = cell.cell_contents
+            except ValueError:
+                raise self._refuse(node, f"the variable {name}, which has no value yet") from None
+            self.guards.append((cell, name, value))
+            return value
+        own = self._function.__globals__
+        if name in own:
+            return self._guarded(own, name)
+        if own.get("__builtins__") not in (builtins, vars(builtins)) or not hasattr(builtins, name):
+            raise self._refuse(node, f"the variable {name}, which is not known")
+        self.guards.append((own, name, ABSENT))
+        return self._guarded(vars(builtins), name)
+
+    def _guarded(self, namespace: dict[str, Any], name: str) -> Any:
+        value = namespace[name]
+        self.guards.append((namespace, name, value))
+        return value
+
+
+#: Stands for the code of functions, in guards.
+_CODES: dict[str, Any] = {}
+
+
+def holds(guards: list[Guard]) -> bool:
+    """Whether all names still stand for the same objects."""
+    for namespace, name, value in guards:
+        if namespace is _CODES:
+            function, code = value
+            if function.__code__ is not code:
+                return False
+        elif isinstance(namespace, dict):
+            if namespace.get(name, ABSENT) is not value:
+                return False
+        elif not _has(namespace, value):
+            return False
+    return True
+
+
+def _has(cell: CellType, value: Any) -> bool:
+    try:
+        return cell.cell_contents is value
+    except ValueError:
+        return False
+
+
+def _is_unicode(text: str) -> bool:
+    """Whether a text is UTF-8, without lone surrogates."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+#: What a lane needs: the function as JSON, and whether it still means the same.
+Usable = tuple[str, Callable[[], bool]]
+
+
+def of(declared: Any, count: int) -> Usable | None:
+    """The translation of a declared function; None if the function must be called."""
+    function = declared.callee()
+    if _unusual(declared):
+        return None
+    try:
+        text, guards = translate(function, count)
+    except Untranslatable:
+        return None
+    code = function.__code__
+
+    def is_usable() -> bool:
+        return function.__code__ is code and not inlining.is_watched() and holds(guards)
+
+    return text, is_usable
+
+
+def _unusual(declared: Any) -> str | None:
+    """What a declaration has that only calls know; None if it has nothing like that."""
+    if not declared.inline:
+        return "inline=False"
+    if declared.variadic:
+        return "it takes any number of arguments"
+    if any(shape is not None for shape in (*declared.shapes, declared.result_shape)):
+        return "its types have classes of their own"
+    return None
+
+
+def reason_against(declared: Any) -> str | None:
+    """Why a function of rows is called for each row, with the line; None if it is not."""
+    from crosslane import _guest
+
+    if reason := _unusual(declared):
+        return reason
+    try:
+        text, _ = translate(declared.callable, len(declared.shapes))
+    except Untranslatable as error:
+        return f"line {error.line}: {error}" if error.line else str(error)
+    why = _guest.why_not_columns(text, declared.signature, declared.admits_null)
+    return why and (f"line {why[0]}: {why[1]}" if why[0] else why[1])

@@ -1,0 +1,389 @@
+"""Random functions of rows, and rows with extreme values: results by columns against CPython's.
+
+    python -m tests.translation.programs [--seconds 60] [--seed 1]
+
+It ends at the first difference, and prints the function, the row and both results.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import importlib.util
+import math
+import random
+import struct
+import tempfile
+import time
+import warnings
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import pyarrow as pa
+
+import crosslane
+
+#: The parameters of each function: their names, Python's types and SQL's types.
+PARAMETERS = {
+    "i": ("int", "BIGINT"), "j": ("int", "BIGINT"), "k": ("Annotated[int, 'INTEGER']", "INTEGER"),
+    "x": ("float", "DOUBLE"), "y": ("float", "DOUBLE"), "b": ("bool", "BOOLEAN"),
+    "s": ("str", "VARCHAR"), "t": ("str", "VARCHAR"), "n": ("int | None", "BIGINT"), "m": ("str | None", "VARCHAR"),
+}  # fmt: skip
+TYPES = {"int": "ij", "float": "xy", "bool": "b", "str": "st"}
+_HEAD = "import math\nfrom typing import Annotated\n\nfrom crosslane import udf\n\n\nRATE = 2.5\nSCALE = 7\n"
+_ONE_FLOAT = (
+    "sin", "cos", "tan", "asin", "acos", "atan", "sinh", "cosh", "tanh", "exp", "expm1", "log", "log2", "log10", "log1p",
+    "sqrt", "radians", "degrees", "fabs",
+)  # fmt: skip
+_TEXTS = ("", " ", "a", "A", "b", "ab", "-", "ß", "é", "00", "x y", "Ab", "\x1c", "\u3000")
+
+
+class Generator:
+    """Writes random functions that mostly do what can be evaluated by columns."""
+
+    def __init__(self, seed: int) -> None:
+        self._random = random.Random(seed)
+        self._variables: dict[str, list[str]] = {}
+
+    def function(self, name: str) -> str:
+        """The source of a function of all parameters."""
+        self._variables = {kind: list(names) for kind, names in TYPES.items()}
+        self._variables["int"].append("k")
+        returns = self._random.choice(list(TYPES))
+        parameters = ", ".join(f"{one}: {kind}" for one, (kind, _) in PARAMETERS.items())
+        body = self._block(returns, self._random.randint(0, 3), 1)
+        body.append(f"return {self._value(returns, 3)}")
+        # A function is one expression or more: both have ways of their own.
+        lines = "".join(f"    {line}\n" for line in body)
+        return f'@udf(on_error="null")\ndef {name}({parameters}) -> {returns}:\n{lines}'
+
+    def _block(self, returns: str, statements: int, depth: int) -> list[str]:
+        return [line for _ in range(statements) for line in self._statement(returns, depth)]
+
+    def _statement(self, returns: str, depth: int) -> list[str]:
+        pick = self._random.random()
+        if pick < 0.45 or depth > 2:
+            kind = self._random.choice(list(TYPES))
+            if pick < 0.15 and kind in ("int", "float", "str"):
+                name = self._random.choice(self._variables[kind])
+                return [f"{name} {'+' if kind == 'str' else self._random.choice('+-*')}= {self._value(kind, 2)}"]
+            value = self._value(kind, 3)
+            name = f"v{len(self._variables[kind])}_{kind}"
+            if depth == 1:
+                self._variables[kind].append(name)
+            else:
+                # A variable of one branch is not known behind it. An assignment to a known one is.
+                name = self._random.choice(self._variables[kind])
+            return [f"{name} = {value}"]
+        if pick < 0.5:
+            return [f"if {self._value('bool', 2)}:", "    raise ValueError(i)"]
+        if pick < 0.55:
+            return [f"assert {self._value('bool', 2)}"]
+        lines = [f"if {self._value('bool', 2)}:"]
+        lines += self._branch(returns, depth)
+        if self._random.random() < 0.4:
+            lines += [f"elif {self._value('bool', 2)}:", *self._branch(returns, depth)]
+        if self._random.random() < 0.5:
+            lines += ["else:", *self._branch(returns, depth)]
+        return lines
+
+    def _branch(self, returns: str, depth: int) -> list[str]:
+        lines = self._block(returns, self._random.randint(0, 2), depth + 1)
+        if self._random.random() < 0.3:
+            lines.append(f"return {self._value(returns, 2)}" if self._random.random() < 0.9 else "return None")
+        return [f"    {line}" for line in lines or ["pass"]]
+
+    def _value(self, kind: str, depth: int) -> str:
+        if depth <= 0 or self._random.random() < 0.15:
+            return self._leaf(kind)
+        return getattr(self, f"_{kind}")(depth - 1)  # type: ignore[no-any-return]
+
+    def _leaf(self, kind: str) -> str:
+        if self._random.random() < 0.65:
+            return self._random.choice(self._variables[kind])
+        if kind == "int":
+            return self._random.choice(["0", "1", "-1", "2", "7", "63", "64", "SCALE", "9223372036854775807", "(1 << 53)"])
+        if kind == "float":
+            return self._random.choice(["0.0", "-0.0", "1.0", "-2.5", "0.1", "1e300", "RATE", "math.pi", "math.inf", "5e-324"])
+        if kind == "bool":
+            return self._random.choice(["True", "False"])
+        return repr(self._random.choice(_TEXTS))
+
+    def _int(self, depth: int) -> str:
+        def value(kind: str = "int") -> str:
+            return self._value(kind, depth)
+
+        pick = self._random.randrange(22)
+        if pick < 9:
+            operator = self._random.choice(["+", "-", "*", "//", "%", "&", "|", "^", "<<", ">>"])
+            return f"({value()} {operator} {value()})"
+        if pick == 9:
+            return f"({value()} ** {self._random.choice('0123')})"
+        if pick == 10:
+            return f"{self._random.choice(['-', '~', '+', 'abs'])}({value()})"
+        if pick == 11:
+            return f"{self._random.choice(['min', 'max'])}({value()}, {value()})"
+        if pick == 12:
+            return f"{self._random.choice(['int', 'round', 'math.floor', 'math.ceil', 'math.trunc'])}({value('float')})"
+        if pick == 13:
+            return f"len({value('str')})"
+        if pick == 14:
+            return f"{value('str')}.{self._random.choice(['find', 'count'])}({value('str')})"
+        if pick == 15:
+            return f"({value()} if {value('bool')} else {value()})"
+        if pick == 16:
+            return f"({value()} {self._random.choice(['and', 'or'])} {value()})"
+        if pick == 17:
+            return f"int({value('str')})"
+        if pick == 18:
+            return f"(n if n is not None else {value()})"
+        if pick == 19:
+            return f"({value('bool')} + {value()})"
+        if pick == 20:
+            return f"math.gcd({value()}, {value()})"
+        return "n"
+
+    def _float(self, depth: int) -> str:
+        def value(kind: str = "float") -> str:
+            return self._value(kind, depth)
+
+        pick = self._random.randrange(18)
+        if pick < 7:
+            operator = self._random.choice(["+", "-", "*", "/", "//", "%", "**"])
+            return f"({value()} {operator} {value(self._random.choice(['float', 'float', 'int']))})"
+        if pick == 7:
+            return f"({value('int')} / {value('int')})"
+        if pick in (8, 9):
+            return f"math.{self._random.choice(_ONE_FLOAT)}({value()})"
+        if pick == 10:
+            return f"{self._random.choice(['-', '+', 'abs'])}({value()})"
+        if pick == 11:
+            return f"{self._random.choice(['min', 'max'])}({value()}, {value()})"
+        if pick in (12, 13):
+            return f"round({value()}, {self._random.choice('01234')})"
+        if pick == 14:
+            return f"math.{self._random.choice(['atan2', 'fmod', 'copysign', 'pow'])}({value()}, {value()})"
+        if pick == 15:
+            return f"float({value('int')})"
+        if pick == 16:
+            return f"({value()} if {value('bool')} else {value()})"
+        return f"({value()} {self._random.choice(['and', 'or'])} {value()})"
+
+    def _bool(self, depth: int) -> str:
+        def value(kind: str) -> str:
+            return self._value(kind, depth)
+
+        order = self._random.choice(["<", "<=", "==", "!=", ">", ">="])
+        kind = self._random.choice(["int", "float", "str"])
+        pick = self._random.randrange(14)
+        if pick < 3:
+            return f"({value(kind)} {order} {value(kind)})"
+        if pick == 3:
+            return f"({value('int')} {order} {value('float')})"
+        if pick == 4:
+            return f"({value('int')} <= {value('int')} {order} {value('float')})"
+        if pick == 5:
+            return f"(not {value(self._random.choice(list(TYPES)))})"
+        if pick == 6:
+            return f"({value('bool')} {self._random.choice(['and', 'or', '&', '|', '^'])} {value('bool')})"
+        if pick == 7:
+            return f"{value('str')}.{self._random.choice(['startswith', 'endswith'])}({value('str')})"
+        if pick == 8:
+            return f"({value('str')} {self._random.choice(['in', 'not in'])} {value('str')})"
+        if pick == 9:
+            return f"({value('int')} {self._random.choice(['in', 'not in'])} (1, 7, -1, 63))"
+        if pick == 10:
+            return f"({value('str')} in ('a', '', 'é'))"
+        if pick == 11:
+            return f"{value('str')}.{self._random.choice(['isdigit', 'isalpha', 'isalnum', 'isspace'])}()"
+        if pick == 12:
+            return f"({self._random.choice('nm')} {self._random.choice(['is', 'is not'])} None)"
+        return f"math.{self._random.choice(['isnan', 'isinf', 'isfinite'])}({value('float')})"
+
+    def _str(self, depth: int) -> str:
+        def value(kind: str = "str") -> str:
+            return self._value(kind, depth)
+
+        pick = self._random.randrange(15)
+        if pick < 4:
+            method = self._random.choice(["lower", "upper", "strip", "lstrip", "rstrip"])
+            return f"{value()}.{method}()"
+        if pick == 4:
+            old = self._random.choice([text for text in _TEXTS if text])
+            return f"{value()}.replace({old!r}, {self._random.choice(_TEXTS)!r})"
+        if pick == 5:
+            return f"{value()}.strip({self._random.choice(['a', 'ab ', '-'])!r})"
+        if pick in (6, 7):
+            bounds = [self._random.choice(["", "0", "1", "3", "-1", "-2", "9"]) for _ in range(2)]
+            return f"{value()}[{bounds[0]}:{bounds[1]}]"
+        if pick == 8:
+            return f"{value()}[{self._random.choice(['0', '1', '-1', '-3'])}]"
+        if pick == 9:
+            return f"{value()}.split({self._random.choice(['a', ' ', '-', 'ab'])!r})[{self._random.choice('01')}]"
+        if pick == 10:
+            return f"({value()} + {value()})"
+        if pick == 11:
+            return f"({value()} * {self._random.choice(['0', '2', '-1', 'SCALE'])})"
+        if pick == 12:
+            return f"str({value('int')})"
+        if pick == 13:
+            return f'f"{{{self._leaf("str")}}}-{{{self._leaf("int")}}}"'.replace("'", "’") if False else (
+                f'f"{{s}}-{{{self._random.choice(self._variables["int"])}}}{{t}}"'
+            )
+        return f"({value()} if {value('bool')} else {value()})"
+
+
+def rows(seed: int, count: int) -> pa.Table:
+    """Rows with extreme values, and with ordinary ones."""
+    chance = random.Random(seed)
+    ints = [0, 1, -1, 2, 7, 10, 63, 64, 1 << 31, (1 << 53) - 1, 1 << 53, (1 << 53) + 1, (1 << 63) - 1, -(1 << 63)]
+    floats = [
+        0.0, -0.0, 1.0, -1.0, 0.5, 1.5, 2.5, -2.5, 0.125, 2.675, 1.005, 1e-310, 5e-324, 1e16, 2.0**53, 2.0**63, 1e300,
+        -1e300, math.inf, -math.inf, math.nan, math.pi,
+    ]  # fmt: skip
+    texts = ["", " ", "a", "ab", "  Ab c ", "A-b-a", "é", "ß", "Ünï", "İ", "日本", "007", "-12", "+5", " 42 ", "1_0", "٣", "a\x1c", "\u3000x"]
+
+    def an_int(bits: int = 64) -> int:
+        if chance.random() < 0.5:
+            return chance.randint(-1000, 1000)
+        value = chance.choice(ints) if chance.random() < 0.7 else chance.getrandbits(64) - (1 << 63)
+        return value if bits == 64 else (value + (1 << 31)) % (1 << 32) - (1 << 31)
+
+    def a_float() -> float:
+        pick = chance.random()
+        if pick < 0.35:
+            return round(chance.uniform(-1000, 1000), chance.randint(0, 4))
+        if pick < 0.7:
+            return chance.choice(floats)
+        if pick < 0.85:
+            return chance.uniform(-10, 10)
+        (value,) = struct.unpack("=d", struct.pack("=Q", chance.getrandbits(64)))
+        return float(value)
+
+    def a_text() -> str:
+        if chance.random() < 0.5:
+            return chance.choice(texts)
+        return "".join(chance.choice("abAB -0é") for _ in range(chance.randint(0, 12)))
+
+    def or_null(value: Any, often: float) -> Any:
+        return None if chance.random() < often else value
+
+    columns = {
+        "i": [or_null(an_int(), 0.02) for _ in range(count)],
+        "j": [or_null(an_int(), 0.02) for _ in range(count)],
+        "k": [an_int(32) for _ in range(count)],
+        "x": [or_null(a_float(), 0.02) for _ in range(count)],
+        "y": [a_float() for _ in range(count)],
+        "b": [or_null(chance.random() < 0.5, 0.02) for _ in range(count)],
+        "s": [or_null(a_text(), 0.02) for _ in range(count)],
+        "t": [a_text() for _ in range(count)],
+        "n": [or_null(an_int(), 0.3) for _ in range(count)],
+        "m": [or_null(a_text(), 0.3) for _ in range(count)],
+    }
+    types = {"BIGINT": pa.int64(), "INTEGER": pa.int32(), "DOUBLE": pa.float64(), "BOOLEAN": pa.bool_(), "VARCHAR": pa.string()}
+    return pa.table({name: pa.array(values, types[PARAMETERS[name][1]]) for name, values in columns.items()})
+
+
+def expected(function: Callable[..., Any], returns: str, arguments: tuple[Any, ...]) -> Any:
+    """What CPython gives for a row, with NULL for errors and for values that do not fit."""
+    values = dict(zip(PARAMETERS, arguments))
+    if any(value is None and name not in "nm" for name, value in values.items()):
+        return None
+    try:
+        result = function(*arguments)
+    except Exception:
+        return None
+    if type(result) is not {"int": int, "float": float, "bool": bool, "str": str}[returns]:
+        return None
+    return None if returns == "int" and not -(1 << 63) <= result < 1 << 63 else result
+
+
+def same(one: Any, other: Any) -> bool:
+    """Whether results are equal to the bit. All NaN count as one."""
+    if isinstance(one, float) and isinstance(other, float):
+        return struct.pack("=d", one) == struct.pack("=d", other) or (math.isnan(one) and math.isnan(other))
+    return type(one) is type(other) and one == other
+
+
+def loaded(path: Path) -> Any:
+    """The module of a file, with undecorated functions."""
+    spec = importlib.util.spec_from_file_location(f"programs_{path.stem}", path)
+    assert spec and spec.loader
+    module = importlib.util.module_from_spec(spec)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        spec.loader.exec_module(module)
+    return module
+
+
+def run(seed: int, programs: int, count: int, folder: Path) -> tuple[int, int]:
+    """Compares some programs. Returns how many pairs of a program and a row were compared, and how
+    many programs are evaluated by columns."""
+    from crosslane._declare import library
+    from crosslane._worker import translation
+
+    generator = Generator(seed)
+    names = [f"f{number}" for number in range(programs)]
+    path = folder / f"programs_{seed}.py"
+    path.write_text(_HEAD + "".join(f"\n\n{generator.function(name)}" for name in names))
+    table = rows(seed, count)
+    arguments = list(zip(*(column.to_pylist() for column in table.columns)))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        declared = {one.name: one for one in library.load_file(str(path))}
+        by_columns = sum(translation.reason_against(one) is None for one in declared.values())
+    connection = crosslane.connect()
+    with contextlib.closing(connection):
+        connection.execute("SET threads = 1")
+        connection.execute(f"CALL crosslane_load('{path}')")
+        connection.register("rows", table)
+        connection.execute("CREATE TABLE t AS SELECT row_number() OVER () AS number, * FROM rows ORDER BY number")
+        for name in names:
+            compare(connection, path, name, declared[name], arguments)
+    return programs * count, by_columns
+
+
+def compare(
+    connection: duckdb.DuckDBPyConnection, path: Path, name: str, declared: Any, arguments: list[tuple[Any, ...]]
+) -> None:
+    """Compares the results of one program."""
+    returns = {"BIGINT": "int", "DOUBLE": "float", "BOOLEAN": "bool", "VARCHAR": "str"}[
+        declared.signature.rpartition("-> ")[2]
+    ]
+    query = f"SELECT {name}({', '.join(PARAMETERS)}) FROM t ORDER BY number"
+    got = [row[0] for row in connection.execute(query).fetchall()]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for row, (one, values) in enumerate(zip(got, arguments, strict=True)):
+            other = expected(declared.callable, returns, values)
+            if not same(one, other):
+                source = path.read_text()
+                begin = source.index(f"def {name}(")
+                text = source[begin : source.find("@udf", begin) if "@udf" in source[begin:] else None]
+                shown = ", ".join(f"{key}={value!r}" for key, value in zip(PARAMETERS, values))
+                raise AssertionError(f"{text}\nrow {row}: {shown}\ngot {one!r}, CPython gives {other!r}")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--seconds", type=float, default=60, help="how long to compare (60)")
+    parser.add_argument("--seed", type=int, default=1, help="the first seed (1)")
+    asked = parser.parse_args()
+    begun, pairs, programs, by_columns = time.monotonic(), 0, 0, 0
+    for seed in seeds(asked.seed, begun + asked.seconds):
+        with tempfile.TemporaryDirectory() as folder:
+            compared, translated = run(seed, 50, 2500, Path(folder))
+        pairs, programs, by_columns = pairs + compared, programs + 50, by_columns + translated
+        print(f"seed {seed}: {pairs:,} pairs, {programs:,} programs, {by_columns / programs:.0%} by columns", flush=True)
+
+
+def seeds(first: int, until: float) -> Iterator[int]:
+    while time.monotonic() < until:
+        yield first
+        first += 1
+
+
+if __name__ == "__main__":
+    main()
