@@ -14,7 +14,7 @@ import crosslane
 
 from ..figures import ROOT, Line, Story
 from ..report import ratio
-from .functions import scalar
+from .functions import by_columns, scalar
 
 FOLDER = Path(__file__).parent / "functions"
 FUNCTIONS = FOLDER / "scalar.py"
@@ -46,7 +46,10 @@ class Bench:
 
     def __init__(self) -> None:
         self.ours = crosslane.connect(
-            functions=[FOLDER / name for name in ("scalar.py", "scalar.js", "tables.py", "aggregates.py")]
+            functions=[
+                FOLDER / name
+                for name in ("scalar.py", "by_columns.py", "scalar.js", "tables.py", "aggregates.py")
+            ]
         )
         #: Rows per second of streams, by their depths.
         self.depths: dict[int, float] = {}
@@ -65,6 +68,14 @@ class Bench:
             con.execute(
                 "CREATE TABLE texts AS SELECT printf('row number %014d', i) AS s FROM range(2000000) r(i)"
             )
+            con.execute(
+                "CREATE TABLE rides AS SELECT i * 37 % 2500 / 100 AS miles, i % 365 AS day FROM range(5000000) r(i)"
+            )
+            con.execute(
+                "CREATE TABLE mixed AS SELECT CASE WHEN i % 10 = 0 THEN 'é' ELSE 'R' END || printf('ow number %013d', i) AS s "
+                "FROM range(2000000) r(i)"
+            )
+            con.execute("CREATE TABLE labels AS SELECT s, row_number() OVER () AS i FROM texts")
             con.execute("CREATE TABLE wide AS SELECT rpad(i || ' ', 1024, 'x') AS s FROM range(51200) r(i)")
             con.execute("CREATE TABLE doubles AS SELECT random() AS a, random() AS b FROM range(10000000)")
             con.execute(
@@ -89,6 +100,12 @@ class Bench:
         native("plus_one_if", scalar.plus_one_if, ["BIGINT"], "BIGINT")
         native("sum_of_two", scalar.sum_of_two, ["DOUBLE", "DOUBLE"], "DOUBLE")
         native("bench_upper", scalar.bench_upper, ["VARCHAR"], "VARCHAR")
+        native("stepped", by_columns.stepped, ["BIGINT"], "BIGINT")
+        native("distance", by_columns.distance, ["DOUBLE"] * 4, "DOUBLE")
+        native("fare", by_columns.fare, ["DOUBLE", "BIGINT"], "DOUBLE")
+        native("three_operations", by_columns.three_operations, ["DOUBLE"] * 2, "DOUBLE")
+        native("slug", by_columns.slug, ["VARCHAR"], "VARCHAR")
+        native("label", by_columns.label, ["VARCHAR", "BIGINT"], "VARCHAR")
         native("plus_one_vectorized", lambda x: pc.add(x, 1), ["BIGINT"], "BIGINT", type="arrow")
         native("heavy", scalar.heavy, ["BIGINT"], "BIGINT")
         native("wait", wait, ["BIGINT"], "BIGINT")

@@ -16,7 +16,7 @@ import duckdb
 
 from ..figures import RESULTS, machine
 from ..report import say_written, targets, wide_console
-from . import javascript, other_kinds, process, ruby, scalar
+from . import by_columns, javascript, other_kinds, process, ruby, scalar
 from .engines import Bench
 from .pictures import Figures, draw
 
@@ -26,6 +26,8 @@ MEASUREMENTS = (
     scalar.varchar,
     scalar.wide,
     scalar.rows,
+    by_columns.by_columns,
+    by_columns.leaving,
     scalar.vectorized,
     scalar.scaling,
     scalar.fan_out,

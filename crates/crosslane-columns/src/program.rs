@@ -101,9 +101,9 @@ pub(crate) enum FloatFunction {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum FloatTest {
-    IsNan,
-    IsInf,
-    IsFinite,
+    Nan,
+    Infinite,
+    Finite,
 }
 
 /// How a float becomes an int.
@@ -165,14 +165,6 @@ pub(crate) enum TextFunction {
     /// The element of `split(separator)` with this index.
     Part {
         separator: Vec<u8>,
-        index: i64,
-    },
-    Slice {
-        from: Option<i64>,
-        to: Option<i64>,
-    },
-    /// One character.
-    Character {
         index: i64,
     },
 }
@@ -246,6 +238,10 @@ pub(crate) enum Step {
     SelectFloat(Bools, Floats, Floats, Floats),
     SelectText(Bools, Texts, Texts, Texts),
     Text(TextFunction, Texts, Texts),
+    /// The characters from one index to another.
+    Slice(Texts, Option<Ints>, Option<Ints>, Texts),
+    /// One character.
+    Character(Texts, Ints, Texts),
     TextTest(TextTest, Texts, Texts, Bools),
     Characters(Characters, Texts, Bools),
     Count(TextCount, Texts, Texts, Ints),

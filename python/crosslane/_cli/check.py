@@ -19,10 +19,13 @@ from crosslane._cli.output import EXIT_CODES, complain, err, print_table
 
 @click.command(epilog=EXIT_CODES)
 @click.argument("files", nargs=-1, required=True, metavar="FILE...")
-def check(files: tuple[str, ...]) -> None:
+@click.option(
+    "--explain", is_flag=True, help="Say which Python functions are evaluated by columns, and why not."
+)
+def check(files: tuple[str, ...], explain: bool) -> None:
     """Lists the functions of FILEs as SQL will see them, or says what is wrong and where."""
     table = Table(header_style="bold")
-    for head in ("line", "signature", "kind"):
+    for head in ("line", "signature", "kind", *(["evaluated"] if explain else [])):
         table.add_column(head, justify="right" if head == "line" else "left", overflow="fold")
     failed = False
     checks = _checks()
@@ -38,16 +41,19 @@ def check(files: tuple[str, ...]) -> None:
             if traceback:
                 err.print(escape(traceback), highlight=False, soft_wrap=True)
             continue
-        for place, signature, kind in declared:
-            table.add_row(escape(place), escape(_plain_signature(signature)), kind)
+        for place, signature, kind, way in declared:
+            shown = [escape(place), escape(_plain_signature(signature)), kind]
+            table.add_row(*shown, *([escape(way)] if explain else []))
     if table.row_count:
         print_table(table)
     if failed:
         sys.exit(1)
 
 
-#: Returns the place, the signature and the kind of each function of a file.
-_Check = Callable[[str], list[tuple[str, str, str]]]
+#: The place, the signature and the kind of a function, and how it is evaluated.
+_Listed = tuple[str, str, str, str]
+#: Returns this for each function of a file.
+_Check = Callable[[str], list[_Listed]]
 
 
 def _checks() -> dict[str, _Check]:
@@ -72,8 +78,8 @@ def _check_path(file: str) -> None:
         raise _Unloadable("ValueError", "its path is not UTF-8; rename it", "") from None
 
 
-def _check_python(file: str) -> list[tuple[str, str, str]]:
-    """The place, the signature and the kind of each function of a file in Python."""
+def _check_python(file: str) -> list[_Listed]:
+    """Lists the functions of a file in Python."""
     from crosslane._declare import library
     from crosslane._runtime import errors, forks
 
@@ -84,10 +90,21 @@ def _check_python(file: str) -> list[tuple[str, str, str]]:
     except BaseException as error:
         raise _Unloadable(*errors.describe(error)) from None
     _warn(file, forks.lost_threads())
-    return _listed(file, [item.message() for item in declared])
+    listed = _listed(file, [item.message() for item in declared])
+    return [(*seen[:3], _way(seen[2], item)) for seen, item in zip(listed, declared)]
 
 
-def _check_guest(file: str) -> list[tuple[str, str, str]]:
+def _way(kind: str, declared: Any) -> str:
+    """How a function is evaluated, for a table."""
+    from crosslane._worker import translation
+
+    if kind != "row":
+        return ""
+    why = translation.reason_against(declared)
+    return "by columns" if why is None else f"row by row; {why}"
+
+
+def _check_guest(file: str) -> list[_Listed]:
     """As :func:`_check_python`, by the guest of another language."""
     from crosslane._runtime.languages import command
 
@@ -106,7 +123,7 @@ def _warn(file: str, lost: list[str]) -> None:
         err.print(f"[yellow]note[/] on {escape(file)}: {escape(_guest.note(lost))}", highlight=False)
 
 
-def _checked(file: str, command: list[str]) -> list[tuple[str, str, str]]:
+def _checked(file: str, command: list[str]) -> list[_Listed]:
     """The functions of a file, which a guest prints as JSON on its last line."""
     try:
         run = subprocess.run(command, stdout=subprocess.PIPE, text=True)
@@ -122,8 +139,8 @@ def _checked(file: str, command: list[str]) -> list[tuple[str, str, str]]:
     return _listed(file, answer["functions"])
 
 
-def _listed(file: str, functions: list[dict[str, Any]]) -> list[tuple[str, str, str]]:
-    """The place, the signature and the kind of each function, if an engine would load all of them."""
+def _listed(file: str, functions: list[dict[str, Any]]) -> list[_Listed]:
+    """Lists functions, if an engine would load all of them."""
     from crosslane import _guest
 
     wrong = _guest.wrong_functions(file, json.dumps(functions))
@@ -132,11 +149,12 @@ def _listed(file: str, functions: list[dict[str, Any]]) -> list[tuple[str, str, 
     return [_declared(function) for function in functions]
 
 
-def _declared(function: dict[str, Any]) -> tuple[str, str, str]:
-    """The place, the signature and the kind of a function, by what the engine is told of it."""
+def _declared(function: dict[str, Any]) -> _Listed:
+    """A function in the list, by what the engine is told of it."""
     kind, calling = function.get("kind", "scalar"), function["calling"]
     said = ([kind] if kind != "scalar" else []) + ([calling] if kind == "scalar" or calling != "row" else [])
-    return f"{_relative(function['file'])}:{function['line']}", function["signature"], ", ".join(said)
+    place = f"{_relative(function['file'])}:{function['line']}"
+    return place, function["signature"], ", ".join(said), ""
 
 
 def _plain_signature(signature: str) -> str:

@@ -253,16 +253,20 @@ class _Translator:
     def _call(self, node: ast.Call) -> Any:
         if node.keywords or any(isinstance(argument, ast.Starred) for argument in node.args):
             raise self._refuse(node, "a call with keywords or *arguments")
-        arguments = [self._expression(argument) for argument in node.args]
+        kind, what = self._callee(node)
+        return {kind: [*what, [self._expression(argument) for argument in node.args]]}
+
+    def _callee(self, node: ast.Call) -> tuple[str, list[Any]]:
+        """The kind of a call, and what is called."""
         match node.func:
             case ast.Attribute(value=owner, attr=name) if not self._is_global(owner):
-                return {"method": [name, self._expression(owner), arguments]}
+                return "method", [name, self._expression(owner)]
             case ast.Name() | ast.Attribute():
                 called = self._object(node.func)
                 if id(called) in _KNOWN:
-                    return {"call": [_KNOWN[id(called)], arguments]}
+                    return "call", [_KNOWN[id(called)]]
                 if type(called) is FunctionType:
-                    return {"inline": [self._inner(node, called), arguments]}
+                    return "inline", [self._inner(node, called)]
         raise self._refuse(node, f"a call of {ast.unparse(node.func)}")
 
     def _inner(self, node: ast.Call, function: FunctionType) -> dict[str, Any]:

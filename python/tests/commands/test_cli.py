@@ -268,6 +268,22 @@ def test_check(functions: Path, library: Library) -> None:
     assert f'{syntax.name}", line 2' in crosslane("check", syntax).stderr
 
 
+def test_check_explains(library: Library) -> None:
+    path = library("""
+        @udf
+        def quick(x: int) -> int:
+            return x + 1
+
+        @udf
+        def slow(x: int) -> int:
+            return sum(range(x))
+    """)
+    shown = crosslane("check", "--explain", path.name, cwd=path.parent).stdout
+    assert "by columns" in shown
+    assert "row by row; line 9: a call of sum" in shown
+    assert "by columns" not in crosslane("check", path).stdout
+
+
 def test_doctor() -> None:
     result = crosslane("doctor")
     assert result.returncode == 0, result.stdout

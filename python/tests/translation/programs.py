@@ -68,7 +68,9 @@ class Generator:
             kind = self._random.choice(list(TYPES))
             if pick < 0.15 and kind in ("int", "float", "str"):
                 name = self._random.choice(self._variables[kind])
-                return [f"{name} {'+' if kind == 'str' else self._random.choice('+-*')}= {self._value(kind, 2)}"]
+                return [
+                    f"{name} {'+' if kind == 'str' else self._random.choice('+-*')}= {self._value(kind, 2)}"
+                ]
             value = self._value(kind, 3)
             name = f"v{len(self._variables[kind])}_{kind}"
             if depth == 1:
@@ -92,7 +94,9 @@ class Generator:
     def _branch(self, returns: str, depth: int) -> list[str]:
         lines = self._block(returns, self._random.randint(0, 2), depth + 1)
         if self._random.random() < 0.3:
-            lines.append(f"return {self._value(returns, 2)}" if self._random.random() < 0.9 else "return None")
+            lines.append(
+                f"return {self._value(returns, 2)}" if self._random.random() < 0.9 else "return None"
+            )
         return [f"    {line}" for line in lines or ["pass"]]
 
     def _value(self, kind: str, depth: int) -> str:
@@ -104,9 +108,13 @@ class Generator:
         if self._random.random() < 0.65:
             return self._random.choice(self._variables[kind])
         if kind == "int":
-            return self._random.choice(["0", "1", "-1", "2", "7", "63", "64", "SCALE", "9223372036854775807", "(1 << 53)"])
+            return self._random.choice(
+                ["0", "1", "-1", "2", "7", "63", "64", "SCALE", "9223372036854775807", "(1 << 53)"]
+            )
         if kind == "float":
-            return self._random.choice(["0.0", "-0.0", "1.0", "-2.5", "0.1", "1e300", "RATE", "math.pi", "math.inf", "5e-324"])
+            return self._random.choice(
+                ["0.0", "-0.0", "1.0", "-2.5", "0.1", "1e300", "RATE", "math.pi", "math.inf", "5e-324"]
+            )
         if kind == "bool":
             return self._random.choice(["True", "False"])
         return repr(self._random.choice(_TEXTS))
@@ -216,10 +224,11 @@ class Generator:
         if pick == 5:
             return f"{value()}.strip({self._random.choice(['a', 'ab ', '-'])!r})"
         if pick in (6, 7):
-            bounds = [self._random.choice(["", "0", "1", "3", "-1", "-2", "9"]) for _ in range(2)]
+            usual = ["", "0", "1", "3", "-1", "-2", "9"]
+            bounds = [self._random.choice([*usual, value("int")]) for _ in range(2)]
             return f"{value()}[{bounds[0]}:{bounds[1]}]"
         if pick == 8:
-            return f"{value()}[{self._random.choice(['0', '1', '-1', '-3'])}]"
+            return f"{value()}[{self._random.choice(['0', '1', '-1', '-3', value('int')])}]"
         if pick == 9:
             return f"{value()}.split({self._random.choice(['a', ' ', '-', 'ab'])!r})[{self._random.choice('01')}]"
         if pick == 10:
@@ -229,21 +238,54 @@ class Generator:
         if pick == 12:
             return f"str({value('int')})"
         if pick == 13:
-            return f'f"{{{self._leaf("str")}}}-{{{self._leaf("int")}}}"'.replace("'", "’") if False else (
-                f'f"{{s}}-{{{self._random.choice(self._variables["int"])}}}{{t}}"'
-            )
+            return f'f"{{s}}-{{{self._random.choice(self._variables["int"])}}}{{t}}"'
         return f"({value()} if {value('bool')} else {value()})"
 
 
 def rows(seed: int, count: int) -> pa.Table:
     """Rows with extreme values, and with ordinary ones."""
     chance = random.Random(seed)
-    ints = [0, 1, -1, 2, 7, 10, 63, 64, 1 << 31, (1 << 53) - 1, 1 << 53, (1 << 53) + 1, (1 << 63) - 1, -(1 << 63)]
+    ints = [
+        0,
+        1,
+        -1,
+        2,
+        7,
+        10,
+        63,
+        64,
+        1 << 31,
+        (1 << 53) - 1,
+        1 << 53,
+        (1 << 53) + 1,
+        (1 << 63) - 1,
+        -(1 << 63),
+    ]
     floats = [
         0.0, -0.0, 1.0, -1.0, 0.5, 1.5, 2.5, -2.5, 0.125, 2.675, 1.005, 1e-310, 5e-324, 1e16, 2.0**53, 2.0**63, 1e300,
         -1e300, math.inf, -math.inf, math.nan, math.pi,
     ]  # fmt: skip
-    texts = ["", " ", "a", "ab", "  Ab c ", "A-b-a", "é", "ß", "Ünï", "İ", "日本", "007", "-12", "+5", " 42 ", "1_0", "٣", "a\x1c", "\u3000x"]
+    texts = [
+        "",
+        " ",
+        "a",
+        "ab",
+        "  Ab c ",
+        "A-b-a",
+        "é",
+        "ß",
+        "Ünï",
+        "İ",
+        "日本",
+        "007",
+        "-12",
+        "+5",
+        " 42 ",
+        "1_0",
+        "٣",
+        "a\x1c",
+        "\u3000x",
+    ]
 
     def an_int(bits: int = 64) -> int:
         if chance.random() < 0.5:
@@ -282,7 +324,13 @@ def rows(seed: int, count: int) -> pa.Table:
         "n": [or_null(an_int(), 0.3) for _ in range(count)],
         "m": [or_null(a_text(), 0.3) for _ in range(count)],
     }
-    types = {"BIGINT": pa.int64(), "INTEGER": pa.int32(), "DOUBLE": pa.float64(), "BOOLEAN": pa.bool_(), "VARCHAR": pa.string()}
+    types = {
+        "BIGINT": pa.int64(),
+        "INTEGER": pa.int32(),
+        "DOUBLE": pa.float64(),
+        "BOOLEAN": pa.bool_(),
+        "VARCHAR": pa.string(),
+    }
     return pa.table({name: pa.array(values, types[PARAMETERS[name][1]]) for name, values in columns.items()})
 
 
@@ -310,7 +358,8 @@ def same(one: Any, other: Any) -> bool:
 def loaded(path: Path) -> Any:
     """The module of a file, with undecorated functions."""
     spec = importlib.util.spec_from_file_location(f"programs_{path.stem}", path)
-    assert spec and spec.loader
+    assert spec
+    assert spec.loader
     module = importlib.util.module_from_spec(spec)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -339,14 +388,20 @@ def run(seed: int, programs: int, count: int, folder: Path) -> tuple[int, int]:
         connection.execute("SET threads = 1")
         connection.execute(f"CALL crosslane_load('{path}')")
         connection.register("rows", table)
-        connection.execute("CREATE TABLE t AS SELECT row_number() OVER () AS number, * FROM rows ORDER BY number")
+        connection.execute(
+            "CREATE TABLE t AS SELECT row_number() OVER () AS number, * FROM rows ORDER BY number"
+        )
         for name in names:
             compare(connection, path, name, declared[name], arguments)
     return programs * count, by_columns
 
 
 def compare(
-    connection: duckdb.DuckDBPyConnection, path: Path, name: str, declared: Any, arguments: list[tuple[Any, ...]]
+    connection: duckdb.DuckDBPyConnection,
+    path: Path,
+    name: str,
+    declared: Any,
+    arguments: list[tuple[Any, ...]],
 ) -> None:
     """Compares the results of one program."""
     returns = {"BIGINT": "int", "DOUBLE": "float", "BOOLEAN": "bool", "VARCHAR": "str"}[
@@ -367,7 +422,9 @@ def compare(
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--seconds", type=float, default=60, help="how long to compare (60)")
     parser.add_argument("--seed", type=int, default=1, help="the first seed (1)")
     asked = parser.parse_args()
@@ -376,7 +433,10 @@ def main() -> None:
         with tempfile.TemporaryDirectory() as folder:
             compared, translated = run(seed, 50, 2500, Path(folder))
         pairs, programs, by_columns = pairs + compared, programs + 50, by_columns + translated
-        print(f"seed {seed}: {pairs:,} pairs, {programs:,} programs, {by_columns / programs:.0%} by columns", flush=True)
+        print(
+            f"seed {seed}: {pairs:,} pairs, {programs:,} programs, {by_columns / programs:.0%} by columns",
+            flush=True,
+        )
 
 
 def seeds(first: int, until: float) -> Iterator[int]:

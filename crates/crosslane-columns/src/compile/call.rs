@@ -106,9 +106,9 @@ impl Compiler {
         }
         let floats = self.builder.float_of(number);
         let test = match name {
-            "math.isnan" => Some(FloatTest::IsNan),
-            "math.isinf" => Some(FloatTest::IsInf),
-            "math.isfinite" => Some(FloatTest::IsFinite),
+            "math.isnan" => Some(FloatTest::Nan),
+            "math.isinf" => Some(FloatTest::Infinite),
+            "math.isfinite" => Some(FloatTest::Finite),
             _ => None,
         };
         if let Some(test) = test {

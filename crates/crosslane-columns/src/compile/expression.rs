@@ -172,13 +172,13 @@ impl Compiler {
     }
 
     fn index(&mut self, object: &Expression, index: &Expression) -> Compiled<Value> {
-        let Node::Int(index) = index.1 else {
-            return Err(self.builder.refuse("an index that is no constant"));
-        };
         // `text.split(separator)[index]`, without the list.
         if let Node::Method(name, text, arguments) = &object.1
             && name == "split"
         {
+            let Node::Int(index) = index.1 else {
+                return Err(self.builder.refuse("split with an index that is no constant"));
+            };
             let [Expression(_, Node::Text(separator))] = &arguments[..] else {
                 return Err(self.builder.refuse("split without a separator that is a constant"));
             };
@@ -190,9 +190,9 @@ impl Compiler {
             let part = TextFunction::Part { separator: separator.as_bytes().to_vec(), index };
             return Ok(self.builder.make(|out| Step::Text(part, text, out)).into());
         }
-        let value = self.value(object)?;
-        let text = self.builder.text_of(value)?;
-        Ok(self.builder.make(|out| Step::Text(TextFunction::Character { index }, text, out)).into())
+        let (value, index) = (self.value(object)?, self.value(index)?);
+        let (text, index) = (self.builder.text_of(value)?, self.builder.int_of(index)?);
+        Ok(self.builder.make(|out| Step::Character(text, index, out)).into())
     }
 
     fn slice(
@@ -201,15 +201,17 @@ impl Compiler {
         from: Option<&Expression>,
         to: Option<&Expression>,
     ) -> Compiled<Value> {
-        let bound = |bound: Option<&Expression>| match bound {
-            None => Ok(None),
-            Some(Expression(_, Node::Int(at))) => Ok(Some(*at)),
-            Some(_) => Err(self.builder.refuse("a slice whose bounds are no constants")),
+        let value = self.value(object)?;
+        let mut bound = |bound: Option<&Expression>| match bound {
+            None | Some(Expression(_, Node::None)) => Ok(None),
+            Some(bound) => {
+                let value = self.value(bound)?;
+                self.builder.int_of(value).map(Some)
+            }
         };
         let (from, to) = (bound(from)?, bound(to)?);
-        let value = self.value(object)?;
         let text = self.builder.text_of(value)?;
-        Ok(self.builder.make(|out| Step::Text(TextFunction::Slice { from, to }, text, out)).into())
+        Ok(self.builder.make(|out| Step::Slice(text, from, to, out)).into())
     }
 
     fn format(&mut self, parts: &[Expression]) -> Compiled<Value> {

@@ -114,9 +114,9 @@ fn checked(x: f64, result: f64) -> Checked<f64> {
 pub(super) fn test(test: FloatTest, x: &[f64], sink: Sink<'_, u8>) {
     let rows = x.iter();
     match test {
-        FloatTest::IsNan => sink.all(rows.map(|x| u8::from(x.is_nan()))),
-        FloatTest::IsInf => sink.all(rows.map(|x| u8::from(x.is_infinite()))),
-        FloatTest::IsFinite => sink.all(rows.map(|x| u8::from(x.is_finite()))),
+        FloatTest::Nan => sink.all(rows.map(|x| u8::from(x.is_nan()))),
+        FloatTest::Infinite => sink.all(rows.map(|x| u8::from(x.is_infinite()))),
+        FloatTest::Finite => sink.all(rows.map(|x| u8::from(x.is_finite()))),
     }
 }
 

@@ -244,6 +244,8 @@ impl Registers {
             | Step::Concatenate(..)
             | Step::Repeat(..)
             | Step::IntToText(..)
+            | Step::Slice(..)
+            | Step::Character(..)
             | Step::SelectText(..) => self.make_text(step, mask, sources),
             Step::Leave(rows) => {
                 let left = mem::take(&mut self.left);
@@ -332,6 +334,8 @@ impl Registers {
     /// Runs an instruction that gives texts.
     fn make_text(&mut self, step: &Step, mask: Mask, sources: &[&[u8]]) {
         let (Step::Text(_, _, out)
+        | Step::Slice(_, _, _, out)
+        | Step::Character(_, _, out)
         | Step::Concatenate(_, out)
         | Step::Repeat(_, _, out)
         | Step::IntToText(_, out)
@@ -395,13 +399,23 @@ impl Registers {
                     })
                 });
             }
-            Step::Text(function, text, _) => {
+            Step::Text(_, text, _) | Step::Slice(text, ..) | Step::Character(text, ..) => {
                 let all_ascii = self.texts[text.0].ascii;
                 ascii = all_ascii;
+                let at = |bound: Ints, row: usize| self.ints[bound.0][row];
                 each(&mut |row, texts| {
                     let span = self.texts[text.0].spans[row];
                     let whole = self.text(sources, span);
-                    let Some(part) = texts::part(function, whole, all_ascii) else { return false };
+                    let part = match *step {
+                        Step::Slice(_, from, to, _) => {
+                            let (from, to) = (from.map(|from| at(from, row)), to.map(|to| at(to, row)));
+                            texts::slice(whole, from, to, all_ascii)
+                        }
+                        Step::Character(_, index, _) => texts::character(whole, at(index, row), all_ascii),
+                        Step::Text(ref function, ..) => texts::part(function, whole, all_ascii),
+                        _ => None,
+                    };
+                    let Some(part) = part else { return false };
                     let offset = part.as_ptr().addr().saturating_sub(whole.as_ptr().addr()) as u32;
                     let start = span.start + if part.is_empty() { 0 } else { offset };
                     texts.spans.push(Span { start, length: part.len() as u32, ..span });

@@ -86,23 +86,27 @@ pub(super) fn part<'a>(function: &TextFunction, text: &'a [u8], ascii: bool) -> 
             Some(text)
         }
         TextFunction::Part { separator, index } => element(text, separator, *index),
-        TextFunction::Slice { from, to } => {
-            let length = text.len() as i64;
-            let at = |bound: Option<i64>, default: i64| match bound {
-                None => default,
-                Some(at) if at < 0 => (at.saturating_add(length)).max(0),
-                Some(at) => at.min(length),
-            };
-            let (from, to) = (at(*from, 0), at(*to, length));
-            is_ascii().then(|| if from < to { &text[from as usize..to as usize] } else { &[] })
-        }
-        TextFunction::Character { index } => {
-            let at = if *index < 0 { index.checked_add(text.len() as i64)? } else { *index };
-            let at = usize::try_from(at).ok()?;
-            if is_ascii() { text.get(at..at + 1) } else { None }
-        }
         TextFunction::Lower | TextFunction::Upper | TextFunction::Replace { .. } => None,
     }
+}
+
+/// `text[from:to]`. None if the row leaves.
+pub(super) fn slice(text: &[u8], from: Option<i64>, to: Option<i64>, ascii: bool) -> Option<&[u8]> {
+    let length = text.len() as i64;
+    let at = |bound: Option<i64>, default: i64| match bound {
+        None => default,
+        Some(at) if at < 0 => at.saturating_add(length).max(0),
+        Some(at) => at.min(length),
+    };
+    let (from, to) = (at(from, 0), at(to, length));
+    (ascii || text.is_ascii()).then(|| if from < to { &text[from as usize..to as usize] } else { &[] })
+}
+
+/// `text[index]`. None if the row leaves.
+pub(super) fn character(text: &[u8], index: i64, ascii: bool) -> Option<&[u8]> {
+    let at = if index < 0 { index.checked_add(text.len() as i64)? } else { index };
+    let at = usize::try_from(at).ok()?;
+    if ascii || text.is_ascii() { text.get(at..at.checked_add(1)?) } else { None }
 }
 
 /// An element of `split(separator)`.

@@ -20,7 +20,7 @@ pub(crate) struct RowCalls<'py> {
     /// none.
     row_loop: Option<Loop>,
     /// The function as a program over columns, if it can be one.
-    columns: Option<ColumnCalls>,
+    columns: Option<Box<ColumnCalls>>,
 }
 
 /// The failed calls of a batch.
@@ -42,7 +42,8 @@ impl<'py> RowCalls<'py> {
             let make = py.import("crosslane._worker.loops")?.getattr("make")?;
             Some(Loop::new(&make.call1((declared, count))?)?)
         };
-        let columns = if row_loop.is_some() { ColumnCalls::new(declared, declaration)? } else { None };
+        let columns =
+            if row_loop.is_some() { ColumnCalls::new(declared, declaration)?.map(Box::new) } else { None };
         Ok(Self { readers: declaration.readers(py)?, writer, row_loop, columns })
     }
 

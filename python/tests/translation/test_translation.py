@@ -1,0 +1,211 @@
+"""Functions that are evaluated by columns: nobody can tell, whatever changes, raises or watches."""
+
+from __future__ import annotations
+
+import builtins
+import math
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import duckdb
+import pytest
+
+import crosslane
+from crosslane._declare import library as libraries
+from crosslane._declare.declaration import declare
+from crosslane._declare.signature.resolve import resolve
+from crosslane._worker import translation
+
+from ..conftest import Library, Load, error, value
+
+pytestmark = pytest.mark.any_duckdb
+
+RATE = 2.5
+WEEKEND = (5, 6)
+
+
+def fee(x: float) -> float:
+    return x * RATE
+
+
+def root(x: float) -> float:
+    return round(math.sqrt(x), 1)
+
+
+def is_weekend(day: int) -> bool:
+    return day % 7 in WEEKEND
+
+
+def twice(x: int) -> int:
+    return 2 * x
+
+
+def calls_another(x: int) -> int:
+    y = twice(x) + 1
+    return y if y > 3 else 0
+
+
+def times(factor: int) -> Callable[[int], int]:
+    def scaled(x: int) -> int:
+        return x * factor
+
+    return scaled
+
+
+def of(function: Any) -> translation.Usable:
+    (declared,) = resolve(declare(function))
+    made = translation.of(declared, function.__code__.co_argcount)
+    assert made is not None, translation.reason_against(declared)
+    return made
+
+
+@pytest.mark.parametrize("function", [fee, root, is_weekend, calls_another, times(3)])
+def test_it_is_translated(function: Any) -> None:
+    _, is_usable = of(function)
+    assert is_usable()
+
+
+def test_a_change_sends_it_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    _, is_usable = of(fee)
+    monkeypatch.setitem(fee.__globals__, "RATE", 3.0)
+    assert not is_usable()
+    monkeypatch.undo()
+    assert is_usable()
+    _, is_usable = of(root)
+    monkeypatch.setattr(math, "sqrt", lambda x: x)
+    assert not is_usable()
+    monkeypatch.undo()
+    # A variable of the module hides a builtin function.
+    monkeypatch.setitem(root.__globals__, "round", lambda x, _: x)
+    assert not is_usable()
+    monkeypatch.undo()
+    monkeypatch.setattr(builtins, "round", lambda x, _: x)
+    assert not is_usable()
+    monkeypatch.undo()
+    assert is_usable()
+
+
+def test_a_change_of_another_function_sends_it_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    _, is_usable = of(calls_another)
+    code = twice.__code__
+    try:
+        twice.__code__ = (lambda x: 3 * x).__code__
+        assert not is_usable()
+    finally:
+        twice.__code__ = code
+    assert is_usable()
+    monkeypatch.setitem(calls_another.__globals__, "twice", abs)
+    assert not is_usable()
+
+
+def test_a_change_of_a_variable_around_it_sends_it_back() -> None:
+    function: Any = times(3)
+    _, is_usable = of(function)
+    function.__closure__[0].cell_contents = 4
+    assert not is_usable()
+    del function.__closure__[0].cell_contents
+    assert not is_usable()
+
+
+def test_a_watcher_sends_it_back() -> None:
+    _, is_usable = of(fee)
+    before = sys.getprofile()
+    sys.setprofile(lambda *_: None)
+    try:
+        assert not is_usable()
+    finally:
+        sys.setprofile(before)
+
+
+def test_the_next_batch_sees_a_change(
+    con: duckdb.DuckDBPyConnection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    crosslane.register(con, fee, lane="thread")
+    assert value(con, "SELECT fee(2.0)") == 5.0
+    monkeypatch.setitem(fee.__globals__, "RATE", 3.0)
+    assert value(con, "SELECT fee(2.0)") == 6.0
+
+
+DIVIDES = """
+@udf{options}
+def divides(x: int) -> int:
+    if x == 3:
+        raise ValueError("three")
+    return 100 // x
+"""
+
+
+def test_errors_are_those_of_the_first_row(load: Load) -> None:
+    con = load(DIVIDES.format(options=""))
+    rows = "SELECT sum(divides(x)) FROM (SELECT {} AS x FROM range(5000) t(i))"
+    message = error(con, rows.format("CASE i WHEN 1000 THEN 3 WHEN 2000 THEN 0 ELSE 1 END"))
+    assert "ValueError: three" in message
+    assert "functions_1.py:6 in divides" in message
+    message = error(con, rows.format("CASE i WHEN 2000 THEN 3 WHEN 1000 THEN 0 ELSE 1 END"))
+    assert "ZeroDivisionError: integer division or modulo by zero" in message
+    assert "functions_1.py:7 in divides" in message
+
+
+def test_failed_rows_become_null(load: Load) -> None:
+    con = load(DIVIDES.format(options='(on_error="null")'))
+    query = (
+        "SELECT count(*), count(divides(x)), sum(divides(x)) FROM (SELECT i % 5 AS x FROM range(10000) t(i))"
+    )
+    # 0 and 3 fail; 1, 2 and 4 give 100, 50 and 25.
+    assert con.execute(query).fetchall() == [(10000, 6000, 2000 * 175)]
+
+
+def test_a_function_whose_rows_all_leave(load: Load) -> None:
+    con = load("""
+        @udf
+        def shout(text: str) -> str:
+            return text.upper() + "!"
+    """)
+    # No row is ASCII, and then all rows are.
+    query = "SELECT count(*) FROM (SELECT shout({}) AS s FROM range(100000) t(i)) WHERE s = {}"
+    assert value(con, query.format("'é' || i % 10", "'É' || right(s, 2)")) == 100000
+    assert value(con, query.format("'e' || i % 10", "'E' || right(s, 2)")) == 100000
+
+
+def test_nulls(load: Load) -> None:
+    con = load("""
+        @udf
+        def next(x: int) -> int:
+            return x + 1
+
+        @udf
+        def known(x: int | None, y: str | None) -> str | None:
+            if x is None:
+                return y
+            return None if x < 0 else f"{x}"
+    """)
+    rows = con.execute("SELECT next(x) FROM (VALUES (1), (NULL), (3)) t(x)").fetchall()
+    assert rows == [(2,), (None,), (4,)]
+    rows = con.execute(
+        "SELECT known(x, y) FROM (VALUES (1, 'a'), (NULL, 'b'), (NULL, NULL), (-1, 'c')) t(x, y)"
+    ).fetchall()
+    assert rows == [("1",), ("b",), (None,), (None,)]
+
+
+#: Bodies, what is said of them, and in which line.
+REASONS = {
+    "return [x][0]": "line 5: an expression `list`",
+    "for _ in range(x): pass\n    return x": "line 5: a statement `for`",
+    "y = x\n    return y if x else 's'": "line 6: a conditional expression with values of several types",
+    "return unknown(x)": "line 5: the variable unknown, which is not known",
+    "return x ** x": "line 5: ** of ints whose exponent is no constant",
+    "return max(x, key=abs)": "line 5: a call with keywords or *arguments",
+    "return f(x - 1) if x else 0": "line 5: a call of f, which calls itself",
+    "return int(f'{x:>3}')": "line 5: a format in an f-string",
+    "return x.bit_length()": "line 5: a number, where a str is known",
+    "if x: y = 1\n    return y": "line 6: the variable y: only one branch of a condition assigns it",
+    "return (x, 1) == (1, x)": "line 5: an expression `tuple`",
+}
+
+
+@pytest.mark.parametrize("body", REASONS)
+def test_reasons(library: Library, body: str) -> None:
+    path = library(f"\n\n@udf\ndef f(x: int) -> int:\n    {body}\n".replace("\n\n@udf", "\n@udf"))
+    (declared,) = libraries.load_file(str(path))
+    assert translation.reason_against(declared) == REASONS[body]
