@@ -120,11 +120,13 @@ fn run(source: &Source, columns: &[(DataType, Vec<Cell>)], returns: DataType) ->
     let rows = columns[0].1.len();
     let mut left = vec![0; rows.div_ceil(8)];
     let mut out = ColumnBuilder::new(&returns);
-    let is_active = |row: usize| {
+    let mut active = vec![0; rows.div_ceil(8)];
+    for row in 0..rows {
         let mut seen = views.iter().zip(&parameters);
-        seen.all(|(view, (_, admits_null))| *admits_null || view.is_valid(row))
-    };
-    let count = evaluator.run(&views, 0..rows, is_active, &mut left, &mut out).unwrap();
+        let is_active = seen.all(|(view, (_, admits_null))| *admits_null || view.is_valid(row));
+        active[row / 8] |= u8::from(is_active) << (row % 8);
+    }
+    let count = evaluator.run(&views, 0..rows, Some(&active), &mut left, &mut out).unwrap();
     let results = out.column(&returns);
     let is_left = |row| crosslane::batch::bit(&left, row);
     assert_eq!(count, (0..rows).filter(|row| is_left(*row)).count());
@@ -341,7 +343,7 @@ fn more_rows_than_a_chunk_keep_their_numbers() {
         Evaluator::new(compile(&plus, &[(DataType::BigInt, false)], &DataType::BigInt).unwrap());
     let (mut left, mut out) = (vec![0; 13], ColumnBuilder::new(&DataType::BigInt));
     for rows in [0..64, 64..100] {
-        evaluator.run(&view, rows, |_| true, &mut left, &mut out).unwrap();
+        evaluator.run(&view, rows, None, &mut left, &mut out).unwrap();
     }
     assert_eq!(left[90 / 8], 1 << (90 % 8));
     assert_eq!(cell(&out.column(&DataType::BigInt), 99), Cell::Int(100));

@@ -68,8 +68,30 @@ fn floor_divide(a: f64, b: f64) -> Checked<f64> {
     (if quotient - floor > 0.5 { floor + 1.0 } else { floor }, b == 0.0)
 }
 
+/// A square, if `pow` of the C library is known to give the rounded product.
+///
+/// The result of glibc's `pow` is at most 0.54 units in the last place from the exact one (since 2.28,
+/// the oldest that is supported): half a unit by the last rounding, and 0.04 by the calculation. So it
+/// is the rounded product if the exact square is farther than that from the middle of two floats.
+fn square(a: f64) -> Option<f64> {
+    const EXPONENT: u64 = 0x7ff0_0000_0000_0000;
+    let product = a * a;
+    let bits = product.to_bits();
+    // At a power of two, the distances on both sides differ.
+    if cfg!(not(target_env = "gnu")) || !product.is_normal() || bits & !EXPONENT == 0 {
+        return None;
+    }
+    let unit = f64::from_bits(bits & EXPONENT) * f64::EPSILON;
+    (a.mul_add(a, -product).abs() < 0.45 * unit).then_some(product)
+}
+
 /// As `float_pow` of CPython, without its special cases.
 fn power(a: f64, b: f64) -> Checked<f64> {
+    if b == 2.0
+        && let Some(square) = square(a)
+    {
+        return (square, false);
+    }
     let is_usual = a.is_finite() && b.is_finite() && a != 0.0 && (a > 0.0 || b == b.floor());
     if !is_usual {
         return (0.0, true);

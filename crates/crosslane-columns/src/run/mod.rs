@@ -2,17 +2,16 @@
 
 mod floats;
 mod ints;
+mod make_text;
 mod sink;
 mod texts;
 
 use crate::program::{
-    BoolOp, Bools, CHUNK, Constant, Constants, Floats, Input, Ints, Mask, Program, Register, Step,
-    TextFunction, Texts,
+    BoolOp, Bools, CHUNK, Constant, Constants, Floats, Input, Ints, Mask, Program, Register, Step, Texts,
 };
-use crosslane::batch::Column;
+use crosslane::batch::{Column, bit};
 use crosslane::builder::Overflow;
 use crosslane::{ColumnBuilder, DataType};
-use memchr::memmem;
 use sink::{Sink, pairs};
 use std::mem;
 use std::ops::Range;
@@ -41,12 +40,11 @@ impl Evaluator {
     /// An evaluator of a program.
     pub fn new(program: Program) -> Self {
         let counts = program.counts;
-        let texts = || TextColumn { ascii: true, ..TextColumn::default() };
         let mut registers = Registers {
             bools: vec![vec![0; CHUNK]; counts.bools],
             ints: vec![vec![0; CHUNK]; counts.ints],
             floats: vec![vec![0.0; CHUNK]; counts.floats],
-            texts: (0..counts.texts).map(|_| texts()).collect(),
+            texts: (0..counts.texts).map(|_| TextColumn::default()).collect(),
             left: vec![0; CHUNK],
             rows: 0,
         };
@@ -67,9 +65,10 @@ impl Evaluator {
         Self { program, registers }
     }
 
-    /// Evaluates some rows of a batch. Returns how many of them have left the program, among those
-    /// that are `active`, and adds the results of all rows to a column. A row without a result is
-    /// NULL there, and its bit in `left` is set.
+    /// Evaluates some rows of a batch, and adds their results to a column. Returns how many rows have
+    /// left the program. Such a row is NULL in the column, and its bit in `left` is set. A row whose
+    /// bit in `active` is not set is NULL, too, and does not leave. Without bits, all rows are
+    /// active.
     ///
     /// # Errors
     /// If the column cannot grow.
@@ -80,7 +79,7 @@ impl Evaluator {
         &mut self,
         columns: &[Column<'_>],
         rows: Range<usize>,
-        is_active: impl Fn(usize) -> bool,
+        active: Option<&[u8]>,
         left: &mut [u8],
         out: &mut ColumnBuilder,
     ) -> Result<usize, Overflow> {
@@ -94,21 +93,29 @@ impl Evaluator {
         for (step, mask) in &program.steps {
             registers.step(step, *mask, &sources);
         }
+        // From here on, these are the rows that get NULL.
+        let mut flags = mem::take(&mut registers.left);
+        let null = &mut flags[..rows.len()];
+        let bits = |row| u8::from(active.is_none_or(|active| bit(active, row)));
+        if active.is_some() {
+            null.iter_mut().zip(rows.clone()).for_each(|(left, row)| *left &= bits(row));
+        }
         let mut count = 0;
-        let nulls = program.nulls;
-        let mut is_null = |row: usize| {
-            if !is_active(rows.start + row) {
-                return true;
-            }
-            if registers.left[row] != 0 {
+        if null.contains(&1) {
+            for row in rows.clone().filter(|row| null[row - rows.start] != 0) {
                 count += 1;
-                left[(rows.start + row) / 8] |= 1 << ((rows.start + row) % 8);
-                return true;
+                left[row / 8] |= 1 << (row % 8);
             }
-            nulls.is_some_and(|nulls| registers.bools[nulls.0][row] != 0)
-        };
-        registers.append(program, &sources, &mut is_null, out)?;
-        Ok(count)
+        }
+        if active.is_some() {
+            null.iter_mut().zip(rows.clone()).for_each(|(null, row)| *null |= bits(row) ^ 1);
+        }
+        if let Some(nulls) = program.nulls {
+            null.iter_mut().zip(&registers.bools[nulls.0]).for_each(|(null, none)| *null |= none);
+        }
+        let appended = registers.append(program, &sources, null, out);
+        registers.left = flags;
+        appended.map(|()| count)
     }
 }
 
@@ -127,7 +134,7 @@ impl Registers {
         match input.values {
             Register::Bool(Bools(out)) => {
                 let out = &mut self.bools[out][..count];
-                let bits = rows.clone().map(|row| u8::from(crosslane::batch::bit(column.data, row)));
+                let bits = rows.clone().map(|row| u8::from(bit(column.data, row)));
                 out.iter_mut().zip(bits).for_each(|(out, bit)| *out = bit);
             }
             Register::Int(Ints(out)) => {
@@ -158,6 +165,7 @@ impl Registers {
                 }));
                 let (start, end) = (column.offsets[rows.start], column.offsets[rows.end]);
                 text.ascii = column.data[start as usize..end as usize].is_ascii();
+                text.region = Some((number, start as u32..end as u32));
             }
         }
         if let Some(nulls) = input.nulls {
@@ -331,139 +339,6 @@ impl Registers {
         }
     }
 
-    /// Runs an instruction that gives texts.
-    fn make_text(&mut self, step: &Step, mask: Mask, sources: &[&[u8]]) {
-        let (Step::Text(_, _, out)
-        | Step::Slice(_, _, _, out)
-        | Step::Character(_, _, out)
-        | Step::Concatenate(_, out)
-        | Step::Repeat(_, _, out)
-        | Step::IntToText(_, out)
-        | Step::SelectText(_, _, _, out)) = step
-        else {
-            unreachable!("{step:?} gives no texts");
-        };
-        // No other instruction writes this register, so the operands are in other ones.
-        let mut texts = mem::take(&mut self.texts[out.0]);
-        let mut left = mem::take(&mut self.left);
-        texts.spans.clear();
-        texts.bytes.clear();
-        let own = (sources.len() + out.0) as u32;
-        let mut each = |made: &mut dyn FnMut(usize, &mut TextColumn) -> bool| {
-            for (row, left) in left[..self.rows].iter_mut().enumerate() {
-                if !self.counts(mask, row) {
-                    texts.spans.push(Span::default());
-                } else if !made(row, &mut texts) {
-                    *left = 1;
-                    texts.spans.truncate(row);
-                    texts.spans.push(Span::default());
-                }
-            }
-        };
-        let mut ascii = true;
-        match step {
-            Step::Text(TextFunction::Lower | TextFunction::Upper, text, _) => {
-                let all_ascii = self.texts[text.0].ascii;
-                each(&mut |row, texts| {
-                    let text = self.text_at(sources, *text, row);
-                    (all_ascii || text.is_ascii()) && texts.push(own, |bytes| bytes.extend_from_slice(text))
-                });
-                // One pass over all texts is faster than one for each.
-                match step {
-                    Step::Text(TextFunction::Lower, ..) => texts.bytes.make_ascii_lowercase(),
-                    _ => texts.bytes.make_ascii_uppercase(),
-                }
-            }
-            Step::Text(TextFunction::Replace { old, new }, text, _) if old.len() == 1 && new.len() == 1 => {
-                ascii = self.texts[text.0].ascii;
-                each(&mut |row, texts| {
-                    let text = self.text_at(sources, *text, row);
-                    texts.push(own, |bytes| bytes.extend_from_slice(text))
-                });
-                let (old, new) = (old[0], new[0]);
-                texts.bytes.iter_mut().for_each(|byte| *byte = if *byte == old { new } else { *byte });
-            }
-            Step::Text(TextFunction::Replace { old, new }, text, _) => {
-                ascii = self.texts[text.0].ascii && new.is_ascii();
-                let finder = memmem::Finder::new(old);
-                each(&mut |row, texts| {
-                    let text = self.text_at(sources, *text, row);
-                    texts.push(own, |bytes| {
-                        let mut from = 0;
-                        for at in finder.find_iter(text) {
-                            bytes.extend_from_slice(&text[from..at]);
-                            bytes.extend_from_slice(new);
-                            from = at + old.len();
-                        }
-                        bytes.extend_from_slice(&text[from..]);
-                    })
-                });
-            }
-            Step::Text(_, text, _) | Step::Slice(text, ..) | Step::Character(text, ..) => {
-                let all_ascii = self.texts[text.0].ascii;
-                ascii = all_ascii;
-                let at = |bound: Ints, row: usize| self.ints[bound.0][row];
-                each(&mut |row, texts| {
-                    let span = self.texts[text.0].spans[row];
-                    let whole = self.text(sources, span);
-                    let part = match *step {
-                        Step::Slice(_, from, to, _) => {
-                            let (from, to) = (from.map(|from| at(from, row)), to.map(|to| at(to, row)));
-                            texts::slice(whole, from, to, all_ascii)
-                        }
-                        Step::Character(_, index, _) => texts::character(whole, at(index, row), all_ascii),
-                        Step::Text(ref function, ..) => texts::part(function, whole, all_ascii),
-                        _ => None,
-                    };
-                    let Some(part) = part else { return false };
-                    let offset = part.as_ptr().addr().saturating_sub(whole.as_ptr().addr()) as u32;
-                    let start = span.start + if part.is_empty() { 0 } else { offset };
-                    texts.spans.push(Span { start, length: part.len() as u32, ..span });
-                    true
-                });
-            }
-            Step::Concatenate(parts, _) => {
-                ascii = parts.iter().all(|part| self.texts[part.0].ascii);
-                each(&mut |row, texts| {
-                    texts.push(own, |bytes| {
-                        for part in parts {
-                            bytes.extend_from_slice(self.text_at(sources, *part, row));
-                        }
-                    })
-                });
-            }
-            Step::Repeat(text, times, _) => {
-                ascii = self.texts[text.0].ascii;
-                each(&mut |row, texts| {
-                    let text = self.text_at(sources, *text, row);
-                    // An empty text may be repeated for ever.
-                    let times = if text.is_empty() { 0 } else { self.ints[times.0][row].max(0) as usize };
-                    text.len().checked_mul(times).is_some_and(texts::has_room)
-                        && texts.push(own, |bytes| (0..times).for_each(|_| bytes.extend_from_slice(text)))
-                });
-            }
-            Step::IntToText(a, _) => {
-                let mut buffer = itoa::Buffer::new();
-                each(&mut |row, texts| {
-                    let text = buffer.format(self.ints[a.0][row]);
-                    texts.push(own, |bytes| bytes.extend_from_slice(text.as_bytes()))
-                });
-            }
-            Step::SelectText(truth, yes, no, _) => {
-                ascii = self.texts[yes.0].ascii && self.texts[no.0].ascii;
-                each(&mut |row, texts| {
-                    let chosen = if self.bools[truth.0][row] != 0 { yes } else { no };
-                    texts.spans.push(self.texts[chosen.0].spans[row]);
-                    true
-                });
-            }
-            _ => {}
-        }
-        texts.ascii = ascii;
-        self.texts[out.0] = texts;
-        self.left = left;
-    }
-
     fn bool(&self, register: Bools) -> &[u8] {
         &self.bools[register.0][..self.rows]
     }
@@ -489,10 +364,11 @@ impl Registers {
         &self,
         program: &Program,
         sources: &[&[u8]],
-        is_null: &mut impl FnMut(usize) -> bool,
+        null: &[u8],
         out: &mut ColumnBuilder,
     ) -> Result<(), Overflow> {
         use DataType as T;
+        let is_null = |row: usize| null[row] != 0;
         macro_rules! narrowed {
             ($register:expr, $type:ty) => {
                 for (row, value) in self.int($register).iter().enumerate() {
@@ -501,10 +377,7 @@ impl Registers {
             };
         }
         match (program.result, &program.returns) {
-            (None, _) => (0..self.rows).for_each(|row| {
-                is_null(row);
-                out.null();
-            }),
+            (None, _) => (0..self.rows).for_each(|_| out.null()),
             (Some(Register::Bool(result)), _) => {
                 for (row, value) in self.bool(result).iter().enumerate() {
                     if is_null(row) { out.null() } else { out.boolean(*value != 0) }
@@ -516,8 +389,8 @@ impl Registers {
             (Some(Register::Int(result)), T::UTinyInt) => narrowed!(result, u8),
             (Some(Register::Int(result)), T::USmallInt) => narrowed!(result, u16),
             (Some(Register::Int(result)), T::UInteger) => narrowed!(result, u32),
-            (Some(Register::Int(result)), _) => fixed(self.int(result), is_null, out),
-            (Some(Register::Float(result)), _) => fixed(self.float(result), is_null, out),
+            (Some(Register::Int(result)), _) => fixed(self.int(result), null, out),
+            (Some(Register::Float(result)), _) => fixed(self.float(result), null, out),
             (Some(Register::Text(result)), _) => {
                 for row in 0..self.rows {
                     if is_null(row) {
@@ -533,10 +406,12 @@ impl Registers {
 }
 
 /// Adds values of 64 bits to a column.
-fn fixed<T: bytemuck::Pod>(values: &[T], is_null: &mut impl FnMut(usize) -> bool, out: &mut ColumnBuilder) {
+fn fixed<T: bytemuck::Pod>(values: &[T], null: &[u8], out: &mut ColumnBuilder) {
     let first = out.rows();
     out.fixed_all(values);
-    (0..values.len()).filter(|row| is_null(*row)).for_each(|row| out.make_null(first + row));
+    if null.contains(&1) {
+        (0..values.len()).filter(|row| null[*row] != 0).for_each(|row| out.make_null(first + row));
+    }
 }
 
 /// A value, and whether there is none.

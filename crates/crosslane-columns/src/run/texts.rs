@@ -13,6 +13,7 @@
 
 use crate::program::{Characters, TextCount, TextFunction, TextTest};
 use memchr::memmem;
+use std::ops::Range;
 
 /// The most bytes of the texts that one instruction makes.
 const MOST_BYTES: usize = 64 << 20;
@@ -33,9 +34,17 @@ pub(super) struct TextColumn {
     pub(super) bytes: Vec<u8>,
     /// Whether all texts are ASCII.
     pub(super) ascii: bool,
+    /// A source, and a part of it in which all texts lie that are not empty.
+    pub(super) region: Option<(u32, Range<u32>)>,
 }
 
 impl TextColumn {
+    pub(super) fn clear(&mut self) {
+        self.spans.clear();
+        self.bytes.clear();
+        self.region = None;
+    }
+
     /// Adds a text that `write` makes. Returns false if there is no room for it.
     pub(super) fn push(&mut self, source: u32, write: impl FnOnce(&mut Vec<u8>)) -> bool {
         let start = self.bytes.len();

@@ -35,6 +35,11 @@ impl Selection {
         self.bits.is_none()
     }
 
+    /// A bit for each row, which says whether it is called. None if all rows are called.
+    pub(crate) fn bits(&self) -> Option<&[u8]> {
+        self.bits.as_deref()
+    }
+
     /// The rows whose bit is set. All of them must be among these rows.
     pub(crate) fn only(self, bits: Vec<u8>) -> Self {
         Self { bits: Some(bits), ..self }

@@ -97,9 +97,9 @@ impl ColumnCalls {
         batch.exchange.tell(0);
         for first in (0..rows).step_by(CHUNK) {
             let chunk = first..rows.min(first + CHUNK);
-            let is_active = |row| selection.contains(row);
+            let active = selection.bits();
             count +=
-                evaluator.run(batch.exchange.columns, chunk, is_active, &mut left, out).map_err(overflow)?;
+                evaluator.run(batch.exchange.columns, chunk, active, &mut left, out).map_err(overflow)?;
         }
         self.note(count > 0 && count * MANY >= selection.count_before(rows));
         Ok((count > 0).then_some(left))
