@@ -371,3 +371,13 @@ fn reasons_have_lines() {
     );
     assert_eq!(refused(&[json!({ "leave": 3 })], DataType::BigInt).0, 3);
 }
+
+#[test]
+fn texts_without_room_leave_in_all_functions() {
+    let large = "x".repeat(9 << 20);
+    let rows = [&large[..], &large[..], "a"];
+    // Two of them are too large together.
+    assert_eq!(of_text(method("upper", variable("a"), &[]), &rows, DataType::Varchar), [LEFT; 3]);
+    let twice = binary("+", variable("a"), variable("a"));
+    assert_eq!(of_text(twice, &rows, DataType::Varchar), [LEFT, LEFT, "aa".into()]);
+}

@@ -10,10 +10,11 @@ from __future__ import annotations
 
 import ast
 import builtins
+import itertools
 import json
 import math
 import struct
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from types import CellType, CodeType, FunctionType
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -38,8 +39,9 @@ _OPERATORS: dict[type[ast.AST], str] = {
     ast.Eq: "==", ast.NotEq: "!=", ast.Lt: "<", ast.LtE: "<=", ast.Gt: ">", ast.GtE: ">=",
     ast.Is: "is", ast.IsNot: "is not", ast.In: "in", ast.NotIn: "not in",
 }  # fmt: skip
-#: How deep functions may call one another, and how deep expressions may be.
-_DEEPEST, _DEEPEST_EXPRESSION = 8, 60
+#: How deep functions may call one another, how deep expressions may be, and how many of them a
+#: function may have with all functions that it calls. Each has memory of its own for 2,048 values.
+_DEEPEST, _DEEPEST_EXPRESSION, _MOST_EXPRESSIONS = 8, 24, 500
 
 #: A name, where it is looked up, and the object that was there. The object of a name that was not
 #: there is `ABSENT`.
@@ -92,7 +94,7 @@ def prepare(functions: Iterable[tuple[Any, int]]) -> None:
 
 
 def _translated(function: FunctionType, count: int, sources: inlining.Sources) -> Translation:
-    translator = _Translator(function, sources, [])
+    translator = _Translator(function, sources, [], itertools.count(1))
     if count != function.__code__.co_argcount:
         raise Untranslatable("it has parameters with defaults that no column is passed for", 0)
     return json.dumps(translator.source()), translator.guards
@@ -101,9 +103,17 @@ def _translated(function: FunctionType, count: int, sources: inlining.Sources) -
 class _Translator:
     """Translates one function."""
 
-    def __init__(self, function: FunctionType, sources: inlining.Sources, outer: list[FunctionType]) -> None:
+    def __init__(
+        self,
+        function: FunctionType,
+        sources: inlining.Sources,
+        outer: list[FunctionType],
+        counter: Iterator[int],
+    ) -> None:
         self._function = function
         self._sources = sources
+        #: Counts the expressions of all functions.
+        self._counter = counter
         self._outer = [*outer, function]
         self._code = function.__code__
         self._cells = dict(zip(self._code.co_freevars, function.__closure__ or ()))
@@ -177,6 +187,8 @@ class _Translator:
         self._depth += 1
         if self._depth > _DEEPEST_EXPRESSION:
             raise self._refuse(node, "an expression that is nested too deeply")
+        if next(self._counter) > _MOST_EXPRESSIONS:
+            raise self._refuse(node, f"more than {_MOST_EXPRESSIONS} expressions")
         made = [node.lineno, self._node(node)]
         self._depth -= 1
         return made
@@ -275,7 +287,7 @@ class _Translator:
             raise self._refuse(node, f"a call of {function.__name__}, which calls itself")
         if len(node.args) != function.__code__.co_argcount:
             raise self._refuse(node, f"a call of {function.__name__} with such arguments")
-        inner = _Translator(function, self._sources, self._outer)
+        inner = _Translator(function, self._sources, self._outer, self._counter)
         source = inner.source()
         self.guards += inner.guards
         # Its code may be replaced.

@@ -209,3 +209,21 @@ def test_reasons(library: Library, body: str) -> None:
     path = library(f"\n\n@udf\ndef f(x: int) -> int:\n    {body}\n".replace("\n\n@udf", "\n@udf"))
     (declared,) = libraries.load_file(str(path))
     assert translation.reason_against(declared) == REASONS[body]
+
+
+def test_a_function_that_is_long_is_called(library: Library) -> None:
+    # Each function calls the one before it ten times.
+    calls = [
+        f"def f{n}(x: int) -> int:\n    return {' + '.join([f'f{n - 1}(x)'] * 10)}\n" for n in range(1, 8)
+    ]
+    text = "def f0(x: int) -> int:\n    return x\n" + "".join(calls) + "@udf\n" + calls[-1].replace("f7", "f")
+    (declared,) = libraries.load_file(str(library(text)))
+    assert translation.reason_against(declared) == "line 3: more than 500 expressions"
+
+
+@pytest.mark.parametrize("depth", [20, 100])
+def test_conditions_that_are_nested_deeply(load: Load, depth: int) -> None:
+    branches = "".join(f"    elif x == {n}:\n        return {n * 2}\n" for n in range(1, depth))
+    con = load(f"@udf\ndef f(x: int) -> int:\n    if x == 0:\n        return 7\n{branches}    return -1\n")
+    rows = con.execute("SELECT f(x) FROM (VALUES (0), (5), (1000)) t(x)").fetchall()
+    assert rows == [(7,), (10,), (-1,)]

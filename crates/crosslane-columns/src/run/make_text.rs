@@ -59,7 +59,8 @@ impl Registers {
                 let finder = memmem::Finder::new(old);
                 each(&mut |row, texts| {
                     let text = self.text_at(sources, *text, row);
-                    texts.push(own, |bytes| {
+                    let most = text.len() + text.len() / old.len() * new.len();
+                    texts.push(own, most, |bytes| {
                         let mut from = 0;
                         for at in finder.find_iter(text) {
                             bytes.extend_from_slice(&text[from..at]);
@@ -96,7 +97,8 @@ impl Registers {
             Step::Concatenate(parts, _) => {
                 ascii = parts.iter().all(|part| self.texts[part.0].ascii);
                 each(&mut |row, texts| {
-                    texts.push(own, |bytes| {
+                    let length = parts.iter().map(|part| self.texts[part.0].spans[row].length as usize).sum();
+                    texts.push(own, length, |bytes| {
                         for part in parts {
                             bytes.extend_from_slice(self.text_at(sources, *part, row));
                         }
@@ -109,15 +111,15 @@ impl Registers {
                     let text = self.text_at(sources, *text, row);
                     // An empty text may be repeated for ever.
                     let times = if text.is_empty() { 0 } else { self.ints[times.0][row].max(0) as usize };
-                    text.len().checked_mul(times).is_some_and(texts::has_room)
-                        && texts.push(own, |bytes| (0..times).for_each(|_| bytes.extend_from_slice(text)))
+                    let length = text.len().saturating_mul(times);
+                    texts.push(own, length, |bytes| (0..times).for_each(|_| bytes.extend_from_slice(text)))
                 });
             }
             Step::IntToText(a, _) => {
                 let mut buffer = itoa::Buffer::new();
                 each(&mut |row, texts| {
                     let text = buffer.format(self.ints[a.0][row]);
-                    texts.push(own, |bytes| bytes.extend_from_slice(text.as_bytes()))
+                    texts.push(own, text.len(), |bytes| bytes.extend_from_slice(text.as_bytes()))
                 });
             }
             Step::SelectText(truth, yes, no, _) => {
@@ -159,9 +161,18 @@ impl Registers {
         let own = (sources.len() + out.0) as u32;
         let from = &self.texts[text.0];
         let total: usize = from.spans.iter().map(|span| span.length as usize).sum();
-        match &from.region {
+        let region = from.region.as_ref().filter(|(_, range)| range.len() <= 2 * total);
+        let needed = region.map_or(total, |(_, range)| range.len());
+        if !texts.has_room(needed) {
+            texts.spans = vec![Span::default(); self.rows];
+            self.texts[out.0] = texts;
+            let left = mem::take(&mut self.left);
+            self.left = self.leave(left, mask, |_, _| true);
+            return;
+        }
+        match region {
             // The texts lie close together, so that all bytes are changed at once.
-            Some((source, range)) if range.len() <= 2 * total => {
+            Some((source, range)) => {
                 let whole = Span { source: *source, start: range.start, length: range.len() as u32 };
                 texts.bytes.extend_from_slice(self.text(sources, whole));
                 let start = |span: &Span| span.start.saturating_sub(range.start);
@@ -171,7 +182,7 @@ impl Registers {
                     length: span.length,
                 }));
             }
-            _ => {
+            None => {
                 for span in &from.spans {
                     let start = texts.bytes.len() as u32;
                     texts.bytes.extend_from_slice(self.text(sources, *span));

@@ -7,7 +7,7 @@
 //! | `[i]`, `split(separator)[i]` | no such element: CPython raises |
 //! | `count("")` | all |
 //! | `int(text)` | anything but up to 18 digits with a sign |
-//! | `+`, `*`, `replace`, f-strings | texts beyond 64 MiB in all |
+//! | what makes new bytes | texts beyond 16 MiB in all, and the end of the process's memory |
 //!
 //! `replace`, `startswith`, `endswith`, `in`, `count`, `==`, `<` and `len` agree with UTF-8.
 
@@ -16,7 +16,7 @@ use memchr::memmem;
 use std::ops::Range;
 
 /// The most bytes of the texts that one instruction makes.
-const MOST_BYTES: usize = 64 << 20;
+const MOST_BYTES: usize = 16 << 20;
 
 /// Where a text is: in the data of an input, or in the bytes of a register behind the inputs.
 #[derive(Debug, Clone, Copy, Default)]
@@ -45,23 +45,23 @@ impl TextColumn {
         self.region = None;
     }
 
-    /// Adds a text that `write` makes. Returns false if there is no room for it.
-    pub(super) fn push(&mut self, source: u32, write: impl FnOnce(&mut Vec<u8>)) -> bool {
+    /// Adds a text of at most this length, which `write` makes. Returns false if there is no room for
+    /// it.
+    pub(super) fn push(&mut self, source: u32, most: usize, write: impl FnOnce(&mut Vec<u8>)) -> bool {
         let start = self.bytes.len();
-        write(&mut self.bytes);
-        let fits = self.bytes.len() <= MOST_BYTES;
-        if !fits {
-            self.bytes.truncate(start);
+        if !self.has_room(most) {
+            return false;
         }
-        let length = (self.bytes.len() - start) as u32;
-        self.spans.push(Span { source, start: start as u32, length });
-        fits
+        write(&mut self.bytes);
+        let length = self.bytes.len() - start;
+        self.spans.push(Span { source, start: start as u32, length: length as u32 });
+        true
     }
-}
 
-/// Whether so many more bytes may be made.
-pub(super) fn has_room(bytes: usize) -> bool {
-    bytes <= MOST_BYTES
+    /// Whether so many more bytes can be made. The memory of the process may be limited.
+    pub(super) fn has_room(&mut self, bytes: usize) -> bool {
+        bytes <= MOST_BYTES - self.bytes.len() && self.bytes.try_reserve(bytes).is_ok()
+    }
 }
 
 /// Python's white space among ASCII.

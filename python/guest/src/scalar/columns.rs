@@ -26,14 +26,16 @@ const MANY: usize = 4;
 /// Why a translated function of this signature cannot be evaluated by columns: the line in its file,
 /// and the reason. None if it can.
 ///
-/// Raises ValueError if a text is not what it should be.
+/// Raises ValueError if the signature is none.
 #[pyfunction]
 pub(crate) fn why_not_columns(
     text: &str,
     signature: &str,
     admits_null: Vec<bool>,
 ) -> PyResult<Option<(u32, String)>> {
-    let source = serde_json::from_str(text).map_err(|error| PyValueError::new_err(error.to_string()))?;
+    let Ok(source) = serde_json::from_str(text) else {
+        return Ok(Some((0, "its statements are nested too deeply".to_owned())));
+    };
     let signature = signature.parse::<Signature>();
     let signature = signature.map_err(|error| PyValueError::new_err(error.to_string()))?;
     let why = program(&source, &signature, &admits_null).err();
