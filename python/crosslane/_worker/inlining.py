@@ -66,9 +66,8 @@ os.register_at_fork(after_in_child=_reading._at_fork_reinit)  # type: ignore[att
 _made: WeakKeyDictionary[CodeType, tuple[str, CodeType | None]] = WeakKeyDictionary()
 
 
-def prepare(functions: Iterable[tuple[Any, int]]) -> None:
+def prepare(functions: Iterable[tuple[Any, int]], sources: Sources) -> None:
     """Makes loops for functions and numbers of parameters. Reads each file once."""
-    sources: Sources = {}
     for function, count in functions:
         _loop(function, count, sources)
 

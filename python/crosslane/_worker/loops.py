@@ -65,12 +65,22 @@ def make(declared: Declared, count: int) -> tuple[Each, CellType, list[CellType]
     return each, result, arguments
 
 
-def prepare(functions: list[Declared]) -> None:
-    """Compiles in the zygote what all lanes of a library need."""
-    plain = [
+def prepare(functions: list[Declared]) -> inlining.Sources:
+    """Compiles in the zygote what all lanes of a library need. Returns the files that it has read."""
+    sources: inlining.Sources = {}
+    inlining.prepare(_plain(functions), sources)
+    return sources
+
+
+def translate(functions: list[Declared], sources: inlining.Sources) -> None:
+    """Translates functions in the zygote. A lane would translate a function before its first call."""
+    translation.prepare(_plain(functions), sources)
+
+
+def _plain(functions: list[Declared]) -> list[tuple[Any, int]]:
+    """The functions that may be inlined or evaluated by columns, and their numbers of parameters."""
+    return [
         (function.callable, len(function.shapes))
         for function in functions
         if function.kind == "row" and function.inline and not function.variadic
     ]
-    inlining.prepare(plain)
-    translation.prepare(plain)

@@ -83,9 +83,8 @@ def translate(function: Any, count: int, sources: inlining.Sources | None = None
     return made
 
 
-def prepare(functions: Iterable[tuple[Any, int]]) -> None:
+def prepare(functions: Iterable[tuple[Any, int]], sources: inlining.Sources) -> None:
     """Translates functions in the zygote. Reads each file once."""
-    sources: inlining.Sources = {}
     for function, count in functions:
         try:
             translate(function, count, sources)
@@ -324,7 +323,8 @@ class _Translator:
         own = self._function.__globals__
         if name in own:
             return self._guarded(own, name)
-        if own.get("__builtins__") not in (builtins, vars(builtins)) or not hasattr(builtins, name):
+        used = own.get("__builtins__")
+        if not (used is builtins or used is vars(builtins)) or name not in vars(builtins):
             raise self._refuse(node, f"the variable {name}, which is not known")
         self.guards.append((own, name, ABSENT))
         return self._guarded(vars(builtins), name)

@@ -27,6 +27,8 @@ class Guest:
 
     def __init__(self) -> None:
         self.functions: list[Any] = []
+        #: The files that were read for them.
+        self.sources: Any = {}
         #: The process that has loaded the functions: the zygote, or the lane itself.
         self.loader = 0
 
@@ -58,7 +60,7 @@ class Guest:
         else:
             self.functions = library.load_pickles(pickles)
         declared = json.dumps([function.message() for function in self.functions])
-        _warm_up(self.functions)
+        self.sources = _warm_up(self.functions)
         return declared, _guest.text(files) if files else None
 
     def open_streams(self) -> None:
@@ -77,6 +79,11 @@ class Guest:
 
     def settle(self, wakeup: int) -> None:
         """Prepares for forks: a collection in a lane would write to all shared objects."""
+        from crosslane._worker import loops
+
+        # The engine does not wait for this, unlike for the load.
+        loops.translate(self.functions, self.sources)
+        self.sources = {}
         gc.collect()
         gc.freeze()
         # Wakes the zygote, so that it runs handlers of signals that the file has set.
@@ -132,8 +139,9 @@ def _is_caught(number: int) -> bool:
     return bool(int(caught, 16) >> (number - 1) & 1)
 
 
-def _warm_up(functions: list[Any]) -> None:
-    """Imports modules for the first calls of lanes, and compiles what lanes need."""
+def _warm_up(functions: list[Any]) -> Any:
+    """Imports modules for the first calls of lanes, and compiles what lanes need. Returns the files
+    that were read for that."""
     from crosslane._declare.classes import Aggregate, Stateful
     from crosslane._worker import loops
 
@@ -156,10 +164,11 @@ def _warm_up(functions: list[Any]) -> None:
                 needed.add("_worker.groups")
     for module in needed:
         importlib.import_module(f"crosslane.{module}")
-    loops.prepare(functions)
+    sources = loops.prepare(functions)
     if any(function.kind in ("vectorized", "stream") for function in functions):
         for library in {column for function in functions for column in function.columns}:
             importlib.import_module(library)
+    return sources
 
 
 def main() -> None:
