@@ -196,7 +196,7 @@ pub(crate) enum TextCount {
     Count,
 }
 
-/// A set of constants.
+/// A set of constants, in order.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) enum Constants {
     Ints(Vec<i64>),
@@ -253,6 +253,22 @@ pub(crate) enum Step {
     Leave(Bools),
     /// Rows of the mask whose int is not in this range leave the program.
     Within(Ints, i64, i64),
+}
+
+impl Step {
+    /// The text that it makes, if it makes one.
+    pub(crate) fn text(&self) -> Option<Texts> {
+        match self {
+            Step::Text(_, _, out)
+            | Step::Slice(_, _, _, out)
+            | Step::Character(_, _, out)
+            | Step::Concatenate(_, out)
+            | Step::Repeat(_, _, out)
+            | Step::IntToText(_, out)
+            | Step::SelectText(_, _, _, out) => Some(*out),
+            _ => None,
+        }
+    }
 }
 
 /// A constant, and the register that has it.

@@ -15,7 +15,7 @@ import json
 import math
 import struct
 from collections.abc import Callable, Iterable, Iterator
-from types import CellType, CodeType, FunctionType
+from types import CellType, CodeType, FunctionType, ModuleType
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -42,10 +42,14 @@ _OPERATORS: dict[type[ast.AST], str] = {
 #: How deep functions may call one another, how deep expressions may be, and how many of them a
 #: function may have with all functions that it calls. Each has memory of its own for 2,048 values.
 _DEEPEST, _DEEPEST_EXPRESSION, _MOST_EXPRESSIONS = 8, 24, 500
+#: How many conditions may be inside one another; `elif` counts as well.
+_DEEPEST_STATEMENT = 30
+#: How many constants may stand behind `in`.
+_MOST_CONSTANTS = 1000
 
 #: A name, where it is looked up, and the object that was there. The object of a name that was not
 #: there is `ABSENT`.
-Guard = tuple[dict[str, Any] | CellType, str, Any]
+Guard = tuple[dict[str, Any] | CellType | ModuleType, str, Any]
 ABSENT = object()
 #: What `translate` gives: the function as JSON, and its guards.
 Translation = tuple[str, list[Guard]]
@@ -59,8 +63,11 @@ class Untranslatable(Exception):
         self.line = line
 
 
-#: What was translated in the zygote, by the function's code. The lanes of a zygote find it there.
-_made: WeakKeyDictionary[CodeType, tuple[FunctionType, Translation | Untranslatable]] = WeakKeyDictionary()
+#: What was translated in the zygote, by the function's code: the function, its number of parameters
+#: and the result. The lanes of a zygote find it there.
+_made: WeakKeyDictionary[CodeType, tuple[FunctionType, int, Translation | Untranslatable]] = (
+    WeakKeyDictionary()
+)
 
 
 def translate(function: Any, count: int, sources: inlining.Sources | None = None) -> Translation:
@@ -71,25 +78,30 @@ def translate(function: Any, count: int, sources: inlining.Sources | None = None
     """
     if type(function) is not FunctionType:
         raise Untranslatable("it is no plain function", 0)
-    known, made = _made.get(function.__code__, (None, None))
-    if known is not function or made is None:
-        try:
-            made = _translated(function, count, {} if sources is None else sources)
-        except Untranslatable as error:
-            made = error
-        _made[function.__code__] = function, made
-    if isinstance(made, Untranslatable):
-        raise made
-    return made
+    known, known_count, made = _made.get(function.__code__, (None, 0, None))
+    if known is function and known_count == count and made is not None:
+        if isinstance(made, Untranslatable):
+            raise made
+        return made
+    try:
+        return _translated(function, count, {} if sources is None else sources)
+    except Untranslatable:
+        raise
+    except Exception as error:
+        # Such as RecursionError: a function that cannot be translated can still be called.
+        raise Untranslatable(f"its translation ended with {type(error).__name__}", 0) from error
 
 
 def prepare(functions: Iterable[tuple[Any, int]], sources: inlining.Sources) -> None:
     """Translates functions in the zygote. Reads each file once."""
     for function, count in functions:
+        made: Translation | Untranslatable
         try:
-            translate(function, count, sources)
-        except Untranslatable:
-            continue
+            made = translate(function, count, sources)
+        except Untranslatable as error:
+            made = error
+        if type(function) is FunctionType:
+            _made[function.__code__] = function, count, made
 
 
 def _translated(function: FunctionType, count: int, sources: inlining.Sources) -> Translation:
@@ -118,6 +130,7 @@ class _Translator:
         self._cells = dict(zip(self._code.co_freevars, function.__closure__ or ()))
         self._hidden = 0
         self._depth = 0
+        self._statement_depth = 0
         self.guards: list[Guard] = []
 
     def source(self) -> dict[str, Any]:
@@ -136,7 +149,12 @@ class _Translator:
         return Untranslatable(reason, getattr(node, "lineno", 0))
 
     def _block(self, statements: list[ast.stmt]) -> list[Any]:
-        return [made for statement in statements for made in self._statement(statement)]
+        self._statement_depth += 1
+        if self._statement_depth > _DEEPEST_STATEMENT:
+            raise self._refuse(statements[0], "conditions that are nested too deeply")
+        made = [made for statement in statements for made in self._statement(statement)]
+        self._statement_depth -= 1
+        return made
 
     def _statement(self, node: ast.stmt) -> list[Any]:
         match node:
@@ -249,6 +267,8 @@ class _Translator:
             case ast.Name(id=name) if name not in self._code.co_varnames:
                 value = self._object(node)
                 if type(value) in (tuple, frozenset):
+                    if len(value) > _MOST_CONSTANTS:
+                        raise self._refuse(node, f"more than {_MOST_CONSTANTS} constants behind `in`")
                     constants = [[node.lineno, self._constant(node, one)] for one in value]
                     return [node.lineno, {"set": constants}]
         return self._expression(node)
@@ -306,9 +326,10 @@ class _Translator:
                 return self._named(node, name)
             case ast.Attribute(value=owner, attr=name) if self._is_global(owner):
                 module = self._object(owner)
-                if type(module) is not type(math) or name not in vars(module):
+                if type(module) is not ModuleType or name not in vars(module):
                     raise self._refuse(node, f"the attribute {name} of something else than a module")
-                return self._guarded(vars(module), name)
+                self.guards.append((module, name, vars(module)[name]))
+                return vars(module)[name]
         raise self._refuse(node, ast.unparse(node))
 
     def _named(self, node: ast.expr, name: str) -> Any:
@@ -348,6 +369,10 @@ def holds(guards: list[Guard]) -> bool:
                 return False
         elif isinstance(namespace, dict):
             if namespace.get(name, ABSENT) is not value:
+                return False
+        elif isinstance(namespace, ModuleType):
+            # Another class could give it other attributes.
+            if type(namespace) is not ModuleType or vars(namespace).get(name, ABSENT) is not value:
                 return False
         elif not _has(namespace, value):
             return False
@@ -395,6 +420,8 @@ def _unusual(declared: Any) -> str | None:
     """What a declaration has that only calls know; None if it has nothing like that."""
     if not declared.inline:
         return "inline=False"
+    if declared.memory_limit is not None:
+        return "it has a memory_limit, which counts what a call takes"
     if declared.variadic:
         return "it takes any number of arguments"
     if any(shape is not None for shape in (*declared.shapes, declared.result_shape)):

@@ -126,7 +126,9 @@ class Generator:
         pick = self._random.randrange(22)
         if pick < 9:
             operator = self._random.choice(["+", "-", "*", "//", "%", "&", "|", "^", "<<", ">>"])
-            return f"({value()} {operator} {value()})"
+            # CPython would need minutes for ints of 2^60 bits.
+            other = f"({value()} % 90 - 3)" if operator in ("<<", ">>") else value()
+            return f"({value()} {operator} {other})"
         if pick == 9:
             return f"({value()} ** {self._random.choice('0123')})"
         if pick == 10:

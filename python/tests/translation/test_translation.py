@@ -17,7 +17,7 @@ from crosslane._declare.declaration import declare
 from crosslane._declare.signature.resolve import resolve
 from crosslane._worker import translation
 
-from ..conftest import Library, Load, error, value
+from ..conftest import Library, Load, error, processes, value
 
 pytestmark = pytest.mark.any_duckdb
 
@@ -201,6 +201,7 @@ REASONS = {
     "return x.bit_length()": "line 5: a number, where a str is known",
     "if x: y = 1\n    return y": "line 6: the variable y: only one branch of a condition assigns it",
     "return (x, 1) == (1, x)": "line 5: an expression `tuple`",
+    "return int(x in (1, 2) == (x > 1))": "line 5: a comparison behind `in`",
 }
 
 
@@ -227,3 +228,60 @@ def test_conditions_that_are_nested_deeply(load: Load, depth: int) -> None:
     con = load(f"@udf\ndef f(x: int) -> int:\n    if x == 0:\n        return 7\n{branches}    return -1\n")
     rows = con.execute("SELECT f(x) FROM (VALUES (0), (5), (1000)) t(x)").fetchall()
     assert rows == [(7,), (10,), (-1,)]
+
+
+def test_a_function_that_cannot_be_translated_ends_nothing(load: Load, library: Library) -> None:
+    branches = "".join(f"    elif x == {n}:\n        raise ValueError({n})\n" for n in range(1, 330))
+    deep = f"@udf\ndef deep(x: int) -> int:\n    if x == 0:\n        raise ValueError(0)\n{branches}    return 1\n"
+    con = load(deep + "@udf\ndef fine(x: int) -> int:\n    return x + 1\n")
+    assert con.execute("SELECT fine(1), deep(1000)").fetchall() == [(2, 1)]
+    declared = libraries.load_file(str(library(deep)))
+    assert translation.reason_against(declared[0]) == "line 63: conditions that are nested too deeply"
+
+
+def test_a_large_set_is_python_s(library: Library) -> None:
+    path = library("""
+        SOME = frozenset(range(0, 2000, 2))
+        MANY = frozenset(range(1001))
+
+        @udf
+        def some(x: int) -> bool:
+            return x in SOME
+
+        @udf
+        def many(x: int) -> bool:
+            return x in MANY
+    """)
+    by_name = {one.name: translation.reason_against(one) for one in libraries.load_file(str(path))}
+    assert by_name == {"some": None, "many": "line 12: more than 1000 constants behind `in`"}
+
+
+def test_a_module_of_another_class_sends_it_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Odd(type(math)):  # type: ignore[misc]
+        sqrt = property(lambda _: abs)
+
+    _, is_usable = of(root)
+    before = math.__class__
+    math.__class__ = Odd
+    try:
+        assert not is_usable()
+    finally:
+        math.__class__ = before
+    assert is_usable()
+
+
+def test_texts_in_between_are_not_kept(load: Load) -> None:
+    # 150 texts of 7 KB for each row, of which CPython keeps one.
+    grows = "    s = s + 'x'\n" * 150
+    con = load(f"@udf\ndef long(s: str) -> int:\n    s = s * 7000\n{grows}    return len(s)\n")
+    query = "SELECT sum(long(chr(97 + (i % 20)::int))) FROM range(5000) t(i)"
+    assert value(con, query) == 5000 * 7150
+    workers = [process for process in processes() if "python" in process.name()]
+    assert workers
+    assert all(process.memory_info().rss < 400 << 20 for process in workers)
+
+
+def test_a_function_with_a_memory_limit_is_called(library: Library) -> None:
+    path = library("@udf(memory_limit='300MB')\ndef f(s: str) -> str:\n    return s.upper()\n")
+    (declared,) = libraries.load_file(str(path))
+    assert translation.reason_against(declared) == "it has a memory_limit, which counts what a call takes"

@@ -12,6 +12,9 @@ impl Compiler {
         let before = self.builder.reach;
         let mut left = self.value(first)?;
         let mut all: Option<Bools> = None;
+        if rest.iter().rev().skip(1).any(|(operator, _)| operator.contains("in")) {
+            return Err(self.builder.refuse("a comparison behind `in`"));
+        }
         for (operator, right) in rest {
             if let Some(truth) = all {
                 self.builder.reach = self.builder.only(before, truth, true);
@@ -99,7 +102,9 @@ impl Compiler {
                     _ => None,
                 };
                 let set: Option<_> = constants.iter().map(int).collect();
-                let set = Constants::Ints(set.ok_or_else(|| self.builder.refuse("`in` with several types"))?);
+                let mut set: Vec<_> = set.ok_or_else(|| self.builder.refuse("`in` with several types"))?;
+                set.sort_unstable();
+                let set = Constants::Ints(set);
                 Ok(self.builder.make(|out| Step::IntIn(ints, set, out)))
             }
             Register::Text(texts) => {
@@ -108,8 +113,9 @@ impl Compiler {
                     _ => None,
                 };
                 let set: Option<_> = constants.iter().map(text).collect();
-                let set =
-                    Constants::Texts(set.ok_or_else(|| self.builder.refuse("`in` with several types"))?);
+                let mut set: Vec<_> = set.ok_or_else(|| self.builder.refuse("`in` with several types"))?;
+                set.sort_unstable();
+                let set = Constants::Texts(set);
                 Ok(self.builder.make(|out| Step::TextIn(texts, set, out)))
             }
             _ => Err(self.builder.refuse("`in` with another type than int and str")),

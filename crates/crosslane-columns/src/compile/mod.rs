@@ -34,6 +34,9 @@ type Compiled<T> = Result<T, Unsupported>;
 /// Why that is not possible.
 pub fn compile(source: &Source, parameters: &[(DataType, bool)], returns: &DataType) -> Compiled<Program> {
     let mut compiler = Compiler { builder: Builder::default(), scope: HashMap::new(), result: None };
+    if source.parameters.len() != parameters.len() {
+        return Err(compiler.builder.refuse("it has another number of parameters"));
+    }
     let inputs = source.parameters.iter().zip(parameters);
     let inputs = inputs.map(|(name, (data_type, admits_null))| {
         let values = compiler.builder.input(data_type)?;

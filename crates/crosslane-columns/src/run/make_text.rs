@@ -9,16 +9,7 @@ use std::mem;
 impl Registers {
     /// Runs an instruction that gives texts.
     pub(super) fn make_text(&mut self, step: &Step, mask: Mask, sources: &[&[u8]]) {
-        let (Step::Text(_, _, out)
-        | Step::Slice(_, _, _, out)
-        | Step::Character(_, _, out)
-        | Step::Concatenate(_, out)
-        | Step::Repeat(_, _, out)
-        | Step::IntToText(_, out)
-        | Step::SelectText(_, _, _, out)) = step
-        else {
-            unreachable!("{step:?} gives no texts");
-        };
+        let Some(out) = step.text() else { unreachable!("{step:?} gives no text") };
         match *step {
             Step::Text(TextFunction::Lower, text, out) => {
                 return self.map_bytes(text, out, true, mask, sources, <[u8]>::make_ascii_lowercase);
@@ -40,6 +31,7 @@ impl Registers {
         let mut texts = mem::take(&mut self.texts[out.0]);
         let mut left = mem::take(&mut self.left);
         texts.clear();
+        let mut room = self.room;
         let own = (sources.len() + out.0) as u32;
         let mut each = |made: &mut dyn FnMut(usize, &mut TextColumn) -> bool| {
             for (row, left) in left[..self.rows].iter_mut().enumerate() {
@@ -60,7 +52,7 @@ impl Registers {
                 each(&mut |row, texts| {
                     let text = self.text_at(sources, *text, row);
                     let most = text.len() + text.len() / old.len() * new.len();
-                    texts.push(own, most, |bytes| {
+                    texts.push(own, &mut room, most, |bytes| {
                         let mut from = 0;
                         for at in finder.find_iter(text) {
                             bytes.extend_from_slice(&text[from..at]);
@@ -98,7 +90,7 @@ impl Registers {
                 ascii = parts.iter().all(|part| self.texts[part.0].ascii);
                 each(&mut |row, texts| {
                     let length = parts.iter().map(|part| self.texts[part.0].spans[row].length as usize).sum();
-                    texts.push(own, length, |bytes| {
+                    texts.push(own, &mut room, length, |bytes| {
                         for part in parts {
                             bytes.extend_from_slice(self.text_at(sources, *part, row));
                         }
@@ -112,14 +104,16 @@ impl Registers {
                     // An empty text may be repeated for ever.
                     let times = if text.is_empty() { 0 } else { self.ints[times.0][row].max(0) as usize };
                     let length = text.len().saturating_mul(times);
-                    texts.push(own, length, |bytes| (0..times).for_each(|_| bytes.extend_from_slice(text)))
+                    texts.push(own, &mut room, length, |bytes| {
+                        (0..times).for_each(|_| bytes.extend_from_slice(text))
+                    })
                 });
             }
             Step::IntToText(a, _) => {
                 let mut buffer = itoa::Buffer::new();
                 each(&mut |row, texts| {
                     let text = buffer.format(self.ints[a.0][row]);
-                    texts.push(own, text.len(), |bytes| bytes.extend_from_slice(text.as_bytes()))
+                    texts.push(own, &mut room, text.len(), |bytes| bytes.extend_from_slice(text.as_bytes()))
                 });
             }
             Step::SelectText(truth, yes, no, _) => {
@@ -143,6 +137,7 @@ impl Registers {
         };
         self.texts[out.0] = texts;
         self.left = left;
+        self.room = room;
     }
 
     /// Runs a function that changes single bytes of ASCII, and no lengths. With `ascii_only`, texts
@@ -163,7 +158,7 @@ impl Registers {
         let total: usize = from.spans.iter().map(|span| span.length as usize).sum();
         let region = from.region.as_ref().filter(|(_, range)| range.len() <= 2 * total);
         let needed = region.map_or(total, |(_, range)| range.len());
-        if !texts.has_room(needed) {
+        if !texts.has_room(&mut self.room, needed) {
             texts.spans = vec![Span::default(); self.rows];
             self.texts[out.0] = texts;
             let left = mem::take(&mut self.left);

@@ -34,6 +34,8 @@ struct Registers {
     left: Vec<u8>,
     /// The number of rows.
     rows: usize,
+    /// How many bytes of texts may still be made for these rows.
+    room: usize,
 }
 
 impl Evaluator {
@@ -47,6 +49,7 @@ impl Evaluator {
             texts: (0..counts.texts).map(|_| TextColumn::default()).collect(),
             left: vec![0; CHUNK],
             rows: 0,
+            room: 0,
         };
         for constant in &program.constants {
             match constant {
@@ -85,6 +88,7 @@ impl Evaluator {
     ) -> Result<usize, Overflow> {
         let Self { program, registers } = self;
         registers.rows = rows.len();
+        registers.room = texts::MOST_BYTES;
         registers.left[..rows.len()].fill(0);
         let sources: Vec<&[u8]> = columns.iter().map(|column| column.data).collect();
         for (number, (input, column)) in program.inputs.iter().zip(columns).enumerate() {
@@ -115,6 +119,10 @@ impl Evaluator {
         }
         let appended = registers.append(program, &sources, null, out);
         registers.left = flags;
+        // The lane lives on, without the memory of large texts.
+        if texts::MOST_BYTES - registers.room > texts::KEPT_BYTES {
+            registers.release(program);
+        }
         appended.map(|()| count)
     }
 }
@@ -171,6 +179,13 @@ impl Registers {
         if let Some(nulls) = input.nulls {
             let out = &mut self.bools[nulls.0][..count];
             out.iter_mut().zip(rows).for_each(|(out, row)| *out = u8::from(!column.is_valid(row)));
+        }
+    }
+
+    /// Frees the memory of all texts but the constants.
+    fn release(&mut self, program: &Program) {
+        for out in program.steps.iter().filter_map(|(step, _)| step.text()) {
+            self.texts[out.0].bytes = Vec::new();
         }
     }
 
@@ -299,12 +314,12 @@ impl Registers {
                 sink.all(this.texts[text.0].spans.iter().map(|span| u8::from(span.length > 0)));
             }),
             Step::IntIn(a, Constants::Ints(set), out) => self.bools(mask, *out, |this, sink| {
-                sink.costly(|row| (u8::from(set.contains(&this.ints[a.0][row])), false));
+                sink.costly(|row| (u8::from(set.binary_search(&this.ints[a.0][row]).is_ok()), false));
             }),
             Step::TextIn(text, Constants::Texts(set), out) => self.bools(mask, *out, |this, sink| {
                 sink.costly(|row| {
                     let text = this.text_at(sources, *text, row);
-                    (u8::from(set.iter().any(|one| one == text)), false)
+                    (u8::from(set.binary_search_by(|one| one[..].cmp(text)).is_ok()), false)
                 });
             }),
             Step::TextTest(test, text, part, out) => self.bools(mask, *out, |this, sink| {

@@ -15,8 +15,10 @@ use crate::program::{Characters, TextCount, TextFunction, TextTest};
 use memchr::memmem;
 use std::ops::Range;
 
-/// The most bytes of the texts that one instruction makes.
-const MOST_BYTES: usize = 16 << 20;
+/// The most bytes of texts that are made for the rows of one chunk.
+pub(super) const MOST_BYTES: usize = 16 << 20;
+/// How many of them a lane keeps for the next chunk.
+pub(super) const KEPT_BYTES: usize = 1 << 20;
 
 /// Where a text is: in the data of an input, or in the bytes of a register behind the inputs.
 #[derive(Debug, Clone, Copy, Default)]
@@ -46,10 +48,16 @@ impl TextColumn {
     }
 
     /// Adds a text of at most this length, which `write` makes. Returns false if there is no room for
-    /// it.
-    pub(super) fn push(&mut self, source: u32, most: usize, write: impl FnOnce(&mut Vec<u8>)) -> bool {
+    /// it. `room` is how many bytes may still be made.
+    pub(super) fn push(
+        &mut self,
+        source: u32,
+        room: &mut usize,
+        most: usize,
+        write: impl FnOnce(&mut Vec<u8>),
+    ) -> bool {
         let start = self.bytes.len();
-        if !self.has_room(most) {
+        if !self.has_room(room, most) {
             return false;
         }
         write(&mut self.bytes);
@@ -58,9 +66,14 @@ impl TextColumn {
         true
     }
 
-    /// Whether so many more bytes can be made. The memory of the process may be limited.
-    pub(super) fn has_room(&mut self, bytes: usize) -> bool {
-        bytes <= MOST_BYTES - self.bytes.len() && self.bytes.try_reserve(bytes).is_ok()
+    /// Takes so many bytes from the room, if they are there. The memory of the process may be limited,
+    /// too.
+    pub(super) fn has_room(&mut self, room: &mut usize, bytes: usize) -> bool {
+        let fits = bytes <= *room && self.bytes.try_reserve(bytes).is_ok();
+        if fits {
+            *room -= bytes;
+        }
+        fits
     }
 }
 
