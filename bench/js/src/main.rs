@@ -15,7 +15,7 @@ use crosslane::{ColumnBuilder, DataType, Failure, TypeNames};
 use crosslane_js::guest::{Answer, Guest};
 use crosslane_js::isolate::{Host, Reason};
 use crosslane_js::library::{self, Library};
-use crosslane_process::{Origin, Source, Zygote, ZygoteOptions};
+use crosslane_process::{Origin, Program, Source, Zygote, ZygoteOptions};
 use serde_json::json;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicU64;
@@ -249,9 +249,10 @@ fn boot(rounds: usize, file: &Path) -> Result<serde_json::Value> {
 
 fn pool(rounds: usize, host: &str, file: &Path) -> Result<serde_json::Value> {
     let options = ZygoteOptions {
-        origin: Origin::Process { command: vec![host.into()], environment: &[], advice: "" },
+        origin: Origin::Process(Program { command: vec![host.into()], environment: &[], advice: "" }),
         source: Source::File { path: file.to_owned() },
         types: TypeNames::default(),
+        stuck: Default::default(),
         load_timeout: TIME,
         ring_size: 1 << 20,
         largest_batch: 4 << 30,
