@@ -125,19 +125,6 @@ pub(crate) enum Comparison {
     GreaterOrEqual,
 }
 
-impl Comparison {
-    /// The comparison of the same operands in the other order.
-    pub(crate) fn swapped(self) -> Self {
-        match self {
-            Comparison::Less => Comparison::Greater,
-            Comparison::LessOrEqual => Comparison::GreaterOrEqual,
-            Comparison::Greater => Comparison::Less,
-            Comparison::GreaterOrEqual => Comparison::LessOrEqual,
-            equality => equality,
-        }
-    }
-}
-
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum BoolOp {
     And,
@@ -163,9 +150,13 @@ pub(crate) enum TextFunction {
         new: Vec<u8>,
     },
     /// The element of `split(separator)` with this index.
-    Part {
+    Element {
         separator: Vec<u8>,
         index: i64,
+    },
+    /// `separator.join(text.split())`.
+    Words {
+        separator: Vec<u8>,
     },
 }
 
@@ -207,8 +198,6 @@ pub(crate) enum Constants {
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) enum Step {
     Int(IntOp, Ints, Ints, Ints),
-    /// `a / b` of ints.
-    Divide(Ints, Ints, Floats),
     /// An int to the power of a constant.
     IntPower(Ints, u32, Ints),
     NegateInt(Ints, Ints),
@@ -224,7 +213,6 @@ pub(crate) enum Step {
     BoolToInt(Bools, Ints),
     CompareInts(Comparison, Ints, Ints, Bools),
     CompareFloats(Comparison, Floats, Floats, Bools),
-    CompareIntFloat(Comparison, Ints, Floats, Bools),
     CompareTexts(Comparison, Texts, Texts, Bools),
     IntTruth(Ints, Bools),
     FloatTruth(Floats, Bools),

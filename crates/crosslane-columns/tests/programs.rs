@@ -257,6 +257,11 @@ fn texts_that_are_not_ascii_leave_where_characters_count() {
     );
     let part = of(json!({ "index": [method("split", a(), &[text("-")]), int(1)] }));
     assert_eq!(of_text(part, &["a-b-c", "a-", "a"], DataType::Varchar), ["b".into(), "".into(), LEFT]);
+    let words = method("join", text("-"), &[method("split", a(), &[])]);
+    assert_eq!(
+        of_text(words, &["  Ab  c\t", "", "é a"], DataType::Varchar),
+        ["Ab-c".into(), "".into(), LEFT]
+    );
     let slice = of(json!({ "slice": [a(), int(-3), int(-1)] }));
     assert_eq!(of_text(slice, &["abcd", "ab", "é"], DataType::Varchar), ["bc".into(), "a".into(), LEFT]);
     assert_eq!(

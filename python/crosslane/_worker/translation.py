@@ -47,9 +47,9 @@ _DEEPEST_STATEMENT = 30
 #: How many constants may stand behind `in`.
 _MOST_CONSTANTS = 1000
 
-#: A name, where it is looked up, and the object that was there. The object of a name that was not
-#: there is `ABSENT`.
-Guard = tuple[dict[str, Any] | CellType | ModuleType, str, Any]
+#: Where something is looked up, its name there, and the object that was there. The object of a name
+#: that was not there is `ABSENT`. In a function, it is the function's code.
+Guard = tuple[dict[str, Any] | ModuleType | CellType | FunctionType, str, Any]
 ABSENT = object()
 #: What `translate` gives: the function as JSON, and its guards.
 Translation = tuple[str, list[Guard]]
@@ -131,7 +131,8 @@ class _Translator:
         self._hidden = 0
         self._depth = 0
         self._statement_depth = 0
-        self.guards: list[Guard] = []
+        # The code may be replaced.
+        self.guards: list[Guard] = [(function, "", self._code)]
 
     def source(self) -> dict[str, Any]:
         """The whole function."""
@@ -309,8 +310,6 @@ class _Translator:
         inner = _Translator(function, self._sources, self._outer, self._counter)
         source = inner.source()
         self.guards += inner.guards
-        # Its code may be replaced.
-        self.guards.append((_CODES, "", (function, function.__code__)))
         return source
 
     def _is_global(self, node: ast.expr) -> bool:
@@ -328,18 +327,14 @@ class _Translator:
                 module = self._object(owner)
                 if type(module) is not ModuleType or name not in vars(module):
                     raise self._refuse(node, f"the attribute {name} of something else than a module")
-                self.guards.append((module, name, vars(module)[name]))
-                return vars(module)[name]
+                return self._guarded(module, name)
         raise self._refuse(node, ast.unparse(node))
 
     def _named(self, node: ast.expr, name: str) -> Any:
         if name in self._cells:
-            cell = self._cells[name]
-            try:
-                value = cell.cell_contents
-            except ValueError:
-                raise self._refuse(node, f"the variable {name}, which has no value yet") from None
-            self.guards.append((cell, name, value))
+            value = self._guarded(self._cells[name], name)
+            if value is ABSENT:
+                raise self._refuse(node, f"the variable {name}, which has no value yet")
             return value
         own = self._function.__globals__
         if name in own:
@@ -347,43 +342,33 @@ class _Translator:
         used = own.get("__builtins__")
         if not (used is builtins or used is vars(builtins)) or name not in vars(builtins):
             raise self._refuse(node, f"the variable {name}, which is not known")
-        self.guards.append((own, name, ABSENT))
+        self._guarded(own, name)
         return self._guarded(vars(builtins), name)
 
-    def _guarded(self, namespace: dict[str, Any], name: str) -> Any:
-        value = namespace[name]
-        self.guards.append((namespace, name, value))
+    def _guarded(self, place: dict[str, Any] | ModuleType | CellType, name: str) -> Any:
+        value = _found(place, name)
+        self.guards.append((place, name, value))
         return value
-
-
-#: Stands for the code of functions, in guards.
-_CODES: dict[str, Any] = {}
 
 
 def holds(guards: list[Guard]) -> bool:
     """Whether all names still stand for the same objects."""
-    for namespace, name, value in guards:
-        if namespace is _CODES:
-            function, code = value
-            if function.__code__ is not code:
-                return False
-        elif isinstance(namespace, dict):
-            if namespace.get(name, ABSENT) is not value:
-                return False
-        elif isinstance(namespace, ModuleType):
-            # Another class could give it other attributes.
-            if type(namespace) is not ModuleType or vars(namespace).get(name, ABSENT) is not value:
-                return False
-        elif not _has(namespace, value):
-            return False
-    return True
+    return all(_found(place, name) is value for place, name, value in guards)
 
 
-def _has(cell: CellType, value: Any) -> bool:
+def _found(place: dict[str, Any] | ModuleType | CellType | FunctionType, name: str) -> Any:
+    """What is found under a name now."""
+    if isinstance(place, dict):
+        return place.get(name, ABSENT)
+    if isinstance(place, ModuleType):
+        # Another class could give it other attributes.
+        return vars(place).get(name, ABSENT) if type(place) is ModuleType else ABSENT
+    if isinstance(place, FunctionType):
+        return place.__code__
     try:
-        return cell.cell_contents is value
+        return place.cell_contents
     except ValueError:
-        return False
+        return ABSENT
 
 
 def _is_unicode(text: str) -> bool:
@@ -408,12 +393,7 @@ def of(declared: Any, count: int) -> Usable | None:
         text, guards = translate(function, count)
     except Untranslatable:
         return None
-    code = function.__code__
-
-    def is_usable() -> bool:
-        return function.__code__ is code and not inlining.is_watched() and holds(guards)
-
-    return text, is_usable
+    return text, lambda: not inlining.is_watched() and holds(guards)
 
 
 def _unusual(declared: Any) -> str | None:

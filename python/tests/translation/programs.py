@@ -12,6 +12,7 @@ import contextlib
 import importlib.util
 import math
 import random
+import re
 import struct
 import tempfile
 import time
@@ -33,11 +34,75 @@ PARAMETERS = {
 }  # fmt: skip
 TYPES = {"int": "ij", "float": "xy", "bool": "b", "str": "st"}
 _HEAD = "import math\nfrom typing import Annotated\n\nfrom crosslane import udf\n\n\nRATE = 2.5\nSCALE = 7\n"
+_TEXTS = ("", " ", "a", "A", "b", "ab", "-", "ß", "é", "00", "x y", "Ab", "\x1c", "\u3000")
+_INDICES = ("0", "1", "3", "-1", "-2", "9", "<int>")
+_BOUNDS = ("", *_INDICES)
 _ONE_FLOAT = (
     "sin", "cos", "tan", "asin", "acos", "atan", "sinh", "cosh", "tanh", "exp", "expm1", "log", "log2", "log10", "log1p",
     "sqrt", "radians", "degrees", "fabs",
 )  # fmt: skip
-_TEXTS = ("", " ", "a", "A", "b", "ab", "-", "ß", "é", "00", "x y", "Ab", "\x1c", "\u3000")
+_ORDERS = ("<", "<=", "==", "!=", ">", ">=")
+
+
+def _choices(kind: str) -> list[list[str]]:
+    """Conditional expressions, and operands of `and` and `or`."""
+    operands = [f"(<{kind}> {operator} <{kind}>)" for operator in ("and", "or")]
+    return [[f"(<{kind}> if <bool> else <{kind}>)"], operands]
+
+
+#: The forms of expressions of each type, in groups that are equally likely. `<int>` stands for an
+#: expression of that type.
+_FORMS: dict[str, list[list[str]]] = {
+    "int": [
+        *4 * [[f"(<int> {operator} <int>)" for operator in ("+", "-", "*", "//", "%", "&", "|", "^")]],
+        # CPython would need minutes for ints of 2^60 bits.
+        [f"(<int> {operator} (<int> % 90 - 3))" for operator in ("<<", ">>")],
+        [f"(<int> ** {exponent})" for exponent in range(4)],
+        [f"{function}(<int>)" for function in ("-", "~", "+", "abs")],
+        [f"{function}(<int>, <int>)" for function in ("min", "max", "math.gcd")],
+        [f"{function}(<float>)" for function in ("int", "round", "math.floor", "math.ceil", "math.trunc")],
+        ["len(<str>)", "<str>.find(<str>)", "<str>.count(<str>)", "int(<str>)"],
+        ["(<bool> + <int>)", "n", "(n if n is not None else <int>)"],
+        *_choices("int"),
+    ],
+    "float": [
+        *3 * [[f"(<float> {operator} <float>)" for operator in ("+", "-", "*", "/", "//", "%", "**")]],
+        [f"(<float> {operator} <int>)" for operator in ("+", "-", "*", "/", "//", "%", "**")],
+        ["(<int> / <int>)", "float(<int>)"],
+        [f"math.{function}(<float>)" for function in _ONE_FLOAT],
+        [f"{function}(<float>)" for function in ("-", "+", "abs")],
+        [f"{function}(<float>, <float>)" for function in ("min", "max")],
+        [f"math.{function}(<float>, <float>)" for function in ("atan2", "fmod", "copysign", "pow")],
+        [f"round(<float>, {digits})" for digits in range(5)],
+        *_choices("float"),
+    ],
+    "bool": [
+        *[[f"(<{kind}> {order} <{kind}>)" for order in _ORDERS] for kind in ("int", "float", "str")],
+        [f"(<int> {order} <float>)" for order in _ORDERS],
+        [f"(<int> <= <int> {order} <float>)" for order in _ORDERS],
+        [f"(not <{kind}>)" for kind in TYPES],
+        [f"(<bool> {operator} <bool>)" for operator in ("&", "|", "^")],
+        ["<str>.startswith(<str>)", "<str>.endswith(<str>)", "(<str> in <str>)", "(<str> not in <str>)"],
+        ["(<int> in (1, 7, -1, 63))", "(<int> not in (1, 7, -1, 63))", "(<str> in ('a', '', 'é'))"],
+        [f"<str>.{question}()" for question in ("isdigit", "isalpha", "isalnum", "isspace")],
+        [f"({name} {operator} None)" for name in "nm" for operator in ("is", "is not", "==", "!=")],
+        [f"math.{question}(<float>)" for question in ("isnan", "isinf", "isfinite")],
+        *_choices("bool"),
+    ],
+    "str": [
+        [f"<str>.{method}()" for method in ("lower", "upper", "strip", "lstrip", "rstrip")],
+        [f"<str>.replace({old!r}, {new!r})" for old in _TEXTS if old for new in _TEXTS],
+        [f"<str>.{method}({what!r})" for method in ("strip", "rstrip") for what in ("a", "ab ", "-")],
+        [f"<str>[{start}:{end}]" for start in _BOUNDS for end in _BOUNDS],
+        [f"<str>[{index}]" for index in _INDICES],
+        [f"<str>.split({separator!r})[{index}]" for separator in ("a", " ", "ab") for index in (0, 1, -1)],
+        [f"{separator!r}.join(<str>.split())" for separator in ("-", "", "é")],
+        ["(<str> + <str>)", "(<str> * 0)", "(<str> * 2)", "(<str> * -1)", "(<str> * SCALE)"],
+        ["str(<int>)", 'f"{s}-{i}{t}"', 'f"{t}{k}"'],
+        *_choices("str"),
+    ],
+}
+_HOLE = re.compile("<(int|float|bool|str)>")
 
 
 class Generator:
@@ -102,7 +167,8 @@ class Generator:
     def _value(self, kind: str, depth: int) -> str:
         if depth <= 0 or self._random.random() < 0.15:
             return self._leaf(kind)
-        return getattr(self, f"_{kind}")(depth - 1)  # type: ignore[no-any-return]
+        form = self._random.choice(self._random.choice(_FORMS[kind]))
+        return _HOLE.sub(lambda hole: self._value(hole[1], depth - 1), form)
 
     def _leaf(self, kind: str) -> str:
         if self._random.random() < 0.65:
@@ -118,130 +184,6 @@ class Generator:
         if kind == "bool":
             return self._random.choice(["True", "False"])
         return repr(self._random.choice(_TEXTS))
-
-    def _int(self, depth: int) -> str:
-        def value(kind: str = "int") -> str:
-            return self._value(kind, depth)
-
-        pick = self._random.randrange(22)
-        if pick < 9:
-            operator = self._random.choice(["+", "-", "*", "//", "%", "&", "|", "^", "<<", ">>"])
-            # CPython would need minutes for ints of 2^60 bits.
-            other = f"({value()} % 90 - 3)" if operator in ("<<", ">>") else value()
-            return f"({value()} {operator} {other})"
-        if pick == 9:
-            return f"({value()} ** {self._random.choice('0123')})"
-        if pick == 10:
-            return f"{self._random.choice(['-', '~', '+', 'abs'])}({value()})"
-        if pick == 11:
-            return f"{self._random.choice(['min', 'max'])}({value()}, {value()})"
-        if pick == 12:
-            return f"{self._random.choice(['int', 'round', 'math.floor', 'math.ceil', 'math.trunc'])}({value('float')})"
-        if pick == 13:
-            return f"len({value('str')})"
-        if pick == 14:
-            return f"{value('str')}.{self._random.choice(['find', 'count'])}({value('str')})"
-        if pick == 15:
-            return f"({value()} if {value('bool')} else {value()})"
-        if pick == 16:
-            return f"({value()} {self._random.choice(['and', 'or'])} {value()})"
-        if pick == 17:
-            return f"int({value('str')})"
-        if pick == 18:
-            return f"(n if n is not None else {value()})"
-        if pick == 19:
-            return f"({value('bool')} + {value()})"
-        if pick == 20:
-            return f"math.gcd({value()}, {value()})"
-        return "n"
-
-    def _float(self, depth: int) -> str:
-        def value(kind: str = "float") -> str:
-            return self._value(kind, depth)
-
-        pick = self._random.randrange(18)
-        if pick < 7:
-            operator = self._random.choice(["+", "-", "*", "/", "//", "%", "**"])
-            return f"({value()} {operator} {value(self._random.choice(['float', 'float', 'int']))})"
-        if pick == 7:
-            return f"({value('int')} / {value('int')})"
-        if pick in (8, 9):
-            return f"math.{self._random.choice(_ONE_FLOAT)}({value()})"
-        if pick == 10:
-            return f"{self._random.choice(['-', '+', 'abs'])}({value()})"
-        if pick == 11:
-            return f"{self._random.choice(['min', 'max'])}({value()}, {value()})"
-        if pick in (12, 13):
-            return f"round({value()}, {self._random.choice('01234')})"
-        if pick == 14:
-            return f"math.{self._random.choice(['atan2', 'fmod', 'copysign', 'pow'])}({value()}, {value()})"
-        if pick == 15:
-            return f"float({value('int')})"
-        if pick == 16:
-            return f"({value()} if {value('bool')} else {value()})"
-        return f"({value()} {self._random.choice(['and', 'or'])} {value()})"
-
-    def _bool(self, depth: int) -> str:
-        def value(kind: str) -> str:
-            return self._value(kind, depth)
-
-        order = self._random.choice(["<", "<=", "==", "!=", ">", ">="])
-        kind = self._random.choice(["int", "float", "str"])
-        pick = self._random.randrange(14)
-        if pick < 3:
-            return f"({value(kind)} {order} {value(kind)})"
-        if pick == 3:
-            return f"({value('int')} {order} {value('float')})"
-        if pick == 4:
-            return f"({value('int')} <= {value('int')} {order} {value('float')})"
-        if pick == 5:
-            return f"(not {value(self._random.choice(list(TYPES)))})"
-        if pick == 6:
-            return f"({value('bool')} {self._random.choice(['and', 'or', '&', '|', '^'])} {value('bool')})"
-        if pick == 7:
-            return f"{value('str')}.{self._random.choice(['startswith', 'endswith'])}({value('str')})"
-        if pick == 8:
-            return f"({value('str')} {self._random.choice(['in', 'not in'])} {value('str')})"
-        if pick == 9:
-            return f"({value('int')} {self._random.choice(['in', 'not in'])} (1, 7, -1, 63))"
-        if pick == 10:
-            return f"({value('str')} in ('a', '', 'é'))"
-        if pick == 11:
-            return f"{value('str')}.{self._random.choice(['isdigit', 'isalpha', 'isalnum', 'isspace'])}()"
-        if pick == 12:
-            return f"({self._random.choice('nm')} {self._random.choice(['is', 'is not'])} None)"
-        return f"math.{self._random.choice(['isnan', 'isinf', 'isfinite'])}({value('float')})"
-
-    def _str(self, depth: int) -> str:
-        def value(kind: str = "str") -> str:
-            return self._value(kind, depth)
-
-        pick = self._random.randrange(15)
-        if pick < 4:
-            method = self._random.choice(["lower", "upper", "strip", "lstrip", "rstrip"])
-            return f"{value()}.{method}()"
-        if pick == 4:
-            old = self._random.choice([text for text in _TEXTS if text])
-            return f"{value()}.replace({old!r}, {self._random.choice(_TEXTS)!r})"
-        if pick == 5:
-            return f"{value()}.strip({self._random.choice(['a', 'ab ', '-'])!r})"
-        if pick in (6, 7):
-            usual = ["", "0", "1", "3", "-1", "-2", "9"]
-            bounds = [self._random.choice([*usual, value("int")]) for _ in range(2)]
-            return f"{value()}[{bounds[0]}:{bounds[1]}]"
-        if pick == 8:
-            return f"{value()}[{self._random.choice(['0', '1', '-1', '-3', value('int')])}]"
-        if pick == 9:
-            return f"{value()}.split({self._random.choice(['a', ' ', '-', 'ab'])!r})[{self._random.choice('01')}]"
-        if pick == 10:
-            return f"({value()} + {value()})"
-        if pick == 11:
-            return f"({value()} * {self._random.choice(['0', '2', '-1', 'SCALE'])})"
-        if pick == 12:
-            return f"str({value('int')})"
-        if pick == 13:
-            return f'f"{{s}}-{{{self._random.choice(self._variables["int"])}}}{{t}}"'
-        return f"({value()} if {value('bool')} else {value()})"
 
 
 def rows(seed: int, count: int) -> pa.Table:

@@ -242,6 +242,16 @@ impl Builder {
         }
     }
 
+    /// A float of the same value. An int that is no exact float leaves.
+    pub(super) fn exact_float_of(&mut self, number: Number) -> Floats {
+        /// The greatest int below which all ints are floats, too.
+        const EXACT: i64 = 1 << 53;
+        if let Number::Int(ints) = number {
+            self.add(Step::Within(ints, -EXACT, EXACT));
+        }
+        self.float_of(number)
+    }
+
     /// An int, or the reason against another type.
     pub(super) fn int_of(&mut self, value: Value) -> Compiled<Ints> {
         match self.number(value)? {

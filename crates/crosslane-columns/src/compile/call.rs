@@ -1,7 +1,7 @@
 //! Calls of builtin functions, and of functions of `math`.
 
 use super::builder::{Number, Value};
-use super::{Compiled, Compiler};
+use super::{Compiled, Compiler, Unsupported};
 use crate::program::{FloatFunction, FloatOp, FloatTest, IntOp, Register, Rounding, Step, TextCount, Texts};
 use crate::source::{Expression, Node};
 
@@ -36,7 +36,7 @@ impl Compiler {
         }
     }
 
-    fn unknown(&self, name: &str) -> super::Unsupported {
+    fn unknown(&self, name: &str) -> Unsupported {
         self.builder.refuse(format!("a call of {name} with such arguments"))
     }
 

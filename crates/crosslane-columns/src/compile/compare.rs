@@ -12,10 +12,10 @@ impl Compiler {
         let before = self.builder.reach;
         let mut left = self.value(first)?;
         let mut all: Option<Bools> = None;
-        if rest.iter().rev().skip(1).any(|(operator, _)| operator.contains("in")) {
-            return Err(self.builder.refuse("a comparison behind `in`"));
-        }
-        for (operator, right) in rest {
+        for (number, (operator, right)) in rest.iter().enumerate() {
+            if matches!(&operator[..], "in" | "not in") && number + 1 < rest.len() {
+                return Err(self.builder.refuse("a comparison behind `in`"));
+            }
             if let Some(truth) = all {
                 self.builder.reach = self.builder.only(before, truth, true);
             }
@@ -73,20 +73,12 @@ impl Compiler {
             return Ok(self.builder.make(|out| Step::CompareTexts(comparison, a, b, out)));
         }
         let (a, b) = (self.builder.number(left)?, self.builder.number(right)?);
-        Ok(match (a, b) {
-            (Number::Int(a), Number::Int(b)) => {
-                self.builder.make(|out| Step::CompareInts(comparison, a, b, out))
-            }
-            (Number::Float(a), Number::Float(b)) => {
-                self.builder.make(|out| Step::CompareFloats(comparison, a, b, out))
-            }
-            (Number::Int(a), Number::Float(b)) => {
-                self.builder.make(|out| Step::CompareIntFloat(comparison, a, b, out))
-            }
-            (Number::Float(a), Number::Int(b)) => {
-                self.builder.make(|out| Step::CompareIntFloat(comparison.swapped(), b, a, out))
-            }
-        })
+        if let (Number::Int(a), Number::Int(b)) = (a, b) {
+            return Ok(self.builder.make(|out| Step::CompareInts(comparison, a, b, out)));
+        }
+        // CPython compares an int with a float without rounding.
+        let (a, b) = (self.builder.exact_float_of(a), self.builder.exact_float_of(b));
+        Ok(self.builder.make(|out| Step::CompareFloats(comparison, a, b, out)))
     }
 
     fn contains(&mut self, left: Value, right: &Expression) -> Compiled<Bools> {

@@ -107,7 +107,11 @@ impl Compiler {
                     "^" => IntOp::Xor,
                     "<<" => IntOp::ShiftLeft,
                     ">>" => IntOp::ShiftRight,
-                    "/" => return Ok(self.builder.make(|out| Step::Divide(a, b, out)).into()),
+                    "/" => {
+                        // The quotient of two exact floats is rounded once, as Python's is.
+                        let [a, b] = [a, b].map(|ints| self.builder.exact_float_of(Number::Int(ints)));
+                        return Ok(self.builder.make(|out| Step::Float(FloatOp::Divide, a, b, out)).into());
+                    }
                     "**" => {
                         let Node::Int(exponent) = right.1 else {
                             return Err(self.builder.refuse("** of ints whose exponent is no constant"));
@@ -187,7 +191,7 @@ impl Compiler {
             }
             let value = self.value(text)?;
             let text = self.builder.text_of(value)?;
-            let part = TextFunction::Part { separator: separator.as_bytes().to_vec(), index };
+            let part = TextFunction::Element { separator: separator.as_bytes().to_vec(), index };
             return Ok(self.builder.make(|out| Step::Text(part, text, out)).into());
         }
         let (value, index) = (self.value(object)?, self.value(index)?);

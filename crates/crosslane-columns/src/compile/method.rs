@@ -1,8 +1,8 @@
 //! Methods of `str`.
 
 use super::builder::Value;
-use super::{Compiled, Compiler};
-use crate::program::{Characters, Step, TextCount, TextFunction, TextTest};
+use super::{Compiled, Compiler, Unsupported};
+use crate::program::{Characters, Step, TextCount, TextFunction, TextTest, Texts};
 use crate::source::{Expression, Node};
 
 impl Compiler {
@@ -12,12 +12,25 @@ impl Compiler {
         object: &Expression,
         arguments: &[Expression],
     ) -> Compiled<Value> {
-        let value = self.value(object)?;
-        let text = self.builder.text_of(value)?;
         let constant = |argument: &Expression| match &argument.1 {
             Node::Text(value) => Some(value.as_bytes().to_vec()),
             _ => None,
         };
+        // `separator.join(text.split())`, without the list.
+        if let ("join", Some(separator), [Expression(_, Node::Method(split, text, of))]) =
+            (name, constant(object), arguments)
+            && split == "split"
+            && of.is_empty()
+        {
+            let value = self.value(text)?;
+            let text = self.builder.text_of(value)?;
+            return Ok(self
+                .builder
+                .make(|out| Step::Text(TextFunction::Words { separator }, text, out))
+                .into());
+        }
+        let value = self.value(object)?;
+        let text = self.builder.text_of(value)?;
         let strip = |bytes| {
             let (left, right) = (name != "rstrip", name != "lstrip");
             TextFunction::Strip { left, right, bytes }
@@ -43,12 +56,7 @@ impl Compiler {
     }
 
     /// A method that gives a bool or an int.
-    fn question(
-        &mut self,
-        name: &str,
-        text: crate::program::Texts,
-        arguments: &[Expression],
-    ) -> Compiled<Value> {
+    fn question(&mut self, name: &str, text: Texts, arguments: &[Expression]) -> Compiled<Value> {
         let characters = match (name, arguments) {
             ("isdigit" | "isdecimal" | "isnumeric", []) => Some(Characters::Digits),
             ("isalpha", []) => Some(Characters::Letters),
@@ -86,7 +94,7 @@ impl Compiler {
         }
     }
 
-    fn not_constant(&self, name: &str) -> super::Unsupported {
+    fn not_constant(&self, name: &str) -> Unsupported {
         self.builder.refuse(format!("{name} with arguments that are no constant texts"))
     }
 }

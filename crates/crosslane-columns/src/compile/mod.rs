@@ -11,7 +11,7 @@ mod expression;
 mod method;
 
 use crate::program::{BoolOp, Bools, Input, Program, Step};
-use crate::source::{Expression, Source, Statement};
+use crate::source::{Expression, Node, Source, Statement};
 use builder::{Builder, Reach, Value};
 use crosslane::DataType;
 use std::collections::HashMap;
@@ -179,7 +179,6 @@ impl Compiler {
 
     /// The truth of an expression, as in a condition.
     fn truth(&mut self, expression: &Expression) -> Compiled<Bools> {
-        use crate::source::Node;
         match &expression.1 {
             Node::Unary(operator, of) if operator == "not" => {
                 let truth = self.truth(of)?;

@@ -4,15 +4,10 @@
 //! |---|---|
 //! | `+ - *`, `-x`, `abs`, `**`, `<<` | an overflow; a negative shift |
 //! | `//`, `%` | a divisor of 0; the quotient 2^63 |
-//! | `/` | a divisor of 0; an operand beyond 2^53, which is no exact float |
-//! | comparison with a float | an int beyond 2^53 |
+//! | `/`, a comparison with a float | a divisor of 0; an int beyond 2^53, which may be no float |
 
 use super::sink::{Sink, pairs};
-use crate::program::{Comparison, IntOp};
-use std::cmp::Ordering;
-
-/// The greatest int whose neighbours are floats, too.
-const EXACT: u64 = 1 << 53;
+use crate::program::IntOp;
 
 /// The result, and whether the row leaves.
 type Checked<T> = (T, bool);
@@ -71,50 +66,4 @@ fn gcd(a: i64, b: i64) -> Checked<i64> {
         (a, b) = (b, a % b);
     }
     (a as i64, i64::try_from(a).is_err())
-}
-
-/// True division.
-pub(super) fn divide(a: i64, b: i64) -> Checked<f64> {
-    // The quotient of two exact floats is rounded once, as Python's is.
-    let leaves = b == 0 || a.unsigned_abs() > EXACT || b.unsigned_abs() > EXACT;
-    (a as f64 / b as f64, leaves)
-}
-
-/// Compares two columns.
-pub(super) fn compare<T: Copy + PartialOrd>(comparison: Comparison, a: &[T], b: &[T], sink: Sink<'_, u8>) {
-    let rows = pairs(a, b);
-    match comparison {
-        Comparison::Less => sink.all(rows.map(|(a, b)| u8::from(a < b))),
-        Comparison::LessOrEqual => sink.all(rows.map(|(a, b)| u8::from(a <= b))),
-        Comparison::Equal => sink.all(rows.map(|(a, b)| u8::from(a == b))),
-        Comparison::NotEqual => sink.all(rows.map(|(a, b)| u8::from(a != b))),
-        Comparison::Greater => sink.all(rows.map(|(a, b)| u8::from(a > b))),
-        Comparison::GreaterOrEqual => sink.all(rows.map(|(a, b)| u8::from(a >= b))),
-    }
-}
-
-/// Compares ints with floats. An int that is no exact float leaves.
-pub(super) fn compare_with_floats(comparison: Comparison, a: &[i64], b: &[f64], sink: Sink<'_, u8>) {
-    let rows = pairs(a, b).map(|(a, b)| (a as f64, b, a.unsigned_abs() > EXACT));
-    let is = move |a: f64, b: f64| match comparison {
-        Comparison::Less => a < b,
-        Comparison::LessOrEqual => a <= b,
-        Comparison::Equal => a == b,
-        Comparison::NotEqual => a != b,
-        Comparison::Greater => a > b,
-        Comparison::GreaterOrEqual => a >= b,
-    };
-    sink.checked(rows.map(|(a, b, leaves)| (u8::from(is(a, b)), leaves)));
-}
-
-/// Whether texts are in this order.
-pub(super) fn is(comparison: Comparison, order: Ordering) -> bool {
-    match comparison {
-        Comparison::Less => order.is_lt(),
-        Comparison::LessOrEqual => order.is_le(),
-        Comparison::Equal => order.is_eq(),
-        Comparison::NotEqual => order.is_ne(),
-        Comparison::Greater => order.is_gt(),
-        Comparison::GreaterOrEqual => order.is_ge(),
-    }
 }

@@ -9,10 +9,11 @@ mod texts;
 use crate::program::{
     BoolOp, Bools, CHUNK, Constant, Constants, Floats, Input, Ints, Mask, Program, Register, Step, Texts,
 };
-use crosslane::batch::{Column, bit};
+use crosslane::batch::Column;
 use crosslane::builder::Overflow;
 use crosslane::{ColumnBuilder, DataType};
 use sink::{Sink, pairs};
+use std::cell::Cell;
 use std::mem;
 use std::ops::Range;
 use texts::{Span, TextColumn};
@@ -32,10 +33,12 @@ struct Registers {
     texts: Vec<TextColumn>,
     /// 1 for the rows that have left the program.
     left: Vec<u8>,
+    /// 1 for the rows whose result is NULL in the column.
+    null: Vec<u8>,
     /// The number of rows.
     rows: usize,
     /// How many bytes of texts may still be made for these rows.
-    room: usize,
+    room: Cell<usize>,
 }
 
 impl Evaluator {
@@ -46,10 +49,13 @@ impl Evaluator {
             bools: vec![vec![0; CHUNK]; counts.bools],
             ints: vec![vec![0; CHUNK]; counts.ints],
             floats: vec![vec![0.0; CHUNK]; counts.floats],
-            texts: (0..counts.texts).map(|_| TextColumn::default()).collect(),
+            texts: (program.inputs.len()..program.inputs.len() + counts.texts)
+                .map(|number| TextColumn { number: number as u32, ..TextColumn::default() })
+                .collect(),
             left: vec![0; CHUNK],
+            null: vec![0; CHUNK],
             rows: 0,
-            room: 0,
+            room: Cell::new(0),
         };
         for constant in &program.constants {
             match constant {
@@ -57,9 +63,9 @@ impl Evaluator {
                 Constant::Int(value, out) => registers.ints[out.0].fill(*value),
                 Constant::Float(value, out) => registers.floats[out.0].fill(*value),
                 Constant::Text(value, out) => {
-                    let source = (program.inputs.len() + out.0) as u32;
                     let text = &mut registers.texts[out.0];
-                    text.spans = vec![Span { source, start: 0, length: value.len() as u32 }; CHUNK];
+                    let span = Span { source: text.number, start: 0, length: value.len() as u32 };
+                    text.spans = vec![span; CHUNK];
                     text.ascii = value.is_ascii();
                     text.bytes = value.clone();
                 }
@@ -77,7 +83,8 @@ impl Evaluator {
     /// If the column cannot grow.
     ///
     /// # Panics
-    /// If there are more rows than [`CHUNK`], or the columns are not those of the program.
+    /// If there are more rows than [`CHUNK`], their first one is no multiple of 8, or the columns are
+    /// not those of the program.
     pub fn run(
         &mut self,
         columns: &[Column<'_>],
@@ -88,7 +95,7 @@ impl Evaluator {
     ) -> Result<usize, Overflow> {
         let Self { program, registers } = self;
         registers.rows = rows.len();
-        registers.room = texts::MOST_BYTES;
+        registers.room.set(texts::MOST_BYTES);
         registers.left[..rows.len()].fill(0);
         let sources: Vec<&[u8]> = columns.iter().map(|column| column.data).collect();
         for (number, (input, column)) in program.inputs.iter().zip(columns).enumerate() {
@@ -97,33 +104,21 @@ impl Evaluator {
         for (step, mask) in &program.steps {
             registers.step(step, *mask, &sources);
         }
-        // From here on, these are the rows that get NULL.
-        let mut flags = mem::take(&mut registers.left);
-        let null = &mut flags[..rows.len()];
-        let bits = |row| u8::from(active.is_none_or(|active| bit(active, row)));
-        if active.is_some() {
-            null.iter_mut().zip(rows.clone()).for_each(|(left, row)| *left &= bits(row));
-        }
-        let mut count = 0;
-        if null.contains(&1) {
-            for row in rows.clone().filter(|row| null[row - rows.start] != 0) {
-                count += 1;
-                left[row / 8] |= 1 << (row % 8);
-            }
-        }
-        if active.is_some() {
-            null.iter_mut().zip(rows.clone()).for_each(|(null, row)| *null |= bits(row) ^ 1);
-        }
-        if let Some(nulls) = program.nulls {
-            null.iter_mut().zip(&registers.bools[nulls.0]).for_each(|(null, none)| *null |= none);
-        }
-        let appended = registers.append(program, &sources, null, out);
-        registers.left = flags;
+        let count = registers.end(program, rows, active, left);
+        let appended = registers.append(program, &sources, out);
         // The lane lives on, without the memory of large texts.
-        if texts::MOST_BYTES - registers.room > texts::KEPT_BYTES {
+        if texts::MOST_BYTES - registers.room.get() > texts::KEPT_BYTES {
             registers.release(program);
         }
         appended.map(|()| count)
+    }
+}
+
+/// The bits of some rows, as bytes that are 0 or 1. The first row is a multiple of 8.
+fn expand(bits: &[u8], rows: Range<usize>, out: &mut [u8]) {
+    assert_eq!(rows.start % 8, 0, "{rows:?}");
+    for (out, byte) in out[..rows.len()].chunks_mut(8).zip(&bits[rows.start / 8..]) {
+        out.iter_mut().enumerate().for_each(|(bit, out)| *out = byte >> bit & 1);
     }
 }
 
@@ -141,9 +136,7 @@ impl Registers {
         let count = rows.len();
         match input.values {
             Register::Bool(Bools(out)) => {
-                let out = &mut self.bools[out][..count];
-                let bits = rows.clone().map(|row| u8::from(bit(column.data, row)));
-                out.iter_mut().zip(bits).for_each(|(out, bit)| *out = bit);
+                expand(column.data, rows.clone(), &mut self.bools[out]);
             }
             Register::Int(Ints(out)) => {
                 let out = &mut self.ints[out][..count];
@@ -177,9 +170,47 @@ impl Registers {
             }
         }
         if let Some(nulls) = input.nulls {
-            let out = &mut self.bools[nulls.0][..count];
-            out.iter_mut().zip(rows).for_each(|(out, row)| *out = u8::from(!column.is_valid(row)));
+            let out = &mut self.bools[nulls.0];
+            match column.validity {
+                None => out.fill(0),
+                Some(bits) => {
+                    expand(bits, rows, out);
+                    out.iter_mut().for_each(|valid| *valid ^= 1);
+                }
+            }
         }
+    }
+
+    /// Finds which rows have no result. Marks those that have left and are active, and counts them.
+    fn end(
+        &mut self,
+        program: &Program,
+        rows: Range<usize>,
+        active: Option<&[u8]>,
+        marks: &mut [u8],
+    ) -> usize {
+        let (left, null) = (&mut self.left[..rows.len()], &mut self.null[..rows.len()]);
+        match active {
+            None => null.copy_from_slice(left),
+            Some(bits) => {
+                expand(bits, rows.clone(), null);
+                left.iter_mut().zip(&mut *null).for_each(|(left, active)| {
+                    *left &= *active;
+                    *active = *active ^ 1 | *left;
+                });
+            }
+        }
+        if let Some(nones) = program.nulls {
+            null.iter_mut().zip(&self.bools[nones.0]).for_each(|(null, none)| *null |= none);
+        }
+        let mut count = 0;
+        if left.contains(&1) {
+            for row in rows.clone().filter(|row| left[row - rows.start] != 0) {
+                count += 1;
+                marks[row / 8] |= 1 << (row % 8);
+            }
+        }
+        count
     }
 
     /// Frees the memory of all texts but the constants.
@@ -200,11 +231,6 @@ impl Registers {
 
     fn text_at<'a>(&'a self, sources: &[&'a [u8]], texts: Texts, row: usize) -> &'a [u8] {
         self.text(sources, self.texts[texts.0].spans[row])
-    }
-
-    /// Whether an instruction counts for a row.
-    fn counts(&self, mask: Mask, row: usize) -> bool {
-        mask.is_none_or(|mask| self.bools[mask.0][row] != 0)
     }
 
     /// Runs an instruction.
@@ -244,9 +270,6 @@ impl Registers {
             Step::TextToInt(text, out) => self.ints(mask, out, |this, sink| {
                 sink.costly(|row| option(texts::int(this.text_at(sources, text, row))));
             }),
-            Step::Divide(a, b, out) => self.floats(mask, out, |this, sink| {
-                sink.checked(pairs(this.int(a), this.int(b)).map(|(a, b)| ints::divide(a, b)));
-            }),
             Step::Float(operation, a, b, out) => self.floats(mask, out, |this, sink| {
                 floats::binary(operation, this.float(a), this.float(b), sink);
             }),
@@ -263,22 +286,15 @@ impl Registers {
             Step::SelectFloat(truth, yes, no, out) => self.floats(mask, out, |this, sink| {
                 select(this.bool(truth), this.float(yes), this.float(no), sink);
             }),
-            Step::Text(..)
-            | Step::Concatenate(..)
-            | Step::Repeat(..)
-            | Step::IntToText(..)
-            | Step::Slice(..)
-            | Step::Character(..)
-            | Step::SelectText(..) => self.make_text(step, mask, sources),
+            _ if step.text().is_some() => self.make_text(step, mask, sources),
             Step::Leave(rows) => {
-                let left = mem::take(&mut self.left);
-                self.left = self.leave(left, mask, |this, row| this.bools[rows.0][row] != 0);
+                self.leave(mask, |this, sink| {
+                    sink.checked(this.bool(rows).iter().map(|row| ((), *row != 0)))
+                });
             }
-            Step::Within(a, least, most) => {
-                let left = mem::take(&mut self.left);
-                self.left =
-                    self.leave(left, mask, |this, row| !(least..=most).contains(&this.ints[a.0][row]));
-            }
+            Step::Within(a, least, most) => self.leave(mask, |this, sink| {
+                sink.checked(this.int(a).iter().map(|a| ((), !(least..=most).contains(a))));
+            }),
             _ => self.ask(step, mask, sources),
         }
     }
@@ -290,19 +306,15 @@ impl Registers {
                 self.bools(mask, *out, |this, sink| floats::test(*test, this.float(*x), sink));
             }
             Step::CompareInts(comparison, a, b, out) => self.bools(mask, *out, |this, sink| {
-                ints::compare(*comparison, this.int(*a), this.int(*b), sink);
+                sink.compare(*comparison, pairs(this.int(*a), this.int(*b)));
             }),
             Step::CompareFloats(comparison, a, b, out) => self.bools(mask, *out, |this, sink| {
-                ints::compare(*comparison, this.float(*a), this.float(*b), sink);
+                sink.compare(*comparison, pairs(this.float(*a), this.float(*b)));
             }),
-            Step::CompareIntFloat(comparison, a, b, out) => self.bools(mask, *out, |this, sink| {
-                ints::compare_with_floats(*comparison, this.int(*a), this.float(*b), sink);
-            }),
+            // UTF-8 has the order of the characters.
             Step::CompareTexts(comparison, a, b, out) => self.bools(mask, *out, |this, sink| {
-                sink.costly(|row| {
-                    let order = this.text_at(sources, *a, row).cmp(this.text_at(sources, *b, row));
-                    (u8::from(ints::is(*comparison, order)), false)
-                });
+                let text = |texts, row| this.text_at(sources, texts, row);
+                sink.compare(*comparison, (0..this.rows).map(|row| (text(*a, row), text(*b, row))));
             }),
             Step::IntTruth(a, out) => {
                 self.bools(mask, *out, |this, sink| sink.all(this.int(*a).iter().map(|a| u8::from(*a != 0))));
@@ -366,23 +378,18 @@ impl Registers {
         &self.floats[register.0][..self.rows]
     }
 
-    /// Marks the rows for which an instruction counts and a condition is true.
-    fn leave(&self, mut left: Vec<u8>, mask: Mask, leaves: impl Fn(&Self, usize) -> bool) -> Vec<u8> {
-        for (row, left) in left[..self.rows].iter_mut().enumerate() {
-            *left |= u8::from(self.counts(mask, row) && leaves(self, row));
-        }
-        left
+    /// Runs an instruction that has no result, and by which rows leave.
+    fn leave(&mut self, mask: Mask, run: impl FnOnce(&Self, Sink<'_, ()>)) {
+        let mut left = mem::take(&mut self.left);
+        let (out, mask) = (&mut vec![(); self.rows][..], mask.map(|mask| self.bool(mask)));
+        run(self, Sink { out, left: &mut left[..self.rows], mask });
+        self.left = left;
     }
 
     /// Adds the results to a column.
-    fn append(
-        &self,
-        program: &Program,
-        sources: &[&[u8]],
-        null: &[u8],
-        out: &mut ColumnBuilder,
-    ) -> Result<(), Overflow> {
+    fn append(&self, program: &Program, sources: &[&[u8]], out: &mut ColumnBuilder) -> Result<(), Overflow> {
         use DataType as T;
+        let null = &self.null[..self.rows];
         let is_null = |row: usize| null[row] != 0;
         macro_rules! narrowed {
             ($register:expr, $type:ty) => {

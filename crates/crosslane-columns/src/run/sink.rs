@@ -1,5 +1,7 @@
 //! Where an instruction writes its results.
 
+use crate::program::Comparison;
+
 /// The results of an instruction, and the rows that leave. All slices are of the same length.
 pub(super) struct Sink<'a, T> {
     pub(super) out: &'a mut [T],
@@ -41,6 +43,21 @@ impl<T> Sink<'_, T> {
                 *out = value;
                 *left |= u8::from(leaves);
             }
+        }
+    }
+}
+
+impl Sink<'_, u8> {
+    /// Writes whether the values of each pair compare in this way. NaN is equal to nothing.
+    #[inline(always)]
+    pub(super) fn compare<T: PartialOrd>(self, comparison: Comparison, pairs: impl Iterator<Item = (T, T)>) {
+        match comparison {
+            Comparison::Less => self.all(pairs.map(|(a, b)| u8::from(a < b))),
+            Comparison::LessOrEqual => self.all(pairs.map(|(a, b)| u8::from(a <= b))),
+            Comparison::Equal => self.all(pairs.map(|(a, b)| u8::from(a == b))),
+            Comparison::NotEqual => self.all(pairs.map(|(a, b)| u8::from(a != b))),
+            Comparison::Greater => self.all(pairs.map(|(a, b)| u8::from(a > b))),
+            Comparison::GreaterOrEqual => self.all(pairs.map(|(a, b)| u8::from(a >= b))),
         }
     }
 }

@@ -2,7 +2,7 @@
 //!
 //! | operation | rows that leave |
 //! |---|---|
-//! | `lower`, `upper`, `strip()`, slices, indices, `isdigit` and the like | what is not ASCII |
+//! | `lower`, `upper`, `strip()`, `split()`, slices, indices, `isdigit` and the like | what is not ASCII |
 //! | `find` | what is not ASCII, since Python counts characters |
 //! | `[i]`, `split(separator)[i]` | no such element: CPython raises |
 //! | `count("")` | all |
@@ -11,8 +11,9 @@
 //!
 //! `replace`, `startswith`, `endswith`, `in`, `count`, `==`, `<` and `len` agree with UTF-8.
 
-use crate::program::{Characters, TextCount, TextFunction, TextTest};
+use crate::program::{Characters, TextCount, TextTest};
 use memchr::memmem;
+use std::cell::Cell;
 use std::ops::Range;
 
 /// The most bytes of texts that are made for the rows of one chunk.
@@ -20,7 +21,8 @@ pub(super) const MOST_BYTES: usize = 16 << 20;
 /// How many of them a lane keeps for the next chunk.
 pub(super) const KEPT_BYTES: usize = 1 << 20;
 
-/// Where a text is: in the data of an input, or in the bytes of a register behind the inputs.
+/// Where a text is: in the data of an input, or in the bytes of a register. The registers are
+/// numbered behind the inputs.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Span {
     pub(super) source: u32,
@@ -28,9 +30,18 @@ pub(super) struct Span {
     pub(super) length: u32,
 }
 
+impl Span {
+    /// A part of the text.
+    pub(super) fn part(self, part: &Range<usize>) -> Self {
+        Self { start: self.start + part.start as u32, length: part.len() as u32, ..self }
+    }
+}
+
 /// The texts of a register.
 #[derive(Debug, Default)]
 pub(super) struct TextColumn {
+    /// The number of this register as a source.
+    pub(super) number: u32,
     pub(super) spans: Vec<Span>,
     /// The bytes of texts that were made here.
     pub(super) bytes: Vec<u8>,
@@ -44,34 +55,27 @@ impl TextColumn {
     pub(super) fn clear(&mut self) {
         self.spans.clear();
         self.bytes.clear();
-        self.region = None;
     }
 
     /// Adds a text of at most this length, which `write` makes. Returns false if there is no room for
     /// it. `room` is how many bytes may still be made.
-    pub(super) fn push(
-        &mut self,
-        source: u32,
-        room: &mut usize,
-        most: usize,
-        write: impl FnOnce(&mut Vec<u8>),
-    ) -> bool {
+    pub(super) fn push(&mut self, room: &Cell<usize>, most: usize, write: impl FnOnce(&mut Vec<u8>)) -> bool {
         let start = self.bytes.len();
-        if !self.has_room(room, most) {
-            return false;
+        let has_room = self.has_room(room, most);
+        if has_room {
+            write(&mut self.bytes);
+            let length = self.bytes.len() - start;
+            self.spans.push(Span { source: self.number, start: start as u32, length: length as u32 });
         }
-        write(&mut self.bytes);
-        let length = self.bytes.len() - start;
-        self.spans.push(Span { source, start: start as u32, length: length as u32 });
-        true
+        has_room
     }
 
     /// Takes so many bytes from the room, if they are there. The memory of the process may be limited,
     /// too.
-    pub(super) fn has_room(&mut self, room: &mut usize, bytes: usize) -> bool {
-        let fits = bytes <= *room && self.bytes.try_reserve(bytes).is_ok();
+    pub(super) fn has_room(&mut self, room: &Cell<usize>, bytes: usize) -> bool {
+        let fits = bytes <= room.get() && self.bytes.try_reserve(bytes).is_ok();
         if fits {
-            *room -= bytes;
+            room.set(room.get() - bytes);
         }
         fits
     }
@@ -82,68 +86,67 @@ fn is_space(byte: u8) -> bool {
     matches!(byte, b'\t'..=b'\r' | 0x1c..=0x1f | b' ')
 }
 
-/// The part of a text that a function gives. None if the row leaves.
-pub(super) fn part<'a>(function: &TextFunction, text: &'a [u8], ascii: bool) -> Option<&'a [u8]> {
-    let is_ascii = || ascii || text.is_ascii();
-    match function {
-        TextFunction::Strip { left, right, bytes } => {
-            // Bytes of the set are ASCII, and so never part of a longer character.
-            if bytes.is_none() && !is_ascii() {
-                return None;
-            }
-            let strips = |byte: &u8| bytes.as_ref().map_or_else(|| is_space(*byte), |set| set.contains(byte));
-            let mut text = text;
-            while let ([first, rest @ ..], true) = (text, *left) {
-                if !strips(first) {
-                    break;
-                }
-                text = rest;
-            }
-            while let ([rest @ .., last], true) = (text, *right) {
-                if !strips(last) {
-                    break;
-                }
-                text = rest;
-            }
-            Some(text)
-        }
-        TextFunction::Part { separator, index } => element(text, separator, *index),
-        TextFunction::Lower | TextFunction::Upper | TextFunction::Replace { .. } => None,
+/// The part that `strip` and its kind leave. They remove these bytes, or white space. None if the row
+/// leaves.
+pub(super) fn strip(
+    text: &[u8],
+    left: bool,
+    right: bool,
+    bytes: Option<&[u8]>,
+    ascii: bool,
+) -> Option<Range<usize>> {
+    // Bytes of the set are ASCII, and so never part of a longer character.
+    if bytes.is_none() && !ascii && !text.is_ascii() {
+        return None;
     }
+    let stays = |byte: &u8| bytes.map_or_else(|| !is_space(*byte), |set| !set.contains(byte));
+    let start = if left { text.iter().position(stays).unwrap_or(text.len()) } else { 0 };
+    let rest = &text[start..];
+    let length = if right { rest.iter().rposition(stays).map_or(0, |last| last + 1) } else { rest.len() };
+    Some(start..start + length)
 }
 
 /// `text[from:to]`. None if the row leaves.
-pub(super) fn slice(text: &[u8], from: Option<i64>, to: Option<i64>, ascii: bool) -> Option<&[u8]> {
+pub(super) fn slice(text: &[u8], from: Option<i64>, to: Option<i64>, ascii: bool) -> Option<Range<usize>> {
     let length = text.len() as i64;
-    let at = |bound: Option<i64>, default: i64| match bound {
-        None => default,
-        Some(at) if at < 0 => at.saturating_add(length).max(0),
-        Some(at) => at.min(length),
-    };
-    let (from, to) = (at(from, 0), at(to, length));
-    (ascii || text.is_ascii()).then(|| if from < to { &text[from as usize..to as usize] } else { &[] })
+    let at = |bound: i64| if bound < 0 { bound.saturating_add(length).max(0) } else { bound.min(length) };
+    let from = from.map_or(0, at);
+    let to = to.map_or(length, at).max(from);
+    (ascii || text.is_ascii()).then_some(from as usize..to as usize)
 }
 
 /// `text[index]`. None if the row leaves.
-pub(super) fn character(text: &[u8], index: i64, ascii: bool) -> Option<&[u8]> {
+pub(super) fn character(text: &[u8], index: i64, ascii: bool) -> Option<Range<usize>> {
     let at = if index < 0 { index.checked_add(text.len() as i64)? } else { index };
-    let at = usize::try_from(at).ok()?;
-    if ascii || text.is_ascii() { text.get(at..at.checked_add(1)?) } else { None }
+    let at = usize::try_from(at).ok().filter(|at| *at < text.len())?;
+    (ascii || text.is_ascii()).then_some(at..at + 1)
 }
 
-/// An element of `split(separator)`.
-fn element<'a>(text: &'a [u8], separator: &[u8], index: i64) -> Option<&'a [u8]> {
-    let finder = memmem::Finder::new(separator);
+/// An element of `split(separator)`. None if the row leaves.
+pub(super) fn element(text: &[u8], separator: &memmem::Finder<'_>, index: i64) -> Option<Range<usize>> {
     let index = if index < 0 {
-        let count = finder.find_iter(text).count() as i64 + 1;
+        let count = separator.find_iter(text).count() as i64 + 1;
         count.checked_add(index)?
     } else {
         index
     };
-    let index = usize::try_from(index).ok()?;
-    let mut ends = finder.find_iter(text).skip(index.saturating_sub(1));
-    let start = if index == 0 { 0 } else { ends.next()? + separator.len() };
-    Some(&text[start..ends.next().unwrap_or(text.len())])
+    let mut ends = separator.find_iter(text);
+    let start = match usize::try_from(index).ok()? {
+        0 => 0,
+        index => ends.nth(index - 1)? + separator.needle().len(),
+    };
+    Some(start..ends.next().unwrap_or(text.len()))
+}
+
+/// `separator.join(text.split())` of a text that is ASCII.
+pub(super) fn join_words(text: &[u8], separator: &[u8], out: &mut Vec<u8>) {
+    let words = text.split(|byte| is_space(*byte)).filter(|word| !word.is_empty());
+    for (number, word) in words.enumerate() {
+        if number > 0 {
+            out.extend_from_slice(separator);
+        }
+        out.extend_from_slice(word);
+    }
 }
 
 pub(super) fn test(test: TextTest, text: &[u8], part: &[u8]) -> bool {

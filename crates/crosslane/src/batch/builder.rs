@@ -75,7 +75,7 @@ impl ColumnBuilder {
     ///
     /// # Errors
     /// As [`ColumnBuilder::lists`].
-    pub(crate) fn copy(&mut self, column: &Column<'_>, row: usize) -> Result<(), Overflow> {
+    pub fn copy(&mut self, column: &Column<'_>, row: usize) -> Result<(), Overflow> {
         if !column.is_valid(row) {
             self.null();
             return Ok(());

@@ -10,9 +10,8 @@ use super::batch::Batch;
 use crate::declaration::Declaration;
 use crate::lane::CallResult;
 use crate::values::overflow;
-use crosslane::batch::{Column, bit};
-use crosslane::builder::Overflow;
-use crosslane::{ColumnBuilder, DataType, Layout, Signature};
+use crosslane::batch::bit;
+use crosslane::{ColumnBuilder, DataType, Signature};
 use crosslane_columns::{CHUNK, Evaluator, Program, Source, Unsupported, compile};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
@@ -126,23 +125,8 @@ impl ColumnCalls {
         out.reserve(evaluated.rows).map_err(overflow)?;
         for row in 0..evaluated.rows {
             let from = if bit(left, row) { &called } else { &evaluated };
-            add(from, row, out).map_err(overflow)?;
+            out.copy(from, row).map_err(overflow)?;
         }
         Ok(())
     }
-}
-
-/// Adds a row of another column of the same type.
-fn add(from: &Column<'_>, row: usize, out: &mut ColumnBuilder) -> Result<(), Overflow> {
-    match from.data_type.layout() {
-        _ if !from.is_valid(row) => out.null(),
-        Layout::Bits => out.boolean(bit(from.data, row)),
-        Layout::Bytes { .. } => out.bytes(from.bytes(row))?,
-        Layout::Fixed(1) => out.fixed(from.value::<u8>(row)),
-        Layout::Fixed(2) => out.fixed(from.value::<u16>(row)),
-        Layout::Fixed(4) => out.fixed(from.value::<u32>(row)),
-        Layout::Fixed(8) => out.fixed(from.value::<u64>(row)),
-        other => unreachable!("a program has no results of the layout {other:?}"),
-    }
-    Ok(())
 }
