@@ -20,9 +20,13 @@ use rustix::io::Errno;
 use std::net::Shutdown;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
-use std::sync::{Arc, mpsc};
+use std::sync::Arc;
+use std::sync::mpsc::{self, RecvTimeoutError};
 use std::thread::JoinHandle;
-use std::time::Instant;
+use std::time::{Duration, Instant};
+
+/// How often a wait for the thread checks whether it should go on.
+const TICK: Duration = Duration::from_millis(10);
 
 /// A process that forks zygotes. A drop ends it, and all its zygotes.
 #[derive(Debug)]
@@ -73,9 +77,13 @@ impl ForkServer {
         let thread = std::thread::Builder::new()
             .name("crosslane-fork".into())
             .spawn(move || {
-                for job in received {
-                    let Job { modules, log, deadline, stop, answer } = job;
-                    let _ = answer.send(server.fork(modules, log, deadline, &stop));
+                for Job { modules, log, deadline, stop, answer } in received {
+                    let is_needed = !stop.is_set() && Instant::now() < deadline;
+                    let forked = match is_needed {
+                        true => server.fork(modules, log, deadline, &stop),
+                        false => Err(NoFork::Late),
+                    };
+                    let _ = answer.send(forked);
                 }
             })
             .map_err(boot_error("fork server"))?;
@@ -94,10 +102,21 @@ impl ForkServer {
     ) -> Result<(Root, UnixStream), NoFork> {
         let (answer, answered) = mpsc::channel();
         let job = Job { modules, log, deadline, stop: stop.clone(), answer };
-        let sent = self.jobs.as_ref().is_some_and(|jobs| jobs.send(job).is_ok());
-        // The thread answers each job soon after its deadline.
-        let forked = sent.then(|| answered.recv().ok()).flatten();
-        forked.unwrap_or_else(|| Err(Error::Boot("the thread of the fork server has ended".into()).into()))
+        // A failure is found by the receiver.
+        let _ = self.jobs.as_ref().map(|jobs| jobs.send(job));
+        loop {
+            // The thread may be busy with other jobs. A zygote that comes too late ends, because
+            // nobody has its socket.
+            match answered.recv_timeout(TICK) {
+                Ok(forked) => return forked,
+                Err(RecvTimeoutError::Disconnected) => {
+                    return Err(Error::Boot("the thread of the fork server has ended".into()).into());
+                }
+                Err(RecvTimeoutError::Timeout) if stop.is_set() => return Err(NoFork::Unneeded),
+                Err(RecvTimeoutError::Timeout) if Instant::now() >= deadline => return Err(NoFork::Late),
+                Err(RecvTimeoutError::Timeout) => {}
+            }
+        }
     }
 }
 

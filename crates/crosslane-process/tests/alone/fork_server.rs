@@ -163,3 +163,22 @@ fn a_fork_server_that_makes_no_zygote_fails_the_load() {
         assert!(error.contains(why), "{behaviour}: {error}");
     }
 }
+
+#[test]
+fn a_load_behind_one_that_stalls_ends_at_its_own_limit() {
+    let _beside = beside();
+    let file = Temporary::new("behind");
+    let server = server("stalls", &file.0);
+    let (other, path) = (Arc::clone(&server), file.0.clone());
+    let first = std::thread::spawn(move || start(&other, LONG).unwrap_err().to_string());
+    while fs::read_to_string(&path).unwrap_or_default().is_empty() {
+        std::thread::yield_now();
+    }
+    let (behind, waited) = (Arc::clone(&server), Duration::from_millis(200));
+    let error = soon(move || start(&behind, waited).unwrap_err().to_string());
+    assert!(error.contains("test was not loaded within 0.2 s"), "{error}");
+    // The first one still waits. It ends when its process does.
+    rustix::process::kill_process(servers(&path)[0], Signal::KILL).unwrap();
+    let error = soon(move || first.join().unwrap());
+    assert!(error.contains("ended before it had loaded test"), "{error}");
+}
