@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+import threading
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
@@ -13,6 +14,7 @@ from pathlib import Path
 import pytest
 
 import crosslane
+from crosslane._cli.doctor.finding import optional
 
 pytestmark = pytest.mark.any_duckdb
 
@@ -172,3 +174,22 @@ def test_java_loads_the_library_that_is_here(version: str, tmp_path: Path) -> No
     assert said["pyspark"][1].startswith(version)
     assert said["Spark's library"][1] == f"{crosslane.__version__}; loaded by Java"
     assert str(Path("bin", "java")) in said["Java"][1]
+
+
+def test_only_threads_of_an_import_are_told_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(tmp_path)
+    # A thread of a check before ends during the import.
+    end = threading.Event()
+    before = threading.Thread(target=end.wait)
+    before.start()
+    monkeypatch.setattr(threading, "before", (end, before), raising=False)
+    ends = "import threading\nend, thread = threading.before\nend.set()\nthread.join()\n"
+    (tmp_path / "ends_one.py").write_text(ends)
+    assert optional("ends_one", "", "").text == "installed"
+    starts = "import threading\nend = threading.Event()\nthread = threading.Thread(target=end.wait)\nthread.start()\n"
+    (tmp_path / "starts_one.py").write_text(starts)
+    try:
+        assert "its import starts threads" in optional("starts_one", "", "").text
+    finally:
+        sys.modules["starts_one"].end.set()
+        sys.modules["starts_one"].thread.join()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -38,7 +39,7 @@ def optional(name: str, purpose: str, advice: str) -> Finding:
     """Looks for a Python module that only some need."""
     from crosslane._runtime.forks import lost_threads
 
-    before = lost_threads()
+    before = Counter(lost_threads())
     try:
         module = importlib.import_module(name)
     except ModuleNotFoundError:
@@ -47,6 +48,7 @@ def optional(name: str, purpose: str, advice: str) -> Finding:
         text = f"is broken ({described(error)}); only needed for {purpose}"
         return Finding("optional", name, text, advice)
     version = getattr(module, "__version__", "installed")
-    if lost_threads() != before:
+    # Threads of the checks before may end meanwhile.
+    if Counter(lost_threads()) - before:
         version += "\nits import starts threads: each worker loads a file that imports it anew"
     return Finding("good", name, version)
