@@ -76,6 +76,13 @@ class Bench:
                 "FROM range(2000000) r(i)"
             )
             con.execute("CREATE TABLE labels AS SELECT s, row_number() OVER () AS i FROM texts")
+            con.execute(
+                "CREATE TABLE dates AS SELECT DATE '1990-01-01' + (i % 15000)::INTEGER AS d FROM range(2000000) r(i)"
+            )
+            con.execute(
+                "CREATE TABLE orders AS SELECT ['pear', 'plum', 'fig', 'lime'][1 + i % 4] AS word, i % 200 AS i "
+                "FROM range(2000000) r(i)"
+            )
             con.execute("CREATE TABLE wide AS SELECT rpad(i || ' ', 1024, 'x') AS s FROM range(51200) r(i)")
             con.execute("CREATE TABLE doubles AS SELECT random() AS a, random() AS b FROM range(10000000)")
             con.execute(
@@ -106,6 +113,9 @@ class Bench:
         native("three_operations", by_columns.three_operations, ["DOUBLE"] * 2, "DOUBLE")
         native("slug", by_columns.slug, ["VARCHAR"], "VARCHAR")
         native("label", by_columns.label, ["VARCHAR", "BIGINT"], "VARCHAR")
+        native("day_of_year", by_columns.day_of_year, ["DATE"], "BIGINT")
+        native("price", by_columns.price, ["VARCHAR", "BIGINT"], "DOUBLE")
+        native("amount", by_columns.amount, ["DOUBLE"], "VARCHAR")
         native("plus_one_vectorized", lambda x: pc.add(x, 1), ["BIGINT"], "BIGINT", type="arrow")
         native("heavy", scalar.heavy, ["BIGINT"], "BIGINT")
         native("wait", wait, ["BIGINT"], "BIGINT")

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from datetime import date
 from math import asin, cos, radians, sin, sqrt
 
 from crosslane import udf
 
 RATE = 2.35
+PRICES = {"pear": 2.5, "plum": 0.2, "fig": 0.8, "kiwi": 0.5}
 LARGE = 9_223_372_036_854_775_807
 
 
@@ -60,6 +62,25 @@ def label(name: str, number: int) -> str:
 
 
 @udf
+def day_of_year(day: date) -> int:
+    """The number of a day in its year."""
+    return (day - date(day.year, 1, 1)).days + 1
+
+
+@udf
+def price(fruit: str, count: int) -> float:
+    """A price of a table, and a rebate."""
+    amount = PRICES.get(fruit, 1.0) * count
+    return amount * 0.9 if count > 100 else amount
+
+
+@udf
+def amount(value: float) -> str:
+    """An amount with commas and cents."""
+    return f"{value:,.2f} USD"
+
+
+@udf
 def always_leaves(x: int) -> int:
     """A sum that never has 64 bits."""
     y = x + LARGE
@@ -69,6 +90,6 @@ def always_leaves(x: int) -> int:
 @udf
 def always_called(x: int) -> int:
     """The same, with a statement that is never evaluated by columns, and costs nothing."""
-    y: int
+    global RATE
     y = x + LARGE
     return y % 1000

@@ -15,9 +15,11 @@
 //! The modules of `run` have a table each: which rows leave which operation.
 
 mod compile;
+mod format;
 mod program;
 mod run;
 mod source;
+mod strftime;
 
 pub use compile::{Unsupported, compile};
 pub use program::{CHUNK, Program};

@@ -5,7 +5,10 @@
 //! has 1 for the rows of a branch is the *mask* of its instructions. An instruction may compute
 //! anything for other rows, but only rows of its mask leave the program.
 
+use crate::format::Format;
+use crate::strftime::Directive;
 use crosslane::DataType;
+use rustc_hash::FxHashMap;
 
 /// The most rows that are evaluated at once.
 pub const CHUNK: usize = 2048;
@@ -39,6 +42,36 @@ pub(crate) enum Register {
     Int(Ints),
     Float(Floats),
     Text(Texts),
+    Time(Time, Ints),
+}
+
+/// What ints stand for that are no numbers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Time {
+    /// Days since 1970-01-01, in the years 1 to 9999.
+    Date,
+    /// Microseconds since 1970-01-01 in the same years, without a zone.
+    Datetime,
+    /// Microseconds.
+    Timedelta,
+}
+
+/// A field of a date, or of what is left of a datetime or timedelta after its whole days.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum TimeField {
+    /// The fields of a number of days.
+    Year,
+    Month,
+    Day,
+    /// From 0 for Monday.
+    Weekday,
+    /// The fields of a number of microseconds.
+    Days,
+    Hour,
+    Minute,
+    Second,
+    Microsecond,
+    SecondOfDay,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -158,6 +191,18 @@ pub(crate) enum TextFunction {
     Words {
         separator: Vec<u8>,
     },
+    /// The element of `split()` with this index.
+    Word {
+        index: i64,
+    },
+    Capitalize,
+    Title,
+    SwapCase,
+    RemovePrefix(Vec<u8>),
+    RemoveSuffix(Vec<u8>),
+    /// `zfill` with this width.
+    ZeroFill(usize),
+    Format(Format),
 }
 
 /// Questions about two texts, the first of which is the object of a method.
@@ -175,6 +220,8 @@ pub(crate) enum Characters {
     Letters,
     LettersOrDigits,
     Spaces,
+    Upper,
+    Lower,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -187,11 +234,11 @@ pub(crate) enum TextCount {
     Count,
 }
 
-/// A set of constants, in order.
+/// The places of constants.
 #[derive(Debug, Clone, PartialEq)]
-pub(crate) enum Constants {
-    Ints(Vec<i64>),
-    Texts(Vec<Vec<u8>>),
+pub(crate) enum Places {
+    Ints(FxHashMap<i64, u32>),
+    Texts(FxHashMap<Vec<u8>, u32>),
 }
 
 /// What an instruction does. The last field of a variant that has one is its result.
@@ -217,8 +264,17 @@ pub(crate) enum Step {
     IntTruth(Ints, Bools),
     FloatTruth(Floats, Bools),
     TextTruth(Texts, Bools),
-    IntIn(Ints, Constants, Bools),
-    TextIn(Texts, Constants, Bools),
+    /// The place of an int, or -1.
+    IntPlace(Ints, Places, Ints),
+    TextPlace(Texts, Places, Ints),
+    /// The constant at a place, or any if the place is -1. The second operand has the constants.
+    PickBool(Ints, Bools, Bools),
+    PickInt(Ints, Ints, Ints),
+    PickFloat(Ints, Floats, Floats),
+    PickText(Ints, Texts, Texts),
+    TimeField(TimeField, Ints, Ints),
+    /// The days of a year, month and day. Rows leave that are no date.
+    MakeDate(Ints, Ints, Ints, Ints),
     Bool(BoolOp, Bools, Bools, Bools),
     Not(Bools, Bools),
     SelectBool(Bools, Bools, Bools, Bools),
@@ -236,11 +292,20 @@ pub(crate) enum Step {
     Concatenate(Vec<Texts>, Texts),
     Repeat(Texts, Ints, Texts),
     IntToText(Ints, Texts),
+    FloatToText(Floats, Texts),
+    FormatInt(Format, Ints, Texts),
+    FormatFloat(Format, Floats, Texts),
+    /// The text of days, or of microseconds.
+    TimeToText(Time, Vec<Directive>, Ints, Texts),
     TextToInt(Texts, Ints),
+    /// Days or microseconds from a text that one of the formats fits.
+    TextToTime(Time, Vec<Vec<Directive>>, Texts, Ints),
     /// Rows of the mask for which this is 1 leave the program.
     Leave(Bools),
     /// Rows of the mask whose int is not in this range leave the program.
     Within(Ints, i64, i64),
+    /// Rows of the mask leave whose float has no 32 bits.
+    Narrow(Floats),
 }
 
 impl Step {
@@ -253,6 +318,11 @@ impl Step {
             | Step::Concatenate(_, out)
             | Step::Repeat(_, _, out)
             | Step::IntToText(_, out)
+            | Step::FloatToText(_, out)
+            | Step::FormatInt(_, _, out)
+            | Step::FormatFloat(_, _, out)
+            | Step::TimeToText(_, _, _, out)
+            | Step::PickText(_, _, out)
             | Step::SelectText(_, _, _, out) => Some(*out),
             _ => None,
         }
@@ -266,6 +336,11 @@ pub(crate) enum Constant {
     Int(i64, Ints),
     Float(f64, Floats),
     Text(Vec<u8>, Texts),
+    /// Constants that are picked by their places.
+    Bools(Vec<u8>, Bools),
+    Ints(Vec<i64>, Ints),
+    Floats(Vec<f64>, Floats),
+    Texts(Vec<Vec<u8>>, Texts),
 }
 
 /// A parameter: the registers of its values and of its NULLs.

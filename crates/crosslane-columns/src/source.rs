@@ -45,8 +45,18 @@ pub enum Node {
     Float(u64),
     /// A str.
     Text(String),
-    /// A tuple or a set of constants, on the right side of `in`.
+    /// A date, as days since 1970-01-01.
+    Date(i64),
+    /// A datetime without a zone, as microseconds since 1970-01-01.
+    Datetime(i64),
+    /// A timedelta, as microseconds.
+    Timedelta(i64),
+    /// A set or list of constants, on the right side of `in`.
     Set(Vec<Expression>),
+    /// A tuple of constants.
+    Tuple(Vec<Expression>),
+    /// A dict of constants, and its values.
+    Dict(Vec<Expression>, Vec<Expression>),
     /// An operator with one operand: `-`, `+`, `~` or `not`.
     Unary(String, Box<Expression>),
     /// An operator with two operands.
@@ -59,16 +69,23 @@ pub enum Node {
     Or(Vec<Expression>),
     /// A conditional expression: the condition, and both values.
     If(Box<Expression>, Box<Expression>, Box<Expression>),
-    /// A call of a builtin function, or of a function of `math` (`math.sqrt`).
+    /// A call of a builtin function, of a function of `math` (`math.sqrt`), or of a class of
+    /// `datetime` with all its arguments.
     Call(String, Vec<Expression>),
     /// A call of another function whose source is known.
     Inline(Box<Source>, Vec<Expression>),
     /// A call of a method.
     Method(String, Box<Expression>, Vec<Expression>),
+    /// An attribute.
+    Attribute(String, Box<Expression>),
+    /// `object.replace(name=value)`: a date or datetime with other fields.
+    Replaced(Box<Expression>, Vec<(String, Expression)>),
+    /// `separator.join([part, part])`.
+    Join(Box<Expression>, Vec<Expression>),
     /// An element.
     Index(Box<Expression>, Box<Expression>),
     /// A slice with a step of 1.
     Slice(Box<Expression>, Option<Box<Expression>>, Option<Box<Expression>>),
-    /// The parts of an f-string.
+    /// The parts of an f-string. One with a format is a call of `format`.
     Format(Vec<Expression>),
 }

@@ -86,7 +86,7 @@ fn column(data_type: &DataType, cells: &[Cell]) -> ColumnBuilder {
     let mut column = ColumnBuilder::new(data_type);
     for cell in cells {
         match (cell, data_type) {
-            (Cell::Int(value), DataType::Integer) => column.fixed(*value as i32),
+            (Cell::Int(value), DataType::Integer | DataType::Date) => column.fixed(*value as i32),
             (Cell::Int(value), _) => column.fixed(*value),
             (Cell::Float(bits), _) => column.fixed(*bits),
             (Cell::Text(value), _) => column.bytes(value.as_bytes()).unwrap(),
@@ -101,9 +101,10 @@ fn cell(column: &Column<'_>, row: usize) -> Cell {
     match column.data_type {
         _ if !column.is_valid(row) => Cell::Null,
         DataType::Boolean => Cell::Bool(crosslane::batch::bit(column.data, row)),
-        DataType::Integer => Cell::Int(column.value::<i32>(row).into()),
+        DataType::Integer | DataType::Date => Cell::Int(column.value::<i32>(row).into()),
         DataType::BigInt => Cell::Int(column.value(row)),
         DataType::Double => Cell::Float(column.value(row)),
+        DataType::Float => f64::from(column.value::<f32>(row)).into(),
         _ => Cell::Text(String::from_utf8(column.bytes(row).to_vec()).unwrap()),
     }
 }
@@ -385,4 +386,86 @@ fn texts_without_room_leave_in_all_functions() {
     assert_eq!(of_text(method("upper", variable("a"), &[]), &rows, DataType::Varchar), [LEFT; 3]);
     let twice = binary("+", variable("a"), variable("a"));
     assert_eq!(of_text(twice, &rows, DataType::Varchar), [LEFT, LEFT, "aa".into()]);
+}
+
+/// The results of an expression of the days `a`.
+#[track_caller]
+fn of_days(expression: Value, rows: &[i64], returns: DataType) -> Vec<Cell> {
+    let cells = rows.iter().map(|days| Cell::Int(*days)).collect();
+    run(&source(&["a"], &[give_back(expression)]), &[(DataType::Date, cells)], returns)
+}
+
+#[test]
+fn dates_leave_beyond_python_s_years() {
+    let year = || of(json!({ "attribute": ["year", variable("a")] }));
+    let rows = [0, -1, -719_162, 2_932_896, -719_163, 2_932_897, i64::from(i32::MAX)];
+    assert_eq!(
+        of_days(year(), &rows, DataType::BigInt),
+        [1970.into(), 1969.into(), 1.into(), 9999.into(), LEFT, LEFT, LEFT]
+    );
+    let next = binary("+", variable("a"), of(json!({ "timedelta": 86_400_000_000_i64 * 2 - 1 })));
+    assert_eq!(of_days(next, &[0, 2_932_896], DataType::Date), [1.into(), LEFT]);
+    let leap_day = of(json!({ "replaced": [variable("a"), [["month", int(2)], ["day", int(29)]]] }));
+    assert_eq!(of_days(leap_day, &[11_000, 0], DataType::Date), [11_016.into(), LEFT]);
+    let weekday = method("weekday", variable("a"), &[]);
+    assert_eq!(of_days(weekday, &[0, 4, -4], DataType::BigInt), [3.into(), 0.into(), 6.into()]);
+}
+
+#[test]
+fn texts_of_dates_are_read_if_they_are_written_in_full() {
+    let read = |format: &str, rows: &[&str]| {
+        let parsed = call("datetime.strptime", &[variable("a"), text(format)]);
+        of_text(method("strftime", parsed, &[text("%d.%m.%Y %H:%M")]), rows, DataType::Varchar)
+    };
+    assert_eq!(
+        read("%Y%m%d", &["20240229", "20230229", "2024229", "20240229 "]),
+        ["29.02.2024 00:00".into(), LEFT, LEFT, LEFT]
+    );
+    assert_eq!(read("%Y-%m-%d %H", &["0999-01-01 23", "1999-01-01 24"]), [LEFT, LEFT]);
+    let days = || method("toordinal", call("date.fromisoformat", &[variable("a")]), &[]);
+    assert_eq!(of_text(days(), &["0001-01-02", "2024-W01-1"], DataType::BigInt), [2.into(), LEFT]);
+}
+
+#[test]
+fn look_ups_leave_where_python_raises() {
+    let dict = || of(json!({ "dict": [[text("a"), text("é")], [int(1), of(json!("none"))]] }));
+    let item = of(json!({ "index": [dict(), variable("a")] }));
+    assert_eq!(of_text(item, &["a", "é", "b"], DataType::BigInt), [1.into(), NULL, LEFT]);
+    let item = method("get", dict(), &[variable("a"), int(-1)]);
+    assert_eq!(of_text(item, &["a", "é", "b"], DataType::BigInt), [1.into(), NULL, (-1).into()]);
+    let tuple = of(json!({ "tuple": [text("x"), text("y")] }));
+    let element = of(json!({ "index": [tuple, variable("a")] }));
+    let rows = [(0, 0), (-1, 0), (2, 0), (-3, 0), (i64::MIN, 0)];
+    assert_eq!(
+        of_two(element, DataType::BigInt, &rows, DataType::Varchar),
+        ["x".into(), "y".into(), LEFT, LEFT, LEFT]
+    );
+}
+
+#[test]
+fn formats_are_those_of_python() {
+    let float = |format: &str, rows: &[f64]| {
+        let rows: Vec<_> = rows.iter().map(|x| (*x, 0.0)).collect();
+        let formatted = call("format", &[variable("a"), text(format)]);
+        of_two(formatted, DataType::Double, &rows, DataType::Varchar)
+    };
+    assert_eq!(float(".2f", &[2.675, -0.0, f64::NAN]), ["2.67".into(), "-0.00".into(), LEFT]);
+    assert_eq!(float(",.1f", &[1_234_567.25, 999.95]), ["1,234,567.2".into(), "1,000.0".into()]);
+    assert_eq!(float("08.1f", &[-3.25]), ["-00003.2".into()]);
+    assert_eq!(float("+.0%", &[0.125, 1e307]), ["+12%".into(), LEFT]);
+    assert_eq!(float("", &[0.1, 1e16, 1e-5, 100.0]), ["0.1".into(), LEFT, LEFT, "100.0".into()]);
+    let centered = call("format", &[variable("a"), text("*^5")]);
+    assert_eq!(of_text(centered, &["ab", "é"], DataType::Varchar), ["*ab**".into(), LEFT]);
+}
+
+#[test]
+fn ints_that_are_returned_become_floats() {
+    let rows = [(1, 0), (i64::MAX, 0)];
+    assert_eq!(
+        of_two(variable("a"), DataType::BigInt, &rows, DataType::Double),
+        [1.0.into(), 9_223_372_036_854_775_808.0.into()]
+    );
+    let rows = vec![(DataType::Double, vec![1.5.into(), 1e300.into(), f64::INFINITY.into()])];
+    let narrow = run(&source(&["a"], &[give_back(variable("a"))]), &rows, DataType::Float);
+    assert_eq!(narrow, [1.5.into(), LEFT, f64::INFINITY.into()]);
 }

@@ -17,7 +17,7 @@ use crate::values::{Class, Fault, Writer};
 use crosslane::batch::{Encode, Plan};
 use crosslane::lane::{COUNT, WRITING};
 use crosslane::{ColumnBuilder, DataType, Failure, OnError};
-use crosslane_process::guest::{Call, Emitted, FailureCounts, GuestLane, Room};
+use crosslane_process::guest::{Call, Emitted, GuestLane, Room, RowCounts};
 use std::io;
 use std::time::{Duration, Instant};
 
@@ -44,7 +44,7 @@ pub struct Rows<L: Language> {
     stream: bool,
     on_error: OnError,
     /// The errors of rows that were not sent yet.
-    failure_counts: FailureCounts,
+    row_counts: RowCounts,
     /// How many rows make a batch now, and when it was begun.
     batch_rows: usize,
     batch_start: Instant,
@@ -63,7 +63,7 @@ impl<L: Language> Rows<L> {
             out,
             stream: false,
             on_error,
-            failure_counts: FailureCounts::default(),
+            row_counts: RowCounts::default(),
             batch_rows: FIRST_ROWS,
             batch_start: Instant::now(),
             made: 0,
@@ -105,7 +105,7 @@ impl<L: Language> Rows<L> {
             return Err(error);
         }
         (0..count).for_each(|_| self.out.null());
-        self.failure_counts.errors += count as u32;
+        self.row_counts.errors += count as u32;
         self.made = self.made.saturating_add(count as u32).min(WRITING - 1);
         Ok(())
     }
@@ -147,10 +147,10 @@ impl<L: Language> Rows<L> {
     pub fn turn(&mut self, language: &L, lane: &mut GuestLane) -> Result<bool, L::Error> {
         while self.await_room(language, lane)? {
             // There is room, so this does not wait.
-            match lane.emit_with(&self.call, self.out.rows(), &self.out, self.failure_counts, || true)? {
+            match lane.emit_with(&self.call, self.out.rows(), &self.out, self.row_counts, || true)? {
                 Emitted::Sent => {
                     self.out.clear();
-                    self.failure_counts = FailureCounts::default();
+                    self.row_counts = RowCounts::default();
                     self.batch_rows = (self.batch_rows * GROWTH).min(MOST_ROWS);
                     self.batch_start = Instant::now();
                     return Ok(true);
@@ -173,7 +173,7 @@ impl<L: Language> Rows<L> {
             return Ok(false);
         }
         let call = self.call.with_rows(self.out.rows());
-        let sent = lane.offer(call, &self.out, self.failure_counts)?;
+        let sent = lane.offer(call, &self.out, self.row_counts)?;
         sent.map_err(|failure| no_memory(language, &failure))?;
         Ok(true)
     }
@@ -212,7 +212,7 @@ impl<L: Language> Rows<L> {
             }
         }
         self.out.clear();
-        succeed(language, lane, self.call.with_rows(0), &self.out, FailureCounts::default())
+        succeed(language, lane, self.call.with_rows(0), &self.out, RowCounts::default())
     }
 
     /// Waits until there is room for the rows so far. The rows of a scan wait until the engine has

@@ -5,7 +5,7 @@ use crosslane::batch::Column;
 use crosslane::{ColumnBuilder, DataType, Failure, Function, FunctionSpec, Library};
 use crosslane_jni::columns::write_table;
 use crosslane_jni::task::{Argument, Program, Step, Task};
-use crosslane_process::guest::{Call, Emitted, FailureCounts, GuestLane, Next};
+use crosslane_process::guest::{Call, Emitted, GuestLane, Next, RowCounts};
 use crosslane_process::testing::Guests;
 use std::sync::Arc;
 use std::thread;
@@ -50,7 +50,7 @@ fn arguments(lane: &GuestLane) -> Vec<i64> {
 /// Adds one.
 fn increment(lane: &mut GuestLane, call: Call) {
     let results: Vec<_> = arguments(lane).iter().map(|value| value + 1).collect();
-    lane.succeed(call, &column(&results), FailureCounts::default()).unwrap();
+    lane.succeed(call, &column(&results), RowCounts::default()).unwrap();
 }
 
 /// Fails for 13.
@@ -170,7 +170,7 @@ fn count(lane: &mut GuestLane, call: Call) {
             break;
         }
     }
-    let _ = lane.succeed(call.with_rows(0), &table(&[]), FailureCounts::default());
+    let _ = lane.succeed(call.with_rows(0), &table(&[]), RowCounts::default());
 }
 
 #[test]
@@ -228,7 +228,7 @@ fn in_twos(lane: &mut GuestLane, mut call: Call) {
         }
     }
     let _ = lane.emit(&call, held.len(), &table(&held), || false);
-    let _ = lane.succeed(call.with_rows(0), &(), FailureCounts::default());
+    let _ = lane.succeed(call.with_rows(0), &(), RowCounts::default());
 }
 
 /// A task with a function that sees all batches. With `aligned`, it gives one result for each row.

@@ -2,7 +2,7 @@
 //! fuzzer.
 
 use crate::external::{self, EXTERNAL};
-use crate::guest::{Call, FailureCounts, GuestLane, Next};
+use crate::guest::{Call, GuestLane, Next, RowCounts};
 use crate::identity::{self, Process};
 use crate::lane::{Home, LaneOptions, ProcessLane};
 use crate::warden::LaneRecord;
@@ -108,7 +108,7 @@ pub fn fill(engine: &mut ProcessLane, guest: &mut GuestLane) {
         while guest.wait_for_room_or(plan.size(), || true).expect("a lane") {
             engine.submit(Address::call(0), 1, &()).expect("a lane").expect("room");
             let call = guest.next_call().expect("a lane").expect("a call");
-            guest.succeed(call, results, FailureCounts::default()).expect("a lane");
+            guest.succeed(call, results, RowCounts::default()).expect("a lane");
         }
     }
 }

@@ -31,6 +31,8 @@ pub struct Counters {
     /// The slices that were sent to a lane.
     pub calls: Counter,
     pub rows: Counter,
+    /// Rows that were evaluated by columns, without a call of the function.
+    pub by_columns: Counter,
     /// Rows that became NULL because of `on_error = null`.
     pub errors: Counter,
     pub retries: Counter,
@@ -110,18 +112,22 @@ impl FunctionStats {
 }
 
 impl Counters {
-    fn each(&self) -> [&Counter; 11] {
+    fn each(&self) -> [&Counter; 12] {
         #[rustfmt::skip]
         let Self {
-            calls, rows, errors, retries, deaths, fanned_out, bytes_out, copy_in, travel, guest, copy_out,
+            calls, rows, by_columns, errors, retries, deaths, fanned_out, bytes_out, copy_in, travel, guest, copy_out,
         } = self;
-        [calls, rows, errors, retries, deaths, fanned_out, bytes_out, copy_in, travel, guest, copy_out]
+        [
+            calls, rows, by_columns, errors, retries, deaths, fanned_out, bytes_out, copy_in, travel, guest,
+            copy_out,
+        ]
     }
 
     /// Counts the reply to a slice of `rows` rows.
     pub(crate) fn record(&self, header: &Header, rows: usize, times: Times) {
         self.calls.add(1);
         self.rows.add(rows as u64);
+        self.by_columns.add(u64::from(header.by_columns()));
         self.errors.add(u64::from(header.errors));
         self.retries.add(u64::from(header.retries));
         self.copy_in.add(times.submitted - times.submitting);

@@ -10,19 +10,29 @@ from __future__ import annotations
 
 import ast
 import builtins
+import datetime
 import itertools
 import json
 import math
 import struct
+import time
 from collections.abc import Callable, Iterable, Iterator
 from types import CellType, CodeType, FunctionType, ModuleType
 from typing import Any
 from weakref import WeakKeyDictionary
 
-from crosslane._worker import inlining
+from crosslane import _guest
+from crosslane._worker import guards, inlining
 
-#: The builtin functions that the native part knows, and those of `math`.
-_BUILTINS = ("abs", "bool", "float", "int", "len", "max", "min", "round", "str")
+#: The builtin functions that the native part knows, those of `math`, and the classes of `datetime` with
+#: their parameters.
+_BUILTINS = ("abs", "bool", "float", "format", "int", "len", "max", "min", "round", "str")
+_PARAMETERS = {
+    "date": ("year", "month", "day"),
+    "datetime": ("year", "month", "day", "hour", "minute", "second", "microsecond"),
+    "timedelta": ("days", "seconds", "microseconds", "milliseconds", "minutes", "hours", "weeks"),
+}
+_CLASS_METHODS = ("date.fromisoformat", "date.fromordinal", "datetime.fromisoformat", "datetime.strptime")
 _MATH = (
     "acos", "asin", "atan", "atan2", "ceil", "copysign", "cos", "cosh", "degrees", "exp", "expm1", "fabs", "floor",
     "fmod", "gcd", "isfinite", "isinf", "isnan", "log", "log10", "log1p", "log2", "pow", "radians", "sin", "sinh",
@@ -31,6 +41,7 @@ _MATH = (
 _KNOWN: dict[int, str] = {
     **{id(getattr(builtins, name)): name for name in _BUILTINS},
     **{id(getattr(math, name)): f"math.{name}" for name in _MATH},
+    **{id(getattr(datetime, name)): name for name in _PARAMETERS},
 }
 _OPERATORS: dict[type[ast.AST], str] = {
     ast.Add: "+", ast.Sub: "-", ast.Mult: "*", ast.Div: "/", ast.FloorDiv: "//", ast.Mod: "%", ast.Pow: "**",
@@ -44,15 +55,13 @@ _OPERATORS: dict[type[ast.AST], str] = {
 _DEEPEST, _DEEPEST_EXPRESSION, _MOST_EXPRESSIONS = 8, 24, 500
 #: How many conditions may be inside one another; `elif` counts as well.
 _DEEPEST_STATEMENT = 30
-#: How many constants may stand behind `in`.
-_MOST_CONSTANTS = 1000
+#: How many constants a look-up may have. Before each batch, a lane looks whether a dict, set or list
+#: has changed.
+_MOST_CONSTANTS = 10000
+_EPOCH = datetime.datetime(1970, 1, 1)
 
-#: Where something is looked up, its name there, and the object that was there. The object of a name
-#: that was not there is `ABSENT`. In a function, it is the function's code.
-Guard = tuple[dict[str, Any] | ModuleType | CellType | FunctionType, str, Any]
-ABSENT = object()
 #: What `translate` gives: the function as JSON, and its guards.
-Translation = tuple[str, list[Guard]]
+Translation = tuple[str, list[guards.Guard]]
 
 
 class Untranslatable(Exception):
@@ -108,7 +117,9 @@ def _translated(function: FunctionType, count: int, sources: inlining.Sources) -
     translator = _Translator(function, sources, [], itertools.count(1))
     if count != function.__code__.co_argcount:
         raise Untranslatable("it has parameters with defaults that no column is passed for", 0)
-    return json.dumps(translator.source()), translator.guards
+    text = json.dumps(translator.source())
+    unique = {(id(place), name): (place, name, value) for place, name, value in translator.guards}
+    return text, list(unique.values())
 
 
 class _Translator:
@@ -132,7 +143,7 @@ class _Translator:
         self._depth = 0
         self._statement_depth = 0
         # The code may be replaced.
-        self.guards: list[Guard] = [(function, "", self._code)]
+        self.guards: list[guards.Guard] = [(function, "", self._code)]
 
     def source(self) -> dict[str, Any]:
         """The whole function."""
@@ -174,7 +185,10 @@ class _Translator:
                 return [{"leave": node.lineno}]
             case ast.Assert(test=test):
                 return [{"if": [self._expression(test), [], [{"leave": node.lineno}]]}]
-            case ast.Pass() | ast.Expr(value=ast.Constant()):
+            case ast.Try(body=body, orelse=orelse, finalbody=[]):
+                # A row that raises an exception leaves.
+                return [made for one in (*body, *orelse) for made in self._statement(one)]
+            case ast.Pass() | ast.Expr(value=ast.Constant()) | ast.AnnAssign(target=ast.Name(), value=None):
                 return []
         raise self._refuse(node, f"a statement `{type(node).__name__.lower()}`")
 
@@ -182,6 +196,10 @@ class _Translator:
         match target, value:
             case ast.Name(id=name), _:
                 return [{"assign": [self._local(target, name), self._expression(value)]}]
+            case ast.Tuple(elts=[_, _]), ast.Call(args=[left, right], keywords=[]) if self._is_divmod(value):
+                parts = (ast.BinOp(left, op, right) for op in (ast.FloorDiv(), ast.Mod()))
+                both = ast.Tuple([ast.copy_location(part, value) for part in parts], ast.Load())
+                return self._assign(target, both)
             case ast.Tuple(elts=targets), ast.Tuple(elts=values) if len(targets) == len(values):
                 # All values are computed before the first is assigned.
                 hidden = [f".{self._hidden + number}" for number in range(len(values))]
@@ -217,8 +235,12 @@ class _Translator:
                 return self._constant(node, value)
             case ast.Name(id=name) if name in self._code.co_varnames:
                 return {"variable": name}
+            case ast.Attribute(value=owner, attr=name) if not self._is_of_module(node):
+                return {"attribute": [name, self._expression(owner)]}
             case ast.Name() | ast.Attribute():
                 return self._constant(node, self._object(node))
+            case ast.Tuple(elts=elements):
+                return {"tuple": [self._expression(element) for element in elements]}
             case ast.UnaryOp(op=ast.USub(), operand=ast.Constant(value=int() | float() as value)):
                 return self._constant(node, -value)
             case ast.UnaryOp(op=op, operand=operand):
@@ -238,6 +260,13 @@ class _Translator:
             case ast.Subscript(value=value, slice=ast.Slice(lower=lower, upper=upper, step=None)):
                 bounds = [None if bound is None else self._expression(bound) for bound in (lower, upper)]
                 return {"slice": [self._expression(value), *bounds]}
+            case ast.Subscript(
+                value=ast.Call(args=[left, right], keywords=[]) as call,
+                slice=ast.Constant(value=0 | 1 as index),
+            ) if self._is_divmod(call):
+                return self._node(
+                    ast.copy_location(ast.BinOp(left, (ast.FloorDiv(), ast.Mod())[index], right), node)
+                )
             case ast.Subscript(value=value, slice=index) if not isinstance(index, ast.Slice):
                 return {"index": [self._expression(value), self._expression(index)]}
             case ast.JoinedStr(values=values):
@@ -256,42 +285,103 @@ class _Translator:
             return {"float": bits}
         if type(value) is str and _is_unicode(value):
             return {"text": value}
+        if type(value) is datetime.date:
+            return {"date": (value - _EPOCH.date()).days}
+        if type(value) is datetime.datetime and value.tzinfo is None:
+            return {"datetime": _microseconds(value - _EPOCH)}
+        if type(value) is datetime.timedelta and -(1 << 63) <= _microseconds(value) < 1 << 63:
+            return {"timedelta": _microseconds(value)}
+        if type(value) in (tuple, frozenset, set, list, dict):
+            return self._elements(node, value)
         raise self._refuse(node, f"a value of type {type(value).__name__}")
 
+    def _elements(self, node: ast.expr, value: Any) -> Any:
+        """What can be looked up: the elements of a tuple, set, list or dict."""
+        if len(value) > _MOST_CONSTANTS:
+            raise self._refuse(node, f"a look-up in more than {_MOST_CONSTANTS} constants")
+        if type(value) in (set, list, dict):
+            self.guards.append((_guest.Elements(value), "", True))
+        constants = [[node.lineno, self._single(node, one)] for one in value]
+        if type(value) is dict:
+            return {"dict": [constants, [[node.lineno, self._single(node, one)] for one in value.values()]]}
+        return {"tuple" if type(value) is tuple else "set": constants}
+
+    def _single(self, node: ast.expr, value: Any) -> Any:
+        made = self._constant(node, value) if type(value) not in (tuple, frozenset, set, list, dict) else None
+        if made is None:
+            raise self._refuse(node, f"a look-up in which a value is a {type(value).__name__}")
+        return made
+
     def _right(self, op: ast.cmpop, node: ast.expr) -> list[Any]:
-        """The right side of a comparison: behind `in`, a tuple or a set of constants."""
-        if not isinstance(op, ast.In | ast.NotIn):
-            return self._expression(node)
-        match node:
-            case ast.Tuple(elts=elements) | ast.Set(elts=elements) | ast.List(elts=elements):
+        """The right side of a comparison: behind `in`, a set or a list of constants, too."""
+        match op, node:
+            case ast.In() | ast.NotIn(), ast.Set(elts=elements) | ast.List(elts=elements):
                 return [node.lineno, {"set": [self._expression(element) for element in elements]}]
-            case ast.Name(id=name) if name not in self._code.co_varnames:
-                value = self._object(node)
-                if type(value) in (tuple, frozenset):
-                    if len(value) > _MOST_CONSTANTS:
-                        raise self._refuse(node, f"more than {_MOST_CONSTANTS} constants behind `in`")
-                    constants = [[node.lineno, self._constant(node, one)] for one in value]
-                    return [node.lineno, {"set": constants}]
         return self._expression(node)
 
     def _part(self, node: ast.expr) -> list[Any]:
         match node:
-            case ast.FormattedValue(value=value, conversion=-1 | 115, format_spec=None):
-                return self._expression(value)
-            case ast.FormattedValue():
-                raise self._refuse(node, "a format in an f-string")
-        return self._expression(node)
+            case ast.FormattedValue(value=value, conversion=-1 | 115 as conversion, format_spec=spec):
+                if spec is None:
+                    return self._expression(value)
+                if conversion == -1 and isinstance(spec, ast.JoinedStr):
+                    texts = [one.value for one in spec.values if isinstance(one, ast.Constant)]
+                    if len(texts) == len(spec.values):
+                        return self._formatted(node, value, "".join(texts))
+            case ast.Constant():
+                return self._expression(node)
+        raise self._refuse(node, "a conversion, or a format that is no constant, in an f-string")
+
+    def _formatted(self, node: ast.expr, value: ast.expr, spec: str) -> list[Any]:
+        # A date has the formats of `strftime`.
+        self._guarded(time, "strftime")
+        return [node.lineno, {"call": ["format", [self._expression(value), [node.lineno, {"text": spec}]]]}]
 
     def _call(self, node: ast.Call) -> Any:
-        if node.keywords or any(isinstance(argument, ast.Starred) for argument in node.args):
-            raise self._refuse(node, "a call with keywords or *arguments")
+        if any(isinstance(argument, ast.Starred) for argument in node.args):
+            raise self._refuse(node, "a call with *arguments")
         kind, what = self._callee(node)
+        match what, node.args:
+            case ["join", separator], [ast.List(elts=parts) | ast.Tuple(elts=parts)] if not node.keywords:
+                return {"join": [separator, [self._expression(part) for part in parts]]}
+            case ["replace", of], [] if node.keywords:
+                fields = [[one.arg, self._expression(one.value)] for one in node.keywords if one.arg]
+                if len(fields) == len(node.keywords):
+                    return {"replaced": [of, fields]}
+            case [str(name)], _ if name in _PARAMETERS:
+                return {kind: [name, self._arguments(node, name)]}
+        if node.keywords:
+            raise self._refuse(node, "a call with keywords")
+        if what[0] in ("strftime", "format"):
+            self._guarded(time, "strftime")
         return {kind: [*what, [self._expression(argument) for argument in node.args]]}
+
+    def _arguments(self, node: ast.Call, name: str) -> list[Any]:
+        """All arguments of a class of `datetime`. One that is not given is 0."""
+        names = _PARAMETERS[name]
+        given = dict(zip(names, node.args)) | {one.arg: one.value for one in node.keywords if one.arg}
+        count = len(node.args) + len(node.keywords)
+        if len(given) != count or not set(given) <= set(names):
+            raise self._refuse(node, f"a call of {name} with such arguments")
+        if name != "timedelta" and not set(names[:3]) <= set(given):
+            raise self._refuse(node, f"a call of {name} without a day")
+        zero = [node.lineno, {"int": 0}]
+        return [self._expression(given[one]) if one in given else zero for one in names]
+
+    def _is_divmod(self, node: ast.expr) -> bool:
+        match node:
+            case ast.Call(func=ast.Name(id="divmod") as name) if name.id not in self._code.co_varnames:
+                return self._object(name) is divmod
+        return False
 
     def _callee(self, node: ast.Call) -> tuple[str, list[Any]]:
         """The kind of a call, and what is called."""
         match node.func:
-            case ast.Attribute(value=owner, attr=name) if not self._is_global(owner):
+            case ast.Attribute(value=owner, attr=name) if not self._is_of_module(node.func):
+                if self._is_global(owner):
+                    method = f"{_KNOWN.get(id(self._object(owner)))}.{name}"
+                    if method in _CLASS_METHODS:
+                        return "call", [method]
                 return "method", [name, self._expression(owner)]
             case ast.Name() | ast.Attribute():
                 called = self._object(node.func)
@@ -318,6 +408,10 @@ class _Translator:
             node = node.value
         return isinstance(node, ast.Name) and node.id not in self._code.co_varnames
 
+    def _is_of_module(self, node: ast.Attribute) -> bool:
+        """Whether this is an attribute of a module."""
+        return self._is_global(node.value) and type(self._object(node.value)) is ModuleType
+
     def _object(self, node: ast.expr) -> Any:
         """What a global variable, or an attribute of a module, is. It becomes a guard."""
         match node:
@@ -333,7 +427,7 @@ class _Translator:
     def _named(self, node: ast.expr, name: str) -> Any:
         if name in self._cells:
             value = self._guarded(self._cells[name], name)
-            if value is ABSENT:
+            if value is guards.ABSENT:
                 raise self._refuse(node, f"the variable {name}, which has no value yet")
             return value
         own = self._function.__globals__
@@ -346,29 +440,13 @@ class _Translator:
         return self._guarded(vars(builtins), name)
 
     def _guarded(self, place: dict[str, Any] | ModuleType | CellType, name: str) -> Any:
-        value = _found(place, name)
+        value = guards.found(place, name)
         self.guards.append((place, name, value))
         return value
 
 
-def holds(guards: list[Guard]) -> bool:
-    """Whether all names still stand for the same objects."""
-    return all(_found(place, name) is value for place, name, value in guards)
-
-
-def _found(place: dict[str, Any] | ModuleType | CellType | FunctionType, name: str) -> Any:
-    """What is found under a name now."""
-    if isinstance(place, dict):
-        return place.get(name, ABSENT)
-    if isinstance(place, ModuleType):
-        # Another class could give it other attributes.
-        return vars(place).get(name, ABSENT) if type(place) is ModuleType else ABSENT
-    if isinstance(place, FunctionType):
-        return place.__code__
-    try:
-        return place.cell_contents
-    except ValueError:
-        return ABSENT
+def _microseconds(delta: datetime.timedelta) -> int:
+    return delta // datetime.timedelta(microseconds=1)
 
 
 def _is_unicode(text: str) -> bool:
@@ -390,10 +468,10 @@ def of(declared: Any, count: int) -> Usable | None:
     if _unusual(declared):
         return None
     try:
-        text, guards = translate(function, count)
+        text, names = translate(function, count)
     except Untranslatable:
         return None
-    return text, lambda: not inlining.is_watched() and holds(guards)
+    return text, lambda: not inlining.is_watched() and guards.hold(names)
 
 
 def _unusual(declared: Any) -> str | None:
@@ -411,8 +489,6 @@ def _unusual(declared: Any) -> str | None:
 
 def reason_against(declared: Any) -> str | None:
     """Why a function of rows is called for each row, with the line; None if it is not."""
-    from crosslane import _guest
-
     if reason := _unusual(declared):
         return reason
     try:

@@ -44,7 +44,7 @@ mod _guest {
     #[pymodule_export]
     use super::lane::backoff;
     #[pymodule_export]
-    use super::scalar::why_not_columns;
+    use super::scalar::{Elements, why_not_columns};
     #[pymodule_export]
     use super::serve::serve;
     #[pymodule_export]

@@ -6,7 +6,7 @@ use crate::scalar::Function;
 use crate::stream::Streams;
 use crate::table::Table;
 use crosslane::{ColumnBuilder, Entry, Instances};
-use crosslane_process::guest::{Call, FailureCounts, GuestLane, Next};
+use crosslane_process::guest::{Call, GuestLane, Next, RowCounts};
 use pyo3::exceptions::PyOSError;
 use pyo3::intern;
 use pyo3::prelude::*;
@@ -128,7 +128,7 @@ fn run_for_all(
 ) -> PyResult<()> {
     let py = functions.py();
     match py.import("crosslane._worker.states")?.call_method1(name, (functions,)) {
-        Ok(_) => succeed(py, lane, call.with_rows(0), &(), FailureCounts::default()),
+        Ok(_) => succeed(py, lane, call.with_rows(0), &(), RowCounts::default()),
         Err(error) => fail(py, lane, call, error),
     }
 }

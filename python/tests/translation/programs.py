@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import datetime
 import importlib.util
 import math
 import random
@@ -31,9 +32,32 @@ PARAMETERS = {
     "i": ("int", "BIGINT"), "j": ("int", "BIGINT"), "k": ("Annotated[int, 'INTEGER']", "INTEGER"),
     "x": ("float", "DOUBLE"), "y": ("float", "DOUBLE"), "b": ("bool", "BOOLEAN"),
     "s": ("str", "VARCHAR"), "t": ("str", "VARCHAR"), "n": ("int | None", "BIGINT"), "m": ("str | None", "VARCHAR"),
+    "d": ("date", "DATE"), "u": ("datetime", "TIMESTAMP"), "o": ("date | None", "DATE"),
 }  # fmt: skip
-TYPES = {"int": "ij", "float": "xy", "bool": "b", "str": "st"}
-_HEAD = "import math\nfrom typing import Annotated\n\nfrom crosslane import udf\n\n\nRATE = 2.5\nSCALE = 7\n"
+TYPES = {"int": "ij", "float": "xy", "bool": "b", "str": "st", "date": "d", "datetime": "u"}
+_CLASSES = {
+    "int": int, "float": float, "bool": bool, "str": str, "date": datetime.date, "datetime": datetime.datetime,
+}  # fmt: skip
+_HEAD = """import math
+from datetime import date, datetime, timedelta
+from typing import Annotated
+
+from crosslane import udf
+
+RATE = 2.5
+SCALE = 7
+WORDS = {"a": 1, "ab": 2, "": 3, "é": 63, "007": -1}
+RATES = {0: 0.5, 1: -0.0, 7: 1e300, -1: math.inf, 2: None}
+LABELS = {0: "zero", 1: "é", 2: None, 63: "", -1: "-"}
+FLAGS = {"a": True, "b": False}
+NAMES = ("Mon", "Tue", "é", "", "Fri")
+SOME = {1, 7, 63}
+LETTERS = ["a", "", "é"]
+HOLIDAYS = frozenset({date(2024, 2, 29), date(1970, 1, 1)})
+DAY = timedelta(days=1)
+HOUR = timedelta(hours=-1, microseconds=1)
+MOMENT = datetime(2000, 2, 29, 23, 59, 59, 999999)
+"""
 _TEXTS = ("", " ", "a", "A", "b", "ab", "-", "ß", "é", "00", "x y", "Ab", "\x1c", "\u3000")
 _INDICES = ("0", "1", "3", "-1", "-2", "9", "<int>")
 _BOUNDS = ("", *_INDICES)
@@ -63,6 +87,15 @@ _FORMS: dict[str, list[list[str]]] = {
         [f"{function}(<float>)" for function in ("int", "round", "math.floor", "math.ceil", "math.trunc")],
         ["len(<str>)", "<str>.find(<str>)", "<str>.count(<str>)", "int(<str>)"],
         ["(<bool> + <int>)", "n", "(n if n is not None else <int>)"],
+        ["divmod(<int>, <int>)[0]", "divmod(<int>, <int>)[1]", "(<delta> // <delta>)"],
+        ["WORDS[<str>]", "WORDS.get(<str>, <int>)", "WORDS.get(<str>, 0)"],
+        [f"<date>.{part}" for part in ("year", "month", "day", "weekday()", "isoweekday()", "toordinal()")],
+        [
+            f"<datetime>.{part}"
+            for part in ("year", "month", "day", "hour", "minute", "second", "microsecond")
+        ],
+        ["<delta>.days", "<delta>.seconds", "<delta>.microseconds", "<datetime>.weekday()"],
+        ["(o.month if o is not None else <int>)"],
         *_choices("int"),
     ],
     "float": [
@@ -74,6 +107,9 @@ _FORMS: dict[str, list[list[str]]] = {
         [f"{function}(<float>, <float>)" for function in ("min", "max")],
         [f"math.{function}(<float>, <float>)" for function in ("atan2", "fmod", "copysign", "pow")],
         [f"round(<float>, {digits})" for digits in range(5)],
+        ["divmod(<float>, <float>)[0]", "divmod(<float>, <float>)[1]"],
+        ["RATES[<int>]", "RATES.get(<int>)", "RATES.get(<int>, <float>)", "RATES[<date>.month % 3]"],
+        ["<delta>.total_seconds()", "(<delta> / <delta>)"],
         *_choices("float"),
     ],
     "bool": [
@@ -84,7 +120,25 @@ _FORMS: dict[str, list[list[str]]] = {
         [f"(<bool> {operator} <bool>)" for operator in ("&", "|", "^")],
         ["<str>.startswith(<str>)", "<str>.endswith(<str>)", "(<str> in <str>)", "(<str> not in <str>)"],
         ["(<int> in (1, 7, -1, 63))", "(<int> not in (1, 7, -1, 63))", "(<str> in ('a', '', 'é'))"],
-        [f"<str>.{question}()" for question in ("isdigit", "isalpha", "isalnum", "isspace")],
+        [
+            f"<str>.{question}()"
+            for question in ("isdigit", "isalpha", "isalnum", "isspace", "isupper", "islower")
+        ],
+        [
+            "(<int> in SOME)",
+            "(<str> in LETTERS)",
+            "(<str> in WORDS)",
+            "(<date> in HOLIDAYS)",
+            "(<date> not in (d,))",
+        ],
+        [
+            "FLAGS.get(<str>, <bool>)",
+            "<str>.startswith(('a', 'é'))",
+            "<str>.endswith(('', 'b'))",
+            "bool(<delta>)",
+        ],
+        [f"(<{kind}> {order} <{kind}>)" for kind in ("date", "datetime", "delta") for order in _ORDERS],
+        ["(o is None)", "(o == <date>)"],
         [f"({name} {operator} None)" for name in "nm" for operator in ("is", "is not", "==", "!=")],
         [f"math.{question}(<float>)" for question in ("isnan", "isinf", "isfinite")],
         *_choices("bool"),
@@ -99,10 +153,74 @@ _FORMS: dict[str, list[list[str]]] = {
         [f"{separator!r}.join(<str>.split())" for separator in ("-", "", "é")],
         ["(<str> + <str>)", "(<str> * 0)", "(<str> * 2)", "(<str> * -1)", "(<str> * SCALE)"],
         ["str(<int>)", 'f"{s}-{i}{t}"', 'f"{t}{k}"'],
+        [f"str(<{kind}>)" for kind in ("float", "bool", "date", "datetime")],
+        [f"<str>.{method}()" for method in ("capitalize", "title", "swapcase", "casefold")],
+        [
+            f"<str>.{method}"
+            for method in ("zfill(5)", "ljust(4)", "rjust(6, '*')", "removeprefix('a')", "removesuffix('ab')")
+        ],
+        ["<str>.split()[0]", "<str>.split()[-1]", "','.join([<str>, <str>, <str>])", "<str>.join((<str>,))"],
+        [
+            f"format(<int>, '{spec}')"
+            for spec in ("", "05", "d", ",", "+", ">8", "*<6", "^9", " ,d", ".2f", "=+6", ".0%")
+        ],
+        [
+            f"format(<float>, '{spec}')"
+            for spec in (".2f", ".0f", ",.3f", "012.1f", "+.1%", ">20f", "", "x^9.1f", "-.2f")
+        ],
+        [f"format(<str>, '{spec}')" for spec in ("", ">5", "<3", "^7", ".2", "-^6.1", "s")],
+        [
+            "LABELS[<int>]",
+            "LABELS.get(<int>)",
+            "LABELS.get(<int>, <str>)",
+            "NAMES[<int>]",
+            "NAMES[<date>.weekday()]",
+        ],
+        ["<date>.isoformat()", "<datetime>.isoformat()", "<date>.strftime('%Y/%m/%d %j')"],
+        ["<datetime>.strftime('%d.%m.%y %H:%M:%S.%f%%')", 'f"{d:%Y-%m}{u:%H}"'],
         *_choices("str"),
     ],
+    "date": [
+        [f"(<date> {operator} <delta>)" for operator in "+-"],
+        [
+            "<datetime>.date()",
+            "date.fromordinal(<int>)",
+            "date.fromisoformat(<str>)",
+            "date.fromisoformat(<date>.isoformat())",
+        ],
+        [
+            f"<date>.replace({part})"
+            for part in ("day=1", "month=<int>", "year=2023", "year=<int>, month=2, day=29")
+        ],
+        ["date(<int>, <int>, <int>)", "date(<date>.year, <date>.month, <int> % 32)", "date(2024, 2, 29)"],
+        ["min(<date>, <date>)", "max(<date>, <date>, <date>)"],
+        *_choices("date"),
+    ],
+    "datetime": [
+        [f"(<datetime> {operator} <delta>)" for operator in "+-"],
+        ["(<delta> + <datetime>)", "MOMENT"],
+        [
+            f"<datetime>.replace({part})"
+            for part in ("day=31", "hour=0, minute=0, second=0, microsecond=0", "year=<int>")
+        ],
+        ["datetime(<date>.year, <date>.month, 1)", "datetime(2024, 2, 29, <int> % 25, microsecond=<int>)"],
+        ["datetime.fromisoformat(<datetime>.isoformat())", "datetime.fromisoformat(str(<datetime>))"],
+        ["datetime.strptime(<date>.isoformat(), '%Y-%m-%d')", "datetime.strptime(<str>, '%Y%m%d')"],
+        ["datetime.strptime(str(<datetime>), '%Y-%m-%d %H:%M:%S')", "min(<datetime>, <datetime>)"],
+        *_choices("datetime"),
+    ],
+    "delta": [
+        ["(<date> - <date>)", "(<datetime> - <datetime>)"],
+        [f"(<delta> {operator} <delta>)" for operator in ("+", "-", "%")],
+        ["(<delta> * <int>)", "(<int> * <delta>)", "(<delta> // <int>)", "(-<delta>)"],
+        [
+            "timedelta(<int> % 1000)",
+            "timedelta(hours=<int>, weeks=<int>)",
+            "timedelta(0, <int>, microseconds=<int>)",
+        ],
+    ],
 }
-_HOLE = re.compile("<(int|float|bool|str)>")
+_HOLE = re.compile("<(int|float|bool|str|date|datetime|delta)>")
 
 
 class Generator:
@@ -116,6 +234,7 @@ class Generator:
         """The source of a function of all parameters."""
         self._variables = {kind: list(names) for kind, names in TYPES.items()}
         self._variables["int"].append("k")
+        self._variables["delta"] = ["DAY", "HOUR", "timedelta(3, 7)"]
         returns = self._random.choice(list(TYPES))
         parameters = ", ".join(f"{one}: {kind}" for one, (kind, _) in PARAMETERS.items())
         body = self._block(returns, self._random.randint(0, 3), 1)
@@ -183,6 +302,8 @@ class Generator:
             )
         if kind == "bool":
             return self._random.choice(["True", "False"])
+        if kind in ("date", "datetime", "delta"):
+            return self._random.choice(self._variables[kind])
         return repr(self._random.choice(_TEXTS))
 
 
@@ -231,6 +352,14 @@ def rows(seed: int, count: int) -> pa.Table:
         "\u3000x",
     ]
 
+    moments = [
+        datetime.datetime(*parts)
+        for parts in (
+            (1, 1, 1), (9999, 12, 31, 23, 59, 59, 999999), (1970, 1, 1), (1969, 12, 31, 23, 59, 59, 999999),
+            (2024, 2, 29), (2000, 2, 29, 12), (1900, 3, 1), (999, 12, 31), (2023, 12, 31, 0, 0, 0, 1),
+        )
+    ]  # fmt: skip
+
     def an_int(bits: int = 64) -> int:
         if chance.random() < 0.5:
             return chance.randint(-1000, 1000)
@@ -253,6 +382,16 @@ def rows(seed: int, count: int) -> pa.Table:
             return chance.choice(texts)
         return "".join(chance.choice("abAB -0é") for _ in range(chance.randint(0, 12)))
 
+    def a_moment() -> datetime.datetime:
+        if chance.random() < 0.3:
+            return chance.choice(moments)
+        years = chance.choice([1, 60, 8000])
+        micros = chance.randint(-years * 31_556_952_000_000, years * 31_556_952_000_000)
+        start = datetime.datetime(2000 if years < 8000 else 5000, 1, 1)
+        with contextlib.suppress(OverflowError):
+            start += datetime.timedelta(microseconds=micros)
+        return start
+
     def or_null(value: Any, often: float) -> Any:
         return None if chance.random() < often else value
 
@@ -267,6 +406,9 @@ def rows(seed: int, count: int) -> pa.Table:
         "t": [a_text() for _ in range(count)],
         "n": [or_null(an_int(), 0.3) for _ in range(count)],
         "m": [or_null(a_text(), 0.3) for _ in range(count)],
+        "d": [or_null(a_moment().date(), 0.02) for _ in range(count)],
+        "u": [or_null(a_moment(), 0.02) for _ in range(count)],
+        "o": [or_null(a_moment().date(), 0.3) for _ in range(count)],
     }
     types = {
         "BIGINT": pa.int64(),
@@ -274,6 +416,8 @@ def rows(seed: int, count: int) -> pa.Table:
         "DOUBLE": pa.float64(),
         "BOOLEAN": pa.bool_(),
         "VARCHAR": pa.string(),
+        "DATE": pa.date32(),
+        "TIMESTAMP": pa.timestamp("us"),
     }
     return pa.table({name: pa.array(values, types[PARAMETERS[name][1]]) for name, values in columns.items()})
 
@@ -281,13 +425,19 @@ def rows(seed: int, count: int) -> pa.Table:
 def expected(function: Callable[..., Any], returns: str, arguments: tuple[Any, ...]) -> Any:
     """What CPython gives for a row, with NULL for errors and for values that do not fit."""
     values = dict(zip(PARAMETERS, arguments))
-    if any(value is None and name not in "nm" for name, value in values.items()):
+    if any(value is None and name not in "nmo" for name, value in values.items()):
         return None
     try:
         result = function(*arguments)
     except Exception:
         return None
-    if type(result) is not {"int": int, "float": float, "bool": bool, "str": str}[returns]:
+    if returns == "float" and type(result) in (int, bool):
+        # A column of floats takes ints.
+        try:
+            return float(result)
+        except OverflowError:
+            return None
+    if type(result) is not _CLASSES[returns]:
         return None
     return None if returns == "int" and not -(1 << 63) <= result < 1 << 63 else result
 
@@ -348,9 +498,8 @@ def compare(
     arguments: list[tuple[Any, ...]],
 ) -> None:
     """Compares the results of one program."""
-    returns = {"BIGINT": "int", "DOUBLE": "float", "BOOLEAN": "bool", "VARCHAR": "str"}[
-        declared.signature.rpartition("-> ")[2]
-    ]
+    sql = declared.signature.rpartition("-> ")[2]
+    returns = next(kind for kind, one in PARAMETERS.values() if one == sql)
     query = f"SELECT {name}({', '.join(PARAMETERS)}) FROM t ORDER BY number"
     got = [row[0] for row in connection.execute(query).fetchall()]
     with warnings.catch_warnings():

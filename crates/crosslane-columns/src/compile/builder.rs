@@ -1,7 +1,7 @@
 //! The instructions of a program that is being made, and the values in its registers.
 
 use super::{Compiled, Unsupported};
-use crate::program::{BoolOp, Bools, Constant, Counts, Floats, Ints, Mask, Register, Step, Texts};
+use crate::program::{BoolOp, Bools, Constant, Counts, Floats, Ints, Mask, Register, Step, Texts, Time};
 use crosslane::DataType;
 
 /// A value of Python's: a register, and where it is None.
@@ -103,6 +103,8 @@ impl Builder {
             }
             T::Float | T::Double => Floats::new(&mut self.counts).into(),
             T::Varchar => Texts::new(&mut self.counts).into(),
+            T::Date => Register::Time(Time::Date, Ints::new(&mut self.counts)),
+            T::Timestamp => Register::Time(Time::Datetime, Ints::new(&mut self.counts)),
             other => return Err(self.refuse(format!("it has a parameter of type {other}"))),
         })
     }
@@ -123,7 +125,7 @@ impl Builder {
         self.steps.push((step, mask));
     }
 
-    fn constant<R: NewRegister>(&mut self, constant: impl Fn(R) -> Constant) -> R {
+    pub(super) fn constant<R: NewRegister>(&mut self, constant: impl FnOnce(R) -> Constant) -> R {
         let register = R::new(&mut self.counts);
         self.constants.push(constant(register));
         register
@@ -196,6 +198,9 @@ impl Builder {
             (Some(R::Text(yes)), Some(R::Text(no))) => {
                 Some(self.make(|out| Step::SelectText(truth, yes, no, out)).into())
             }
+            (Some(R::Time(time, yes)), Some(R::Time(other, no))) if time == other => {
+                Some(R::Time(time, self.make(|out| Step::SelectInt(truth, yes, no, out))))
+            }
             _ => return None,
         };
         if register.is_none() {
@@ -232,6 +237,7 @@ impl Builder {
             Register::Int(ints) => Ok(Number::Int(ints)),
             Register::Float(floats) => Ok(Number::Float(floats)),
             Register::Text(_) => Err(self.refuse("an operand is a str, where a number is known")),
+            Register::Time(..) => Err(self.refuse("an operand is a date, where a number is known")),
         }
     }
 
@@ -263,6 +269,7 @@ impl Builder {
     pub(super) fn text_of(&mut self, value: Value) -> Compiled<Texts> {
         match self.require(value)? {
             Register::Text(texts) => Ok(texts),
+            Register::Time(..) => Err(self.refuse("a date, where a str is known")),
             _ => Err(self.refuse("a number, where a str is known")),
         }
     }
@@ -272,7 +279,10 @@ impl Builder {
         let truth = match value.register {
             None => return Ok(self.bool(false)),
             Some(Register::Bool(bools)) => bools,
-            Some(Register::Int(ints)) => self.make(|out| Step::IntTruth(ints, out)),
+            Some(Register::Int(ints) | Register::Time(Time::Timedelta, ints)) => {
+                self.make(|out| Step::IntTruth(ints, out))
+            }
+            Some(Register::Time(..)) => self.bool(true),
             Some(Register::Float(floats)) => self.make(|out| Step::FloatTruth(floats, out)),
             Some(Register::Text(texts)) => self.make(|out| Step::TextTruth(texts, out)),
         };
@@ -287,26 +297,41 @@ impl Builder {
         use DataType as T;
         self.reach = Reach::All;
         let Some(register) = value.register else { return Ok(None) };
-        let bounds = match (register, returns) {
+        // Only results that are not NULL count.
+        if let Some(none) = value.none {
+            self.reach = Reach::Some(self.make(|out| Step::Not(none, out)));
+        }
+        match (register, returns) {
             (Register::Bool(_), T::Boolean)
             | (Register::Float(_), T::Double)
             | (Register::Text(_), T::Varchar)
-            | (Register::Int(_), T::BigInt) => return Ok(Some(register)),
-            (Register::Int(_), T::TinyInt) => (i64::from(i8::MIN), i64::from(i8::MAX)),
-            (Register::Int(_), T::SmallInt) => (i64::from(i16::MIN), i64::from(i16::MAX)),
-            (Register::Int(_), T::Integer) => (i64::from(i32::MIN), i64::from(i32::MAX)),
-            (Register::Int(_), T::UTinyInt) => (0, i64::from(u8::MAX)),
-            (Register::Int(_), T::USmallInt) => (0, i64::from(u16::MAX)),
-            (Register::Int(_), T::UInteger) => (0, i64::from(u32::MAX)),
-            _ => return Err(self.refuse(format!("its results are not of type {returns}"))),
-        };
-        if let Register::Int(ints) = register {
-            // Only results that are not NULL count.
-            if let Some(none) = value.none {
-                self.reach = Reach::Some(self.make(|out| Step::Not(none, out)));
+            | (Register::Time(Time::Date, _), T::Date)
+            | (Register::Time(Time::Datetime, _), T::Timestamp)
+            | (Register::Int(_), T::BigInt) => {}
+            (Register::Float(floats), T::Float) => self.add(Step::Narrow(floats)),
+            (Register::Int(ints), _) => {
+                let (least, most) = bounds(returns).ok_or_else(|| self.no_result(returns))?;
+                self.add(Step::Within(ints, least, most));
             }
-            self.add(Step::Within(ints, bounds.0, bounds.1));
+            _ => return Err(self.no_result(returns)),
         }
         Ok(Some(register))
     }
+
+    fn no_result(&self, returns: &DataType) -> Unsupported {
+        self.refuse(format!("its results are not of type {returns}"))
+    }
+}
+
+/// The least and the greatest int of a type with less than 64 bits.
+fn bounds(data_type: &DataType) -> Option<(i64, i64)> {
+    Some(match data_type {
+        DataType::TinyInt => (i8::MIN.into(), i8::MAX.into()),
+        DataType::SmallInt => (i16::MIN.into(), i16::MAX.into()),
+        DataType::Integer => (i32::MIN.into(), i32::MAX.into()),
+        DataType::UTinyInt => (0, u8::MAX.into()),
+        DataType::USmallInt => (0, u16::MAX.into()),
+        DataType::UInteger => (0, u32::MAX.into()),
+        _ => return None,
+    })
 }

@@ -1,8 +1,12 @@
-//! Calls of builtin functions, and of functions of `math`.
+//! Calls of builtin functions, of functions of `math`, and of classes of `datetime`.
 
 use super::builder::{Number, Value};
 use super::{Compiled, Compiler, Unsupported};
-use crate::program::{FloatFunction, FloatOp, FloatTest, IntOp, Register, Rounding, Step, TextCount, Texts};
+use crate::format::Format;
+use crate::program::{
+    FloatFunction, FloatOp, FloatTest, IntOp, Ints, Register, Rounding, Step, TextCount, TextFunction, Texts,
+    Time,
+};
 use crate::source::{Expression, Node};
 
 impl Compiler {
@@ -10,8 +14,18 @@ impl Compiler {
         if let ("round", [number, Expression(_, Node::Int(digits))]) = (name, arguments) {
             return self.round(number, *digits);
         }
+        match (name, arguments) {
+            ("format", [value, Expression(_, Node::Text(format))]) => return self.formatted(value, format),
+            ("datetime.strptime", [text, Expression(_, Node::Text(format))]) => {
+                return self.strptime(text, format);
+            }
+            _ => {}
+        }
         let values = arguments.iter().map(|argument| self.value(argument));
         let values = values.collect::<Compiled<Vec<_>>>()?;
+        if let Some(made) = self.time_call(name, &values) {
+            return made;
+        }
         match (name, &values[..]) {
             ("bool", [value]) => Ok(self.builder.truth_of(*value)?.into()),
             ("len", [value]) => {
@@ -45,10 +59,43 @@ impl Compiler {
         match self.builder.require(value)? {
             Register::Text(texts) => Ok(texts),
             Register::Int(ints) => Ok(self.builder.make(|out| Step::IntToText(ints, out))),
-            Register::Bool(_) | Register::Float(_) => {
-                Err(self.builder.refuse("the text of a bool or a float"))
+            Register::Float(floats) => Ok(self.builder.make(|out| Step::FloatToText(floats, out))),
+            Register::Bool(truth) => {
+                let (yes, no) = (self.builder.text("True"), self.builder.text("False"));
+                Ok(self.builder.make(|out| Step::SelectText(truth, yes, no, out)))
             }
+            Register::Time(time, ints) => self.time_as_text(time, ints),
         }
+    }
+
+    /// `format(value, format)`, also in an f-string.
+    fn formatted(&mut self, value: &Expression, format: &str) -> Compiled<Value> {
+        let value = self.value(value)?;
+        let register = self.builder.require(value)?;
+        if format.is_empty() {
+            return Ok(self.as_text(value)?.into());
+        }
+        if let Register::Time(time, ints) = register {
+            return Ok(self.strftime(time, ints, format)?.into());
+        }
+        let parsed = Format::parse(format);
+        let made = match (register, parsed) {
+            (Register::Int(ints), Some(format)) if format.is_for_ints() => {
+                self.builder.make(|out| Step::FormatInt(format, ints, out))
+            }
+            (Register::Int(ints), Some(format)) if format.is_for_floats() => {
+                let floats = self.builder.exact_float_of(Number::Int(ints));
+                self.builder.make(|out| Step::FormatFloat(format, floats, out))
+            }
+            (Register::Float(floats), Some(format)) if format.is_for_floats() => {
+                self.builder.make(|out| Step::FormatFloat(format, floats, out))
+            }
+            (Register::Text(texts), Some(format)) if format.is_for_texts() => {
+                self.builder.make(|out| Step::Text(TextFunction::Format(format), texts, out))
+            }
+            _ => return Err(self.builder.refuse(format!("the format {format:?} of such a value"))),
+        };
+        Ok(made.into())
     }
 
     fn round(&mut self, number: &Expression, digits: i64) -> Compiled<Value> {
@@ -65,6 +112,9 @@ impl Compiler {
     fn extreme(&mut self, name: &str, first: Value, rest: &[Value]) -> Compiled<Value> {
         if [first].iter().chain(rest).any(|value| matches!(value.register, Some(Register::Bool(_)))) {
             return Err(self.builder.refuse(format!("{name} of a bool")));
+        }
+        if let Some(Register::Time(time, _)) = first.register {
+            return self.extreme_time(name, time, first, rest);
         }
         let mut best = self.builder.number(first)?;
         for value in rest {
@@ -84,6 +134,21 @@ impl Compiler {
             Number::Int(ints) => ints.into(),
             Number::Float(floats) => floats.into(),
         })
+    }
+
+    fn extreme_time(&mut self, name: &str, time: Time, first: Value, rest: &[Value]) -> Compiled<Value> {
+        let operation = if name == "min" { IntOp::Minimum } else { IntOp::Maximum };
+        let mut best: Option<Ints> = None;
+        for value in [first].iter().chain(rest) {
+            best = match (self.builder.require(*value)?, best) {
+                (Register::Time(other, ints), None) if other == time => Some(ints),
+                (Register::Time(other, ints), Some(best)) if other == time => {
+                    Some(self.builder.make(|out| Step::Int(operation, best, ints, out)))
+                }
+                _ => return Err(self.builder.refuse(format!("{name} of values of several types"))),
+            };
+        }
+        best.map(|best| Register::Time(time, best).into()).ok_or_else(|| self.unknown(name))
     }
 
     fn of_one(&mut self, name: &str, number: Number) -> Compiled<Value> {

@@ -2,7 +2,7 @@
 
 use super::builder::{Number, Value};
 use super::{Compiled, Compiler};
-use crate::program::{BoolOp, Bools, Comparison, Constants, Register, Step, TextTest};
+use crate::program::{BoolOp, Bools, Comparison, Register, Step, TextTest};
 use crate::source::{Expression, Node};
 
 impl Compiler {
@@ -72,6 +72,14 @@ impl Compiler {
             let (a, b) = (self.builder.text_of(left)?, self.builder.text_of(right)?);
             return Ok(self.builder.make(|out| Step::CompareTexts(comparison, a, b, out)));
         }
+        if let (Some(Register::Time(time, a)), Some(Register::Time(other, b))) =
+            (left.register, right.register)
+            && time == other
+        {
+            self.builder.require(left)?;
+            self.builder.require(right)?;
+            return Ok(self.builder.make(|out| Step::CompareInts(comparison, a, b, out)));
+        }
         let (a, b) = (self.builder.number(left)?, self.builder.number(right)?);
         if let (Number::Int(a), Number::Int(b)) = (a, b) {
             return Ok(self.builder.make(|out| Step::CompareInts(comparison, a, b, out)));
@@ -82,35 +90,15 @@ impl Compiler {
     }
 
     fn contains(&mut self, left: Value, right: &Expression) -> Compiled<Bools> {
-        let Node::Set(constants) = &right.1 else {
-            let text = self.value(right)?;
-            let (text, part) = (self.builder.text_of(text)?, self.builder.text_of(left)?);
-            return Ok(self.builder.make(|out| Step::TextTest(TextTest::Contains, text, part, out)));
-        };
-        match self.builder.require(left)? {
-            Register::Int(ints) => {
-                let int = |constant: &Expression| match constant.1 {
-                    Node::Int(value) => Some(value),
-                    _ => None,
-                };
-                let set: Option<_> = constants.iter().map(int).collect();
-                let mut set: Vec<_> = set.ok_or_else(|| self.builder.refuse("`in` with several types"))?;
-                set.sort_unstable();
-                let set = Constants::Ints(set);
-                Ok(self.builder.make(|out| Step::IntIn(ints, set, out)))
+        match &right.1 {
+            Node::Set(constants) | Node::Tuple(constants) | Node::Dict(constants, _) => {
+                self.is_among(left, constants)
             }
-            Register::Text(texts) => {
-                let text = |constant: &Expression| match &constant.1 {
-                    Node::Text(value) => Some(value.as_bytes().to_vec()),
-                    _ => None,
-                };
-                let set: Option<_> = constants.iter().map(text).collect();
-                let mut set: Vec<_> = set.ok_or_else(|| self.builder.refuse("`in` with several types"))?;
-                set.sort_unstable();
-                let set = Constants::Texts(set);
-                Ok(self.builder.make(|out| Step::TextIn(texts, set, out)))
+            _ => {
+                let text = self.value(right)?;
+                let (text, part) = (self.builder.text_of(text)?, self.builder.text_of(left)?);
+                Ok(self.builder.make(|out| Step::TextTest(TextTest::Contains, text, part, out)))
             }
-            _ => Err(self.builder.refuse("`in` with another type than int and str")),
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use super::builder::{Number, Value};
 use super::{Compiled, Compiler};
-use crate::program::{BoolOp, FloatFunction, FloatOp, IntOp, Register, Step, TextFunction};
+use crate::program::{BoolOp, FloatFunction, FloatOp, IntOp, Register, Step, TextFunction, Time};
 use crate::source::{Expression, Node};
 
 impl Compiler {
@@ -27,16 +27,24 @@ impl Compiler {
             Node::Int(value) => self.builder.int(*value).into(),
             Node::Float(bits) => self.builder.float(f64::from_bits(*bits)).into(),
             Node::Text(value) => self.builder.text(value).into(),
-            Node::Set(_) => return Err(self.builder.refuse("a tuple or set that is not behind `in`")),
+            Node::Date(value) => Register::Time(Time::Date, self.builder.int(*value)).into(),
+            Node::Datetime(value) => Register::Time(Time::Datetime, self.builder.int(*value)).into(),
+            Node::Timedelta(value) => Register::Time(Time::Timedelta, self.builder.int(*value)).into(),
+            Node::Set(_) | Node::Tuple(_) | Node::Dict(..) => {
+                return Err(self.builder.refuse("a tuple, set or dict in which nothing is looked up"));
+            }
             Node::Unary(operator, of) => self.unary(operator, of)?,
             Node::Binary(operator, left, right) => self.binary(operator, left, right)?,
             Node::Compare(first, rest) => self.compare(first, rest)?.into(),
             Node::And(parts) => self.operands(parts, true)?,
             Node::Or(parts) => self.operands(parts, false)?,
-            Node::If(condition, yes, no) => self.conditional(condition, yes, no)?,
+            Node::If(condition, yes, no) => self.conditional(condition, [yes, no], Self::value)?,
             Node::Call(name, arguments) => self.call(name, arguments)?,
             Node::Inline(source, arguments) => self.inline(source, arguments)?,
             Node::Method(name, object, arguments) => self.method(name, object, arguments)?,
+            Node::Attribute(name, object) => self.attribute(name, object)?,
+            Node::Replaced(object, fields) => self.replaced(object, fields)?,
+            Node::Join(separator, parts) => self.join(separator, parts)?,
             Node::Index(object, index) => self.index(object, index)?,
             Node::Slice(object, from, to) => self.slice(object, from.as_deref(), to.as_deref())?,
             Node::Format(parts) => self.format(parts)?,
@@ -52,6 +60,11 @@ impl Compiler {
         if let ("~", Some(Register::Bool(_))) = (operator, value.register) {
             // CPython warns.
             return Err(self.builder.refuse("~ of a bool"));
+        }
+        if let ("-", Some(Register::Time(Time::Timedelta, ints))) = (operator, value.register) {
+            self.builder.require(value)?;
+            let negative = self.builder.make(|out| Step::NegateInt(ints, out));
+            return Ok(Register::Time(Time::Timedelta, negative).into());
         }
         let number = self.builder.number(value)?;
         Ok(match (operator, number) {
@@ -69,6 +82,9 @@ impl Compiler {
     fn binary(&mut self, operator: &str, left: &Expression, right: &Expression) -> Compiled<Value> {
         let a = self.value(left)?;
         let b = self.value(right)?;
+        if let Some(made) = self.time_binary(operator, a, b) {
+            return made;
+        }
         match (operator, a.register, b.register) {
             ("+", Some(Register::Text(_)), Some(Register::Text(_))) => {
                 let parts = vec![self.builder.text_of(a)?, self.builder.text_of(b)?];
@@ -162,14 +178,19 @@ impl Compiler {
         merged.ok_or_else(|| self.builder.refuse("operands of `and` or `or` with several types"))
     }
 
-    fn conditional(&mut self, condition: &Expression, yes: &Expression, no: &Expression) -> Compiled<Value> {
+    /// A conditional expression. `value` compiles each of its values.
+    pub(super) fn conditional(
+        &mut self,
+        condition: &Expression,
+        [yes, no]: [&Expression; 2],
+        value: fn(&mut Self, &Expression) -> Compiled<Value>,
+    ) -> Compiled<Value> {
         let truth = self.truth(condition)?;
         let before = self.builder.reach;
-        let mut under = |is: bool, of: &Expression| {
-            self.builder.reach = self.builder.only(before, truth, is);
-            self.value(of)
-        };
-        let (yes, no) = (under(true, yes)?, under(false, no)?);
+        self.builder.reach = self.builder.only(before, truth, true);
+        let yes = value(self, yes)?;
+        self.builder.reach = self.builder.only(before, truth, false);
+        let no = value(self, no)?;
         self.builder.reach = before;
         let merged = self.builder.merged(truth, yes, no);
         merged.ok_or_else(|| self.builder.refuse("a conditional expression with values of several types"))
@@ -183,16 +204,27 @@ impl Compiler {
             let Node::Int(index) = index.1 else {
                 return Err(self.builder.refuse("split with an index that is no constant"));
             };
-            let [Expression(_, Node::Text(separator))] = &arguments[..] else {
-                return Err(self.builder.refuse("split without a separator that is a constant"));
+            let part = match &arguments[..] {
+                [] | [Expression(_, Node::None)] => TextFunction::Word { index },
+                [Expression(_, Node::Text(separator))] if !separator.is_empty() => {
+                    TextFunction::Element { separator: separator.as_bytes().to_vec(), index }
+                }
+                _ => return Err(self.builder.refuse("split with a separator that is no constant")),
             };
-            if separator.is_empty() {
-                return Err(self.builder.refuse("split with an empty separator"));
-            }
             let value = self.value(text)?;
             let text = self.builder.text_of(value)?;
-            let part = TextFunction::Element { separator: separator.as_bytes().to_vec(), index };
             return Ok(self.builder.make(|out| Step::Text(part, text, out)).into());
+        }
+        match &object.1 {
+            Node::Dict(keys, values) => {
+                let key = self.value(index)?;
+                return self.item((keys, values), key);
+            }
+            Node::Tuple(elements) => {
+                let index = self.value(index)?;
+                return self.element(elements, index);
+            }
+            _ => {}
         }
         let (value, index) = (self.value(object)?, self.value(index)?);
         let (text, index) = (self.builder.text_of(value)?, self.builder.int_of(index)?);
@@ -216,6 +248,19 @@ impl Compiler {
         let (from, to) = (bound(from)?, bound(to)?);
         let text = self.builder.text_of(value)?;
         Ok(self.builder.make(|out| Step::Slice(text, from, to, out)).into())
+    }
+
+    /// `separator.join([part, part])`.
+    fn join(&mut self, separator: &Expression, parts: &[Expression]) -> Compiled<Value> {
+        let value = self.value(separator)?;
+        let separator = self.builder.text_of(value)?;
+        let mut texts = Vec::new();
+        for part in parts {
+            let value = self.value(part)?;
+            texts.extend((!texts.is_empty()).then_some(separator));
+            texts.push(self.builder.text_of(value)?);
+        }
+        Ok(self.builder.make(|out| Step::Concatenate(texts, out)).into())
     }
 
     fn format(&mut self, parts: &[Expression]) -> Compiled<Value> {

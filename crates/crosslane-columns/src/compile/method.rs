@@ -1,9 +1,21 @@
-//! Methods of `str`.
+//! Methods of `str`, and those of other classes by their objects.
 
 use super::builder::Value;
-use super::{Compiled, Compiler, Unsupported};
-use crate::program::{Characters, Step, TextCount, TextFunction, TextTest, Texts};
+use super::{Compiled, Compiler};
+use crate::format::{Align, Format};
+use crate::program::{BoolOp, Characters, Register, Step, TextCount, TextFunction, TextTest, Texts};
 use crate::source::{Expression, Node};
+
+/// The most zeros that `zfill` adds.
+const MOST_ZEROS: i64 = 100;
+
+/// The bytes of a constant.
+fn constant(argument: &Expression) -> Option<Vec<u8>> {
+    match &argument.1 {
+        Node::Text(value) => Some(value.as_bytes().to_vec()),
+        _ => None,
+    }
+}
 
 impl Compiler {
     pub(super) fn method(
@@ -12,10 +24,6 @@ impl Compiler {
         object: &Expression,
         arguments: &[Expression],
     ) -> Compiled<Value> {
-        let constant = |argument: &Expression| match &argument.1 {
-            Node::Text(value) => Some(value.as_bytes().to_vec()),
-            _ => None,
-        };
         // `separator.join(text.split())`, without the list.
         if let ("join", Some(separator), [Expression(_, Node::Method(split, text, of))]) =
             (name, constant(object), arguments)
@@ -29,30 +37,67 @@ impl Compiler {
                 .make(|out| Step::Text(TextFunction::Words { separator }, text, out))
                 .into());
         }
+        if let (Node::Dict(keys, values), "get", [key, default @ ..]) = (&object.1, name, arguments) {
+            let key = self.value(key)?;
+            let default = match default {
+                [] => Value::NONE,
+                [default] => self.value(default)?,
+                _ => return Err(self.builder.refuse("get with such arguments")),
+            };
+            return self.item_or((keys, values), key, default);
+        }
         let value = self.value(object)?;
+        if let Some(Register::Time(time, ints)) = value.register {
+            self.builder.require(value)?;
+            return self.time_method(name, (time, ints), arguments);
+        }
         let text = self.builder.text_of(value)?;
+        match self.text_function(name, arguments)? {
+            Some(function) => Ok(self.builder.make(|out| Step::Text(function, text, out)).into()),
+            None => self.question(name, text, arguments),
+        }
+    }
+
+    /// A method that gives a text. None if it is none of these.
+    fn text_function(&self, name: &str, arguments: &[Expression]) -> Compiled<Option<TextFunction>> {
         let strip = |bytes| {
             let (left, right) = (name != "rstrip", name != "lstrip");
             TextFunction::Strip { left, right, bytes }
         };
+        let width = |width: i64| usize::try_from(width).unwrap_or(0);
         let function = match (name, arguments) {
-            ("lower", []) => TextFunction::Lower,
-            ("upper", []) => TextFunction::Upper,
-            ("strip" | "lstrip" | "rstrip", []) => strip(None),
+            ("lower" | "casefold", []) => Some(TextFunction::Lower),
+            ("upper", []) => Some(TextFunction::Upper),
+            ("capitalize", []) => Some(TextFunction::Capitalize),
+            ("title", []) => Some(TextFunction::Title),
+            ("swapcase", []) => Some(TextFunction::SwapCase),
+            ("strip" | "lstrip" | "rstrip", [] | [Expression(_, Node::None)]) => Some(strip(None)),
             ("strip" | "lstrip" | "rstrip", [bytes]) => {
-                let bytes = constant(bytes).filter(|bytes| bytes.is_ascii());
-                strip(Some(bytes.ok_or_else(|| self.not_constant(name))?))
+                constant(bytes).filter(|bytes| bytes.is_ascii()).map(|bytes| strip(Some(bytes)))
             }
-            ("replace", [old, new]) => {
-                let (old, new) = (constant(old).filter(|old| !old.is_empty()), constant(new));
-                match (old, new) {
-                    (Some(old), Some(new)) => TextFunction::Replace { old, new },
-                    _ => return Err(self.not_constant(name)),
-                }
+            ("replace", [old, new]) => match (constant(old), constant(new)) {
+                (Some(old), Some(new)) if !old.is_empty() => Some(TextFunction::Replace { old, new }),
+                _ => None,
+            },
+            ("removeprefix", [prefix]) => constant(prefix).map(TextFunction::RemovePrefix),
+            ("removesuffix", [suffix]) => constant(suffix).map(TextFunction::RemoveSuffix),
+            ("zfill", [Expression(_, Node::Int(digits))]) if *digits <= MOST_ZEROS => {
+                Some(TextFunction::ZeroFill(width(*digits)))
             }
-            _ => return self.question(name, text, arguments),
+            ("ljust" | "rjust", [Expression(_, Node::Int(digits)), fill @ ..]) => {
+                let fill = match fill {
+                    [] => Some(b' '),
+                    [fill] => {
+                        constant(fill).filter(|fill| fill.len() == 1 && fill.is_ascii()).map(|fill| fill[0])
+                    }
+                    _ => None,
+                };
+                let align = if name == "ljust" { Align::Left } else { Align::Right };
+                fill.and_then(|fill| Format::aligned(align, fill, width(*digits))).map(TextFunction::Format)
+            }
+            _ => return Ok(None),
         };
-        Ok(self.builder.make(|out| Step::Text(function, text, out)).into())
+        function.map(Some).ok_or_else(|| self.builder.refuse(format!("{name} with such arguments")))
     }
 
     /// A method that gives a bool or an int.
@@ -62,6 +107,8 @@ impl Compiler {
             ("isalpha", []) => Some(Characters::Letters),
             ("isalnum", []) => Some(Characters::LettersOrDigits),
             ("isspace", []) => Some(Characters::Spaces),
+            ("isupper", []) => Some(Characters::Upper),
+            ("islower", []) => Some(Characters::Lower),
             _ => None,
         };
         if let Some(characters) = characters {
@@ -70,12 +117,22 @@ impl Compiler {
         let [part] = arguments else {
             return Err(self.builder.refuse(format!("the method {name} with such arguments")));
         };
-        let part = self.value(part)?;
         let test = match name {
             "startswith" => Some(TextTest::StartsWith),
             "endswith" => Some(TextTest::EndsWith),
             _ => None,
         };
+        if let (Some(test), Node::Tuple(parts)) = (test, &part.1) {
+            let mut found = self.builder.bool(false);
+            for part in parts {
+                let part = self.value(part)?;
+                let part = self.builder.text_of(part)?;
+                let one = self.builder.make(|out| Step::TextTest(test, text, part, out));
+                found = self.builder.make(|out| Step::Bool(BoolOp::Or, found, one, out));
+            }
+            return Ok(found.into());
+        }
+        let part = self.value(part)?;
         let count = match name {
             "find" => Some(TextCount::Find),
             "count" => Some(TextCount::Count),
@@ -92,9 +149,5 @@ impl Compiler {
             }
             _ => Err(self.builder.refuse(format!("the method {name}"))),
         }
-    }
-
-    fn not_constant(&self, name: &str) -> Unsupported {
-        self.builder.refuse(format!("{name} with arguments that are no constant texts"))
     }
 }

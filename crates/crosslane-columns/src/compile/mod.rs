@@ -8,9 +8,11 @@ mod builder;
 mod call;
 mod compare;
 mod expression;
+mod look_up;
 mod method;
+mod time;
 
-use crate::program::{BoolOp, Bools, Input, Program, Step};
+use crate::program::{BoolOp, Bools, Input, Program, Register, Step};
 use crate::source::{Expression, Node, Source, Statement};
 use builder::{Builder, Reach, Value};
 use crosslane::DataType;
@@ -33,7 +35,9 @@ type Compiled<T> = Result<T, Unsupported>;
 /// # Errors
 /// Why that is not possible.
 pub fn compile(source: &Source, parameters: &[(DataType, bool)], returns: &DataType) -> Compiled<Program> {
-    let mut compiler = Compiler { builder: Builder::default(), scope: HashMap::new(), result: None };
+    let returns_floats = matches!(returns, DataType::Float | DataType::Double);
+    let mut compiler =
+        Compiler { builder: Builder::default(), scope: HashMap::new(), result: None, returns_floats };
     if source.parameters.len() != parameters.len() {
         return Err(compiler.builder.refuse("it has another number of parameters"));
     }
@@ -41,6 +45,14 @@ pub fn compile(source: &Source, parameters: &[(DataType, bool)], returns: &DataT
     let inputs = inputs.map(|(name, (data_type, admits_null))| {
         let values = compiler.builder.input(data_type)?;
         let nulls = admits_null.then(|| compiler.builder.bools());
+        if let Register::Time(time, ints) = values {
+            if let Some(nulls) = nulls {
+                let given = compiler.builder.make(|out| Step::Not(nulls, out));
+                compiler.builder.reach = Reach::Some(given);
+            }
+            compiler.require_years(time, ints);
+            compiler.builder.reach = Reach::All;
+        }
         let value = Value { register: Some(values), none: nulls };
         compiler.scope.insert(name.clone(), Ok(value));
         Ok(Input { data_type: data_type.clone(), values, nulls })
@@ -64,6 +76,8 @@ struct Compiler {
     scope: Scope,
     /// The result of the rows that have returned.
     result: Option<Value>,
+    /// Whether ints that are returned become floats: a column of floats takes both.
+    returns_floats: bool,
 }
 
 impl Compiler {
@@ -79,7 +93,7 @@ impl Compiler {
                     self.scope.insert(name.clone(), Ok(value));
                 }
                 Statement::Return(expression) => {
-                    let value = self.value(expression)?;
+                    let value = self.returned(expression)?;
                     self.give_back(value)?;
                 }
                 Statement::Leave(line) => {
@@ -97,6 +111,27 @@ impl Compiler {
             }
         }
         Ok(())
+    }
+
+    /// The value of an expression that is returned.
+    fn returned(&mut self, expression: &Expression) -> Compiled<Value> {
+        let Expression(line, node) = expression;
+        let value = match node {
+            Node::If(condition, yes, no) => {
+                self.builder.line = *line;
+                self.conditional(condition, [yes, no], Self::returned)?
+            }
+            _ => self.value(expression)?,
+        };
+        let ints = match value.register {
+            Some(Register::Int(ints)) if self.returns_floats => ints,
+            Some(Register::Bool(bools)) if self.returns_floats => {
+                self.builder.make(|out| Step::BoolToInt(bools, out))
+            }
+            _ => return Ok(value),
+        };
+        let floats = self.builder.make(|out| Step::IntToFloat(ints, out));
+        Ok(Value { register: Some(floats.into()), ..value })
     }
 
     /// The rows of the mask return this value.
@@ -122,8 +157,10 @@ impl Compiler {
         let before = self.builder.reach;
         let scope = std::mem::replace(&mut self.scope, scope);
         let result = self.result.take();
+        let returns_floats = std::mem::replace(&mut self.returns_floats, false);
         self.block(&source.body)?;
         self.give_back(Value::NONE)?;
+        self.returns_floats = returns_floats;
         self.scope = scope;
         self.builder.reach = before;
         Ok(std::mem::replace(&mut self.result, result).unwrap_or(Value::NONE))

@@ -8,10 +8,13 @@
 //! | `int`, `round`, `math.floor`, `math.ceil` | NaN, infinities, and ints beyond 64 bits |
 //! | `round(x, n)` | a number of more than 52 bits with its digits |
 //! | `math.atan2`, `math.fmod` | NaN, infinities, a divisor of 0 |
+//! | `str(x)` | NaN, infinities, numbers that Python writes with an exponent |
+//! | `f"{x:.2f}"` | NaN, infinities |
 
 use super::sink::{Sink, pairs};
 use crate::program::{FloatFunction, FloatOp, FloatTest, Rounding};
 use std::f64::consts::PI;
+use std::fmt::Write as _;
 
 /// The result, and whether the row leaves.
 type Checked<T> = (T, bool);
@@ -187,4 +190,12 @@ pub(super) fn round_digits(x: f64, scale: f64) -> Checked<f64> {
         }
     }
     ((nearest / scale).copysign(x), false)
+}
+
+/// Writes `str(x)`: the shortest text that means this float. False if the row leaves.
+pub(super) fn write(x: f64, out: &mut String) -> bool {
+    out.clear();
+    // Rust writes the same digits, but other exponents.
+    let has_exponent = x != 0.0 && !(1e-4..1e16).contains(&x.abs());
+    x.is_finite() && !has_exponent && write!(out, "{x:?}").is_ok()
 }

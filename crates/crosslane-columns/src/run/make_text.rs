@@ -1,11 +1,17 @@
 //! The instructions that give texts.
 
-use super::Registers;
 use super::texts::{self, Span, TextColumn};
+use super::{Registers, floats, time};
 use crate::program::{Mask, Step, TextFunction, Texts};
+use crate::strftime;
 use memchr::memmem;
 use std::mem;
 use std::ops::Range;
+
+/// The most characters of an int with commas.
+const MOST_DIGITS: usize = 30;
+/// The most characters of a float with 100 digits behind its point, and commas before it.
+const MOST_FLOAT_DIGITS: usize = 600;
 
 impl Registers {
     /// Runs an instruction that gives texts.
@@ -35,6 +41,40 @@ impl Registers {
             Step::Text(TextFunction::Strip { left, right, bytes }, text, out) => {
                 self.part(*text, *out, mask, sources, |_, _, text, ascii| {
                     texts::strip(text, *left, *right, bytes.as_deref(), ascii)
+                });
+            }
+            Step::Text(TextFunction::Capitalize, text, out) => {
+                self.padded(*text, *out, 0, mask, sources, texts::capitalize);
+            }
+            Step::Text(TextFunction::Title, text, out) => {
+                self.padded(*text, *out, 0, mask, sources, texts::title);
+            }
+            Step::Text(TextFunction::SwapCase, text, out) => {
+                self.map_bytes(*text, *out, true, mask, sources, texts::swap_case);
+            }
+            Step::Text(TextFunction::RemovePrefix(prefix), text, out) => {
+                self.part(*text, *out, mask, sources, |_, _, text, _| {
+                    Some(if text.starts_with(prefix) { prefix.len() } else { 0 }..text.len())
+                });
+            }
+            Step::Text(TextFunction::RemoveSuffix(suffix), text, out) => {
+                self.part(*text, *out, mask, sources, |_, _, text, _| {
+                    Some(0..text.len() - if text.ends_with(suffix) { suffix.len() } else { 0 })
+                });
+            }
+            Step::Text(TextFunction::ZeroFill(width), text, out) => {
+                self.padded(*text, *out, *width, mask, sources, |text, bytes| {
+                    texts::zero_fill(text, *width, bytes);
+                });
+            }
+            Step::Text(TextFunction::Format(format), text, out) => {
+                self.padded(*text, *out, format.width(), mask, sources, |text, bytes| {
+                    format.text(text, bytes)
+                });
+            }
+            Step::Text(TextFunction::Word { index }, text, out) => {
+                self.part(*text, *out, mask, sources, |_, _, text, ascii| {
+                    texts::word(text, *index).filter(|_| ascii || text.is_ascii())
                 });
             }
             Step::Text(TextFunction::Element { separator, index }, text, out) => {
@@ -82,6 +122,38 @@ impl Registers {
                     texts.push(&this.room, text.len(), |bytes| bytes.extend_from_slice(text.as_bytes()))
                 });
             }
+            Step::FloatToText(x, out) => {
+                let mut buffer = String::new();
+                self.texts(mask, *out, true, |this, row, texts| {
+                    floats::write(this.float(*x)[row], &mut buffer)
+                        && texts.push(&this.room, buffer.len(), |bytes| bytes.extend(buffer.as_bytes()))
+                });
+            }
+            Step::FormatInt(format, a, out) => self.texts(mask, *out, true, |this, row, texts| {
+                let most = format.width() + MOST_DIGITS;
+                texts.push(&this.room, most, |bytes| format.int(this.int(*a)[row], bytes))
+            }),
+            Step::FormatFloat(format, x, out) => {
+                let (mut buffer, most) = (String::new(), format.width() + MOST_FLOAT_DIGITS);
+                self.texts_if(mask, *out, most, |this, row, bytes| {
+                    format.float(this.float(*x)[row], &mut buffer, bytes)
+                });
+            }
+            Step::TimeToText(time, format, a, out) => {
+                self.texts_if(mask, *out, strftime::longest(format), |this, row, bytes| {
+                    let (days, micros) = time::split(*time, this.int(*a)[row]);
+                    strftime::write(format, days, micros, bytes)
+                });
+            }
+            Step::PickText(place, table, out) => {
+                let ascii = self.texts[table.0].ascii;
+                self.texts(mask, *out, ascii, |this, row, texts| {
+                    let spans = &this.texts[table.0].spans;
+                    texts.spans.push(spans.get(this.int(*place)[row] as usize).copied().unwrap_or_default());
+                    true
+                });
+                self.texts[out.0].region = None;
+            }
             Step::SelectText(truth, yes, no, out) => {
                 let ascii = self.texts[yes.0].ascii && self.texts[no.0].ascii;
                 self.texts(mask, *out, ascii, |this, row, texts| {
@@ -123,6 +195,25 @@ impl Registers {
         self.left = left;
     }
 
+    /// Runs a function that writes ASCII of at most this length for a row. A row leaves if it returns
+    /// false.
+    fn texts_if(
+        &mut self,
+        mask: Mask,
+        out: Texts,
+        most: usize,
+        mut write: impl FnMut(&Self, usize, &mut Vec<u8>) -> bool,
+    ) {
+        self.texts(mask, out, true, |this, row, texts| {
+            let mut is_known = false;
+            let has_room = texts.push(&this.room, most, |bytes| is_known = write(this, row, bytes));
+            if has_room && !is_known {
+                texts.spans.pop();
+            }
+            has_room && is_known
+        });
+    }
+
     /// Runs a function that gives a part of a text, without a copy. It is called with the row, the
     /// text, and whether all texts are ASCII. A row leaves if it gives None.
     fn part(
@@ -141,6 +232,25 @@ impl Registers {
             part.is_some()
         });
         self.texts[out.0].region = self.texts[text.0].region.clone();
+    }
+
+    /// Runs a function that writes a text of the same length, or longer up to a width. Texts that are
+    /// not ASCII leave.
+    fn padded(
+        &mut self,
+        text: Texts,
+        out: Texts,
+        width: usize,
+        mask: Mask,
+        sources: &[&[u8]],
+        write: impl Fn(&[u8], &mut Vec<u8>),
+    ) {
+        let ascii = self.texts[text.0].ascii;
+        self.texts(mask, out, true, |this, row, texts| {
+            let text = this.text_at(sources, text, row);
+            (ascii || text.is_ascii())
+                && texts.push(&this.room, text.len().max(width), |bytes| write(text, bytes))
+        });
     }
 
     fn replace(&mut self, old: &[u8], new: &[u8], text: Texts, out: Texts, mask: Mask, sources: &[&[u8]]) {

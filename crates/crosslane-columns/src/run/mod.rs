@@ -5,10 +5,12 @@ mod ints;
 mod make_text;
 mod sink;
 mod texts;
+mod time;
 
 use crate::program::{
-    BoolOp, Bools, CHUNK, Constant, Constants, Floats, Input, Ints, Mask, Program, Register, Step, Texts,
+    BoolOp, Bools, CHUNK, Constant, Floats, Input, Ints, Mask, Places, Program, Register, Step, Texts, Time,
 };
+use crate::strftime;
 use crosslane::batch::Column;
 use crosslane::builder::Overflow;
 use crosslane::{ColumnBuilder, DataType};
@@ -68,6 +70,18 @@ impl Evaluator {
                     text.spans = vec![span; CHUNK];
                     text.ascii = value.is_ascii();
                     text.bytes = value.clone();
+                }
+                Constant::Bools(values, out) => registers.bools[out.0] = values.clone(),
+                Constant::Ints(values, out) => registers.ints[out.0] = values.clone(),
+                Constant::Floats(values, out) => registers.floats[out.0] = values.clone(),
+                Constant::Texts(values, out) => {
+                    let text = &mut registers.texts[out.0];
+                    for value in values {
+                        let (start, length) = (text.bytes.len() as u32, value.len() as u32);
+                        text.spans.push(Span { source: text.number, start, length });
+                        text.bytes.extend_from_slice(value);
+                    }
+                    text.ascii = text.bytes.is_ascii();
                 }
             }
         }
@@ -138,12 +152,14 @@ impl Registers {
             Register::Bool(Bools(out)) => {
                 expand(column.data, rows.clone(), &mut self.bools[out]);
             }
-            Register::Int(Ints(out)) => {
+            Register::Int(Ints(out)) | Register::Time(_, Ints(out)) => {
                 let out = &mut self.ints[out][..count];
                 match input.data_type {
                     DataType::TinyInt => widen::<i8, _>(column, rows.clone(), out, i64::from),
                     DataType::SmallInt => widen::<i16, _>(column, rows.clone(), out, i64::from),
-                    DataType::Integer => widen::<i32, _>(column, rows.clone(), out, i64::from),
+                    DataType::Integer | DataType::Date => {
+                        widen::<i32, _>(column, rows.clone(), out, i64::from)
+                    }
                     DataType::UTinyInt => widen::<u8, _>(column, rows.clone(), out, i64::from),
                     DataType::USmallInt => widen::<u16, _>(column, rows.clone(), out, i64::from),
                     DataType::UInteger => widen::<u32, _>(column, rows.clone(), out, i64::from),
@@ -267,6 +283,28 @@ impl Registers {
                     option(texts::count(count, text, part, ascii))
                 });
             }),
+            Step::IntPlace(a, Places::Ints(ref places), out) => self.ints(mask, out, |this, sink| {
+                sink.costly(|row| (place(places.get(&this.int(a)[row])), false));
+            }),
+            Step::TextPlace(text, Places::Texts(ref places), out) => self.ints(mask, out, |this, sink| {
+                sink.costly(|row| (place(places.get(this.text_at(sources, text, row))), false));
+            }),
+            Step::PickInt(place, Ints(table), out) => self.ints(mask, out, |this, sink| {
+                sink.all(picked(this.int(place), &this.ints[table]));
+            }),
+            Step::PickFloat(place, Floats(table), out) => self.floats(mask, out, |this, sink| {
+                sink.all(picked(this.int(place), &this.floats[table]));
+            }),
+            Step::TimeField(field, a, out) => {
+                self.ints(mask, out, |this, sink| time::field(field, this.int(a), sink));
+            }
+            Step::MakeDate(year, month, day, out) => self.ints(mask, out, |this, sink| {
+                let (year, month, day) = (this.int(year), this.int(month), this.int(day));
+                sink.costly(|row| option(strftime::date(year[row], month[row], day[row])));
+            }),
+            Step::TextToTime(time, ref formats, text, out) => self.ints(mask, out, |this, sink| {
+                sink.costly(|row| option(time::read(time, formats, this.text_at(sources, text, row))));
+            }),
             Step::TextToInt(text, out) => self.ints(mask, out, |this, sink| {
                 sink.costly(|row| option(texts::int(this.text_at(sources, text, row))));
             }),
@@ -294,6 +332,9 @@ impl Registers {
             }
             Step::Within(a, least, most) => self.leave(mask, |this, sink| {
                 sink.checked(this.int(a).iter().map(|a| ((), !(least..=most).contains(a))));
+            }),
+            Step::Narrow(x) => self.leave(mask, |this, sink| {
+                sink.checked(this.float(x).iter().map(|x| ((), x.is_finite() && (*x as f32).is_infinite())));
             }),
             _ => self.ask(step, mask, sources),
         }
@@ -325,14 +366,8 @@ impl Registers {
             Step::TextTruth(text, out) => self.bools(mask, *out, |this, sink| {
                 sink.all(this.texts[text.0].spans.iter().map(|span| u8::from(span.length > 0)));
             }),
-            Step::IntIn(a, Constants::Ints(set), out) => self.bools(mask, *out, |this, sink| {
-                sink.costly(|row| (u8::from(set.binary_search(&this.ints[a.0][row]).is_ok()), false));
-            }),
-            Step::TextIn(text, Constants::Texts(set), out) => self.bools(mask, *out, |this, sink| {
-                sink.costly(|row| {
-                    let text = this.text_at(sources, *text, row);
-                    (u8::from(set.binary_search_by(|one| one[..].cmp(text)).is_ok()), false)
-                });
+            Step::PickBool(place, Bools(table), out) => self.bools(mask, *out, |this, sink| {
+                sink.all(picked(this.int(*place), &this.bools[*table]));
             }),
             Step::TextTest(test, text, part, out) => self.bools(mask, *out, |this, sink| {
                 sink.costly(|row| {
@@ -411,7 +446,15 @@ impl Registers {
             (Some(Register::Int(result)), T::UTinyInt) => narrowed!(result, u8),
             (Some(Register::Int(result)), T::USmallInt) => narrowed!(result, u16),
             (Some(Register::Int(result)), T::UInteger) => narrowed!(result, u32),
-            (Some(Register::Int(result)), _) => fixed(self.int(result), null, out),
+            (Some(Register::Time(Time::Date, result)), _) => narrowed!(result, i32),
+            (Some(Register::Int(result) | Register::Time(_, result)), _) => {
+                fixed(self.int(result), null, out)
+            }
+            (Some(Register::Float(result)), T::Float) => {
+                for (row, value) in self.float(result).iter().enumerate() {
+                    if is_null(row) { out.null() } else { out.fixed(*value as f32) }
+                }
+            }
             (Some(Register::Float(result)), _) => fixed(self.float(result), null, out),
             (Some(Register::Text(result)), _) => {
                 for row in 0..self.rows {
@@ -440,6 +483,16 @@ fn fixed<T: bytemuck::Pod>(values: &[T], null: &[u8], out: &mut ColumnBuilder) {
 fn option<T: Default>(value: Option<T>) -> (T, bool) {
     let leaves = value.is_none();
     (value.unwrap_or_default(), leaves)
+}
+
+/// A place, or -1.
+fn place(found: Option<&u32>) -> i64 {
+    found.map_or(-1, |place| i64::from(*place))
+}
+
+/// The values at some places. A place without a value belongs to a row for which it does not count.
+fn picked<T: Copy + Default>(places: &[i64], table: &[T]) -> impl Iterator<Item = T> {
+    places.iter().map(|place| table.get(*place as usize).copied().unwrap_or_default())
 }
 
 fn select<T: Copy>(truth: &[u8], yes: &[T], no: &[T], sink: Sink<'_, T>) {

@@ -2,14 +2,14 @@
 //!
 //! | operation | rows that leave |
 //! |---|---|
-//! | `lower`, `upper`, `strip()`, `split()`, slices, indices, `isdigit` and the like | what is not ASCII |
+//! | `lower`, `title`, `strip()`, `split()`, `zfill`, formats, slices, indices, `isdigit` and the like | what is not ASCII |
 //! | `find` | what is not ASCII, since Python counts characters |
-//! | `[i]`, `split(separator)[i]` | no such element: CPython raises |
+//! | `[i]`, `split()[i]`, `split(separator)[i]` | no such element: CPython raises |
 //! | `count("")` | all |
 //! | `int(text)` | anything but up to 18 digits with a sign |
 //! | what makes new bytes | texts beyond 16 MiB in all, and the end of the process's memory |
 //!
-//! `replace`, `startswith`, `endswith`, `in`, `count`, `==`, `<` and `len` agree with UTF-8.
+//! `replace`, `removeprefix`, `startswith`, `endswith`, `in`, `count`, `==`, `<` and `len` agree with UTF-8.
 
 use crate::program::{Characters, TextCount, TextTest};
 use memchr::memmem;
@@ -65,6 +65,7 @@ impl TextColumn {
         if has_room {
             write(&mut self.bytes);
             let length = self.bytes.len() - start;
+            room.set(room.get() + most - length);
             self.spans.push(Span { source: self.number, start: start as u32, length: length as u32 });
         }
         has_room
@@ -149,6 +150,51 @@ pub(super) fn join_words(text: &[u8], separator: &[u8], out: &mut Vec<u8>) {
     }
 }
 
+/// An element of `split()` of a text that is ASCII.
+pub(super) fn word(text: &[u8], index: i64) -> Option<Range<usize>> {
+    let words = || {
+        let mut end = 0;
+        text.split(|byte| is_space(*byte)).filter_map(move |word| {
+            let start = end;
+            end = start + word.len() + 1;
+            (!word.is_empty()).then_some(start..start + word.len())
+        })
+    };
+    let index = if index < 0 { (words().count() as i64).checked_add(index)? } else { index };
+    words().nth(usize::try_from(index).ok()?)
+}
+
+/// `capitalize` of a text that is ASCII.
+pub(super) fn capitalize(text: &[u8], out: &mut Vec<u8>) {
+    out.extend(text.iter().take(1).map(u8::to_ascii_uppercase));
+    out.extend(text.iter().skip(1).map(u8::to_ascii_lowercase));
+}
+
+/// `title` of a text that is ASCII.
+pub(super) fn title(text: &[u8], out: &mut Vec<u8>) {
+    let mut inside = false;
+    out.extend(text.iter().map(|byte| {
+        let changed = if inside { byte.to_ascii_lowercase() } else { byte.to_ascii_uppercase() };
+        inside = byte.is_ascii_alphabetic();
+        changed
+    }));
+}
+
+pub(super) fn swap_case(text: &mut [u8]) {
+    for byte in text.iter_mut().filter(|byte| byte.is_ascii_alphabetic()) {
+        *byte ^= 0x20;
+    }
+}
+
+/// `zfill` of a text that is ASCII.
+pub(super) fn zero_fill(text: &[u8], width: usize, out: &mut Vec<u8>) {
+    let signs = usize::from(matches!(text.first(), Some(b'+' | b'-')));
+    let (sign, digits) = text.split_at(signs);
+    out.extend_from_slice(sign);
+    out.resize(out.len() + width.saturating_sub(text.len()), b'0');
+    out.extend_from_slice(digits);
+}
+
 pub(super) fn test(test: TextTest, text: &[u8], part: &[u8]) -> bool {
     match test {
         TextTest::StartsWith => text.starts_with(part),
@@ -164,8 +210,13 @@ pub(super) fn characters(characters: Characters, text: &[u8], ascii: bool) -> Op
         Characters::Letters => |byte| byte.is_ascii_alphabetic(),
         Characters::LettersOrDigits => |byte| byte.is_ascii_alphanumeric(),
         Characters::Spaces => is_space,
+        Characters::Upper => |byte| byte.is_ascii_uppercase(),
+        Characters::Lower => |byte| byte.is_ascii_lowercase(),
     };
-    (ascii || text.is_ascii()).then(|| !text.is_empty() && text.iter().all(|byte| is(*byte)))
+    // `isupper` and `islower` ask the letters alone.
+    let of_case = matches!(characters, Characters::Upper | Characters::Lower);
+    let mut asked = text.iter().filter(|byte| !of_case || byte.is_ascii_alphabetic()).peekable();
+    (ascii || text.is_ascii()).then(|| asked.peek().is_some() && asked.all(|byte| is(*byte)))
 }
 
 /// None if the row leaves.

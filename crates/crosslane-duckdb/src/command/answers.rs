@@ -121,6 +121,7 @@ pub(super) fn statistics(function: &Function) -> Vec<Cell> {
         Cell::Text(function.name().into()),
         integer(calls),
         integer(stats.rows.get()),
+        integer(stats.by_columns.get()),
         integer(stats.errors.get()),
         integer(stats.retries.get()),
         integer(stats.deaths.get()),

@@ -165,6 +165,7 @@ static COMMANDS: [Command; 17] = [
             (c"function", TEXT),
             (c"calls", COUNT),
             (c"rows", COUNT),
+            (c"by_columns", COUNT),
             (c"errors", COUNT),
             (c"retries", COUNT),
             (c"lanes_lost", COUNT),

@@ -10,7 +10,7 @@ use crate::values::Fault;
 use crosslane::batch::{Column, Encode};
 use crosslane::lane::COUNT;
 use crosslane::{Calling, ColumnBuilder, Entry, ErrorPolicy, FunctionSpec, Verdict};
-use crosslane_process::guest::{Call, FailureCounts, GuestLane};
+use crosslane_process::guest::{Call, GuestLane, RowCounts};
 use crosslane_process::limits;
 use std::io;
 
@@ -206,13 +206,13 @@ impl<L: Aggregates> Aggregate<L> {
             None => self.run(language, callee, accumulated, function, lane, call),
         };
         match outcome {
-            Ok(failure_counts) => {
+            Ok(row_counts) => {
                 let (call, results): (Call, &dyn Encode) = if function.prepared.writer.is_some() {
                     (call, &accumulated.out)
                 } else {
                     (call.with_rows(0), &())
                 };
-                succeed(language, lane, call, results, failure_counts)
+                succeed(language, lane, call, results, row_counts)
             }
             Err(mishap) => fail(language, lane, call, mishap),
         }
@@ -230,12 +230,12 @@ impl<L: Aggregates> Aggregate<L> {
         function: &Function<L>,
         lane: &GuestLane,
         call: Call,
-    ) -> Result<FailureCounts, CallError<L::Error>> {
+    ) -> Result<RowCounts, CallError<L::Error>> {
         let broken = |error: io::Error| CallError::from(L::Error::from(error));
         let columns = lane.columns(function.types().iter()).map_err(broken)?;
         let rows = call.header.rows as usize;
         let progress = Progress { word: Some(lane.progress()), sequence: call.header.exchange as u32 };
-        let mut failure_counts = FailureCounts::default();
+        let mut row_counts = RowCounts::default();
         if function.entry() == Entry::Forget {
             accumulated.buffered.forget((0..rows).map(|row| number(&columns, 0, row)));
         }
@@ -245,20 +245,21 @@ impl<L: Aggregates> Aggregate<L> {
             let taken = taken.map(|row| (number(&columns, 0, row), row));
             accumulated.buffered.add(lane.message(), taken);
             if accumulated.buffered.is_full() {
-                self.flush(language, callee, accumulated, progress, &mut failure_counts)?;
+                self.flush(language, callee, accumulated, progress, &mut row_counts)?;
             }
-            return Ok(failure_counts);
+            return Ok(row_counts);
         }
-        self.flush(language, callee, accumulated, progress, &mut failure_counts)?;
+        self.flush(language, callee, accumulated, progress, &mut row_counts)?;
         let Accumulated { states, out, .. } = accumulated;
         *out = function.results();
         out.reserve(rows).map_err(|overflow| Fault::from(overflow).into_error(language))?;
         let done = batch.run_rows_by(out, |row, values, out| {
             self.step(language, callee, states, &batch, &columns, row, values, out)
         })?;
-        Ok(FailureCounts {
-            errors: failure_counts.errors + done.errors,
-            retries: failure_counts.retries + done.retries,
+        Ok(RowCounts {
+            errors: row_counts.errors + done.errors,
+            retries: row_counts.retries + done.retries,
+            ..row_counts
         })
     }
 
@@ -343,7 +344,7 @@ impl<L: Aggregates> Aggregate<L> {
         callee: &L::Callee,
         accumulated: &mut Accumulated<L>,
         progress: Progress<'_>,
-        failure_counts: &mut FailureCounts,
+        row_counts: &mut RowCounts,
     ) -> Result<(), CallError<L::Error>> {
         let buffered = std::mem::take(&mut accumulated.buffered);
         let Some(function) = self.entry(Entry::Update).filter(|_| !buffered.is_empty()) else {
@@ -381,7 +382,7 @@ impl<L: Aggregates> Aggregate<L> {
                 if language.is_final(&mishap.error) {
                     return Err(mishap);
                 }
-                match failure_counts.judge(function.prepared.error_policy, mishap, &mut tries, rows.len())? {
+                match row_counts.judge(function.prepared.error_policy, mishap, &mut tries, rows.len())? {
                     Verdict::Again(pause) => language.pause(pause)?,
                     Verdict::Null => break,
                 }

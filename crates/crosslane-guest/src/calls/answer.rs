@@ -4,7 +4,7 @@ use super::call_error::CallError;
 use super::language::Language;
 use crosslane::Failure;
 use crosslane::batch::Encode;
-use crosslane_process::guest::{Call, FailureCounts, GuestLane};
+use crosslane_process::guest::{Call, GuestLane, RowCounts};
 
 /// Answers a call that has failed.
 ///
@@ -44,7 +44,7 @@ pub fn done<L: Language>(
     outcome: Result<(), L::Error>,
 ) -> Result<(), L::Error> {
     match outcome {
-        Ok(()) => succeed(language, lane, call.with_rows(0), &(), FailureCounts::default()),
+        Ok(()) => succeed(language, lane, call.with_rows(0), &(), RowCounts::default()),
         Err(error) => fail(language, lane, call, error.into()),
     }
 }
@@ -58,7 +58,7 @@ pub fn succeed<L: Language>(
     lane: &mut GuestLane,
     call: Call,
     results: &dyn Encode,
-    failure_counts: FailureCounts,
+    row_counts: RowCounts,
 ) -> Result<(), L::Error> {
-    lane.succeed_after(call, results, failure_counts, |lane, size| language.wait_for_room(lane, size))
+    lane.succeed_after(call, results, row_counts, |lane, size| language.wait_for_room(lane, size))
 }

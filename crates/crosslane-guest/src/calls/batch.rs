@@ -19,7 +19,7 @@ use crate::values::{Argument, Class, Fault, Reader, Refusal};
 use crosslane::batch::Column;
 use crosslane::lane::WRITING;
 use crosslane::{ColumnBuilder, Entry, Verdict};
-use crosslane_process::guest::FailureCounts;
+use crosslane_process::guest::RowCounts;
 use crosslane_ring::ProgressWord;
 
 /// The word that tells the engine the current row of a batch.
@@ -178,12 +178,12 @@ impl<'a, L: Invoke> Batch<'a, L> {
         mishap: CallError<L::Error>,
         tries: &mut u32,
         rows: usize,
-        failure_counts: &mut FailureCounts,
+        row_counts: &mut RowCounts,
     ) -> Result<Verdict, CallError<L::Error>> {
         if self.language.is_final(&mishap.error) {
             return Err(mishap);
         }
-        let verdict = failure_counts.judge(self.prepared.error_policy, mishap, tries, rows)?;
+        let verdict = row_counts.judge(self.prepared.error_policy, mishap, tries, rows)?;
         if let Verdict::Again(time) = verdict {
             self.language.pause(time)?;
         }
@@ -191,7 +191,7 @@ impl<'a, L: Invoke> Batch<'a, L> {
     }
 
     /// Calls for one row after the other.
-    pub(crate) fn run_rows(&self, out: &mut ColumnBuilder) -> Result<FailureCounts, CallError<L::Error>> {
+    pub(crate) fn run_rows(&self, out: &mut ColumnBuilder) -> Result<RowCounts, CallError<L::Error>> {
         self.run_rows_by(out, |row, values, out| self.run_row(row, values, out))
     }
 
@@ -200,9 +200,9 @@ impl<'a, L: Invoke> Batch<'a, L> {
         &self,
         out: &mut ColumnBuilder,
         mut work: impl FnMut(usize, &mut L::Arguments, &mut ColumnBuilder) -> Result<(), Fault<L::Error>>,
-    ) -> Result<FailureCounts, CallError<L::Error>> {
+    ) -> Result<RowCounts, CallError<L::Error>> {
         let language = self.language;
-        let mut failure_counts = FailureCounts::default();
+        let mut row_counts = RowCounts::default();
         let mut row = 0;
         let mut tries = (0, 0);
         while row < self.rows {
@@ -235,12 +235,7 @@ impl<'a, L: Invoke> Batch<'a, L> {
             if tries.0 != row {
                 tries = (row, 0);
             }
-            match self.retry_or_null(
-                CallError { error, row: Some(row) },
-                &mut tries.1,
-                1,
-                &mut failure_counts,
-            )? {
+            match self.retry_or_null(CallError { error, row: Some(row) }, &mut tries.1, 1, &mut row_counts)? {
                 Verdict::Again(_) => {}
                 Verdict::Null => {
                     out.null();
@@ -248,7 +243,7 @@ impl<'a, L: Invoke> Batch<'a, L> {
                 }
             }
         }
-        Ok(failure_counts)
+        Ok(row_counts)
     }
 
     #[inline(always)]
@@ -265,12 +260,9 @@ impl<'a, L: Invoke> Batch<'a, L> {
     }
 
     /// Calls the function once, with whole columns.
-    pub(crate) fn run_vectorized(
-        &self,
-        out: &mut ColumnBuilder,
-    ) -> Result<FailureCounts, CallError<L::Error>> {
+    pub(crate) fn run_vectorized(&self, out: &mut ColumnBuilder) -> Result<RowCounts, CallError<L::Error>> {
         let language = self.language;
-        let mut failure_counts = FailureCounts::default();
+        let mut row_counts = RowCounts::default();
         let rows: Vec<usize> = (0..self.rows).filter(|row| !self.skips(*row)).collect();
         let mut tries = 0;
         loop {
@@ -283,19 +275,19 @@ impl<'a, L: Invoke> Batch<'a, L> {
             let error = match (entered, fault) {
                 (Err(error), _) => error,
                 (Ok(()), Some(fault)) => fault.into_error(language),
-                (Ok(()), None) => return Ok(failure_counts),
+                (Ok(()), None) => return Ok(row_counts),
             };
             out.clear();
             match self.retry_or_null(
                 CallError { error, row: written },
                 &mut tries,
                 self.rows,
-                &mut failure_counts,
+                &mut row_counts,
             )? {
                 Verdict::Again(_) => {}
                 Verdict::Null => {
                     (0..self.rows).for_each(|_| out.null());
-                    return Ok(failure_counts);
+                    return Ok(row_counts);
                 }
             }
         }

@@ -8,7 +8,7 @@ use super::prepared::Prepared;
 use crate::values::{Class, Fault, Reader, Writer};
 use crosslane::batch::{Column, Encode};
 use crosslane::{Calling, ColumnBuilder, DataType, Entry, FunctionSpec, Signature};
-use crosslane_process::guest::{Call, FailureCounts, GuestLane};
+use crosslane_process::guest::{Call, GuestLane, RowCounts};
 
 /// An entry of a declared function, ready to be called. If the function takes arguments of any
 /// type, it is the entry for some types.
@@ -102,10 +102,10 @@ impl<L: Language> Function<L> {
             self.run(language, callee, &columns, call.header.rows as usize, progress, out)
         };
         match outcome {
-            Ok(failure_counts) => {
+            Ok(row_counts) => {
                 let (call, results): (Call, &dyn Encode) =
                     if self.returns.is_some() { (call, out) } else { (call.with_rows(0), &()) };
-                succeed(language, lane, call, results, failure_counts)
+                succeed(language, lane, call, results, row_counts)
             }
             Err(mishap) => fail(language, lane, call, mishap),
         }
@@ -123,7 +123,7 @@ impl<L: Language> Function<L> {
         rows: usize,
         progress: Progress<'_>,
         out: &mut ColumnBuilder,
-    ) -> Result<FailureCounts, CallError<L::Error>> {
+    ) -> Result<RowCounts, CallError<L::Error>> {
         let mut work = || {
             out.clear();
             out.reserve(rows).map_err(|overflow| Fault::from(overflow).into_error(language))?;

@@ -4,7 +4,7 @@ use super::batch::Batch;
 use super::call_error::CallError;
 use super::invoke::Invoke;
 use crosslane::{ColumnBuilder, Failure};
-use crosslane_process::guest::{Call, Emitted, FailureCounts, GuestLane, Room};
+use crosslane_process::guest::{Call, Emitted, GuestLane, Room, RowCounts};
 use crosslane_process::limits::MemoryLimit;
 use std::io;
 
@@ -22,7 +22,7 @@ pub trait Language: Invoke<Error: From<io::Error>> {
         &self,
         batch: &Batch<'_, Self>,
         out: &mut ColumnBuilder,
-    ) -> Result<FailureCounts, CallError<Self::Error>> {
+    ) -> Result<RowCounts, CallError<Self::Error>> {
         batch.run_rows(out)
     }
 

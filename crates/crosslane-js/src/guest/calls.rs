@@ -9,7 +9,7 @@ use crate::library::{Function, Library};
 use crosslane::batch::Column;
 use crosslane::lane::{COUNT, WRITING};
 use crosslane::{DataType, Entry, ErrorPolicy, Failure, Instances, Kind, Verdict};
-use crosslane_process::guest::FailureCounts;
+use crosslane_process::guest::RowCounts;
 use std::collections::{HashMap, HashSet};
 use std::ffi::CStr;
 use std::sync::Arc;
@@ -158,7 +158,7 @@ impl Guest {
         if ended.is_ok() && entry == Entry::Update && call.guest.first() == 1 {
             ended = call.flush(index);
         }
-        let failure_counts = call.failure_counts;
+        let row_counts = call.row_counts;
         if ended.is_ok() && entry == Entry::Forget {
             self.states = self.first() == 1;
         }
@@ -168,13 +168,13 @@ impl Guest {
             Entry::Save => &DataType::Varchar,
             _ => {
                 return match ended {
-                    Ok(()) => Answer::Nothing(failure_counts),
+                    Ok(()) => Answer::Nothing(row_counts),
                     Err(Some((failure, row))) => Answer::Failed(failure, row.filter(|row| *row < rows)),
                     Err(None) => Answer::Closed,
                 };
             }
         };
-        self.answered(ended, returns, rows, failure_counts)
+        self.answered(ended, returns, rows, row_counts)
     }
 
     /// Returns the first part of the isolate's reply, a number.
@@ -190,11 +190,11 @@ impl Guest {
         ended: Result<(), Option<(Failure, Option<usize>)>>,
         returns: &DataType,
         rows: usize,
-        failure_counts: FailureCounts,
+        row_counts: RowCounts,
     ) -> Answer<'_> {
         match ended {
             Ok(()) => match Results::new(returns, self.isolate.reply()) {
-                Ok(results) => Answer::Done(results, failure_counts),
+                Ok(results) => Answer::Done(results, row_counts),
                 Err(failure) => Answer::Failed(failure, None),
             },
             Err(Some((failure, row))) => Answer::Failed(failure, row.filter(|row| *row < rows)),
@@ -380,9 +380,9 @@ impl Guest {
         let mut call = BatchRun::new(self, function, progress, function.error_policy(), function.vectorized);
         let begun = call.guest.isolate.call(c"begin", &[rows as f64, number as f64], &arguments);
         let ended = call.finish(begun, rows);
-        let failure_counts = call.failure_counts;
+        let row_counts = call.row_counts;
         self.isolate.detach();
-        self.answered(ended, &function.returns, rows, failure_counts)
+        self.answered(ended, &function.returns, rows, row_counts)
     }
 
     /// Returns the number of the prepared function for a call with these columns. Prepares the
@@ -417,7 +417,7 @@ struct BatchRun<'a> {
     guest: &'a mut Guest,
     function: &'a Function,
     progress: &'a AtomicU64,
-    failure_counts: FailureCounts,
+    row_counts: RowCounts,
     /// How often each failed row was called again. Several rows run at once, and their failures
     /// alternate, so one counter is not enough.
     tries: HashMap<usize, u32>,
@@ -434,8 +434,8 @@ impl<'a> BatchRun<'a> {
         error_policy: ErrorPolicy,
         vectorized: bool,
     ) -> Self {
-        let (failure_counts, tries) = (FailureCounts::default(), HashMap::new());
-        Self { guest, function, progress, failure_counts, tries, error_policy, vectorized }
+        let (row_counts, tries) = (RowCounts::default(), HashMap::new());
+        Self { guest, function, progress, row_counts, tries, error_policy, vectorized }
     }
 
     /// Continues the call until there are results. `Err(None)` if no caller waits for them.
@@ -478,7 +478,7 @@ impl<'a> BatchRun<'a> {
             let failure = self.guest.failure(self.function, thrown);
             return Err(failure.map(|failure| (failure, None)));
         }
-        self.failure_counts.errors += self.guest.first();
+        self.row_counts.errors += self.guest.first();
         Ok(())
     }
 
@@ -507,7 +507,7 @@ impl<'a> BatchRun<'a> {
         }
         let tries = self.tries.entry(if vectorized { 0 } else { row }).or_default();
         let rows = if vectorized { rows } else { 1 };
-        self.failure_counts.judge(error_policy, Some((failure, Some(row))), tries, rows)
+        self.row_counts.judge(error_policy, Some((failure, Some(row))), tries, rows)
     }
 }
 

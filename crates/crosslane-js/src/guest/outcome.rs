@@ -2,16 +2,16 @@
 
 use super::results::Results;
 use crosslane::Failure;
-use crosslane_process::guest::FailureCounts;
+use crosslane_process::guest::RowCounts;
 use std::sync::atomic::AtomicU64;
 
 /// How a call ended.
 #[derive(Debug)]
 pub enum Answer<'a> {
     /// The results of the call's rows.
-    Done(Results<'a>, FailureCounts),
+    Done(Results<'a>, RowCounts),
     /// The call succeeded, and has no results.
-    Nothing(FailureCounts),
+    Nothing(RowCounts),
     /// Why the call failed, and the row if one row is the cause.
     Failed(Failure, Option<usize>),
     /// No caller waits for the call any more.

@@ -7,7 +7,7 @@ use crate::isolate::{Host, Reason};
 use crate::library::{Function, Library};
 use crosslane::lane::COUNT;
 use crosslane::{DataType, Entry, Failure, Instances};
-use crosslane_process::guest::{Call, Emitted, FailureCounts, GuestLane, Next};
+use crosslane_process::guest::{Call, Emitted, GuestLane, Next, RowCounts};
 use std::collections::HashMap;
 use std::fs::File;
 use std::io::{self, Write};
@@ -268,14 +268,14 @@ impl Lane {
             match step {
                 Step::Done | Step::Interrupted => {}
                 Step::Rows { results, rows, errors, last } => {
-                    let failure_counts = FailureCounts { errors, ..FailureCounts::default() };
+                    let row_counts = RowCounts { errors, ..RowCounts::default() };
                     if last && failure.is_none() {
-                        self.lane.succeed(call.with_rows(rows), &results, failure_counts)?;
+                        self.lane.succeed(call.with_rows(rows), &results, row_counts)?;
                         return Ok(true);
                     }
                     if rows > 0 {
                         let closed = || self.watched.closed.load(Relaxed);
-                        match self.lane.emit_with(&call, rows, &results, failure_counts, closed)? {
+                        match self.lane.emit_with(&call, rows, &results, row_counts, closed)? {
                             Emitted::Sent => pace.sent(rows),
                             Emitted::Cancelled => cancelled = true,
                             Emitted::Stopped => return Ok(false),
@@ -324,7 +324,7 @@ impl Lane {
         }
         match failure {
             Some((failure, row)) => self.lane.fail(call, &failure, Some(row))?,
-            None => self.lane.succeed(call.with_rows(0), &(), FailureCounts::default())?,
+            None => self.lane.succeed(call.with_rows(0), &(), RowCounts::default())?,
         }
         Ok(true)
     }
@@ -361,7 +361,7 @@ impl Lane {
 /// Makes the answer of a call without results.
 fn answer_without_results(ended: Result<(), Option<Failure>>) -> Answer<'static> {
     match ended {
-        Ok(()) => Answer::Nothing(FailureCounts::default()),
+        Ok(()) => Answer::Nothing(RowCounts::default()),
         Err(Some(failure)) => Answer::Failed(failure, None),
         Err(None) => Answer::Closed,
     }
@@ -370,8 +370,8 @@ fn answer_without_results(ended: Result<(), Option<Failure>>) -> Answer<'static>
 /// Sends an answer. Returns false if the engine no longer waits.
 fn send_answer(lane: &mut GuestLane, call: Call, answer: Answer<'_>) -> io::Result<bool> {
     match answer {
-        Answer::Done(results, failure_counts) => lane.succeed(call, &results, failure_counts)?,
-        Answer::Nothing(failure_counts) => lane.succeed(call.with_rows(0), &(), failure_counts)?,
+        Answer::Done(results, row_counts) => lane.succeed(call, &results, row_counts)?,
+        Answer::Nothing(row_counts) => lane.succeed(call.with_rows(0), &(), row_counts)?,
         Answer::Failed(failure, row) => lane.fail(call, &failure, row)?,
         Answer::Closed => return Ok(false),
     }

@@ -20,13 +20,13 @@ fn enter(guest: &mut Guest, entry: Entry, columns: &[Vec<i64>]) -> Result<(Vec<O
     let types = vec![DataType::BigInt; columns.len()];
     let columns = batch::columns(bytemuck::cast_slice(&request), types.iter()).unwrap();
     match guest.enter(0, entry, &columns, rows, &AtomicU64::new(0)) {
-        Answer::Done(results, failure_counts) => {
+        Answer::Done(results, row_counts) => {
             let reply = frame(&[&results], rows);
             let columns = batch::columns(bytemuck::cast_slice(&reply), types[..1].iter()).unwrap();
             let value = |row| columns[0].is_valid(row).then(|| columns[0].value(row));
-            Ok(((0..rows).map(value).collect(), failure_counts.errors))
+            Ok(((0..rows).map(value).collect(), row_counts.errors))
         }
-        Answer::Nothing(failure_counts) => Ok((Vec::new(), failure_counts.errors)),
+        Answer::Nothing(row_counts) => Ok((Vec::new(), row_counts.errors)),
         Answer::Failed(failure, _) => Err(failure.to_string()),
         Answer::Closed => Err("closed".into()),
     }

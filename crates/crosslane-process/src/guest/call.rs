@@ -70,16 +70,18 @@ pub enum Room {
     All,
 }
 
-/// Counts of errors and retries in the rows of a call.
+/// What became of the rows of a call.
 #[derive(Debug, Clone, Copy, Default)]
-pub struct FailureCounts {
+pub struct RowCounts {
     /// Rows that became NULL because of `on_error = null`.
     pub errors: u32,
     /// Calls that were tried again.
     pub retries: u32,
+    /// Rows that were evaluated by columns, without a call.
+    pub by_columns: u32,
 }
 
-impl FailureCounts {
+impl RowCounts {
     /// Decides what happens to `rows` rows whose call failed, after `tries` further tries. It
     /// counts the result.
     ///

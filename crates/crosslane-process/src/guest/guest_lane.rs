@@ -1,6 +1,6 @@
 //! The guest's side of a process lane, for guests in any language.
 
-use super::call::{Call, Emitted, FailureCounts, Next, Room};
+use super::call::{Call, Emitted, Next, Room, RowCounts};
 use crate::external::{self, EXTERNAL, INLINE};
 use crate::identity;
 use crate::placement::{Placement, Side};
@@ -152,7 +152,7 @@ impl GuestLane {
             }
             // This exchange was cancelled together with the one before. The engine takes the
             // answer, and throws it away.
-            self.succeed(call.with_rows(0), &(), FailureCounts::default())?;
+            self.succeed(call.with_rows(0), &(), RowCounts::default())?;
         }
     }
 
@@ -333,13 +333,8 @@ impl GuestLane {
     ///
     /// # Errors
     /// If the engine is gone or broke the protocol.
-    pub fn succeed(
-        &mut self,
-        call: Call,
-        results: &dyn Encode,
-        failure_counts: FailureCounts,
-    ) -> io::Result<()> {
-        self.succeed_after(call, results, failure_counts, Self::wait_for_room)
+    pub fn succeed(&mut self, call: Call, results: &dyn Encode, row_counts: RowCounts) -> io::Result<()> {
+        self.succeed_after(call, results, row_counts, Self::wait_for_room)
     }
 
     /// As [`GuestLane::succeed`], for guests that give up a lock while they wait. `wait` does what
@@ -352,10 +347,10 @@ impl GuestLane {
         &mut self,
         call: Call,
         results: &dyn Encode,
-        failure_counts: FailureCounts,
+        row_counts: RowCounts,
         mut wait: impl FnMut(&mut Self, usize) -> Result<(), E>,
     ) -> Result<(), E> {
-        match self.offer_after(call, results, failure_counts, &mut wait)? {
+        match self.offer_after(call, results, row_counts, &mut wait)? {
             Ok(()) => Ok(()),
             Err(failure) => self.fail_after(call, &failure, None, wait),
         }
@@ -370,22 +365,25 @@ impl GuestLane {
         &mut self,
         call: Call,
         results: &dyn Encode,
-        failure_counts: FailureCounts,
+        row_counts: RowCounts,
     ) -> io::Result<Result<(), Failure>> {
-        self.offer_after(call, results, failure_counts, Self::wait_for_room)
+        self.offer_after(call, results, row_counts, Self::wait_for_room)
     }
 
     fn offer_after<E: From<io::Error>>(
         &mut self,
         call: Call,
         results: &dyn Encode,
-        failure_counts: FailureCounts,
+        row_counts: RowCounts,
         wait: impl FnOnce(&mut Self, usize) -> Result<(), E>,
     ) -> Result<Result<(), Failure>, E> {
         let mut plan = Plan::default();
         results.plan(&mut plan);
-        let reply = self.reply(&call, BATCH, LAST);
-        let reply = Header { errors: failure_counts.errors, retries: failure_counts.retries, ..reply };
+        let mut reply = self.reply(&call, BATCH, LAST);
+        (reply.errors, reply.retries) = (row_counts.errors, row_counts.retries);
+        if row_counts.by_columns > 0 {
+            reply.row = row_counts.by_columns;
+        }
         let size = plan.size();
         wait(self, size)?;
         let write = |frame: &mut [u8]| results.write(&mut plan.start(frame, reply));
@@ -411,7 +409,7 @@ impl GuestLane {
         results: &dyn Encode,
         stop: impl Fn() -> bool,
     ) -> io::Result<Emitted> {
-        self.emit_with(call, rows, results, FailureCounts::default(), stop)
+        self.emit_with(call, rows, results, RowCounts::default(), stop)
     }
 
     /// As [`GuestLane::emit`], and reports the errors and retries of these rows.
@@ -423,7 +421,7 @@ impl GuestLane {
         call: &Call,
         rows: usize,
         results: &dyn Encode,
-        failure_counts: FailureCounts,
+        row_counts: RowCounts,
         stop: impl Fn() -> bool,
     ) -> io::Result<Emitted> {
         self.release();
@@ -431,7 +429,7 @@ impl GuestLane {
         results.plan(&mut plan);
         let begun = self.mark;
         let reply = self.reply(&call.with_rows(rows), BATCH, 0);
-        let reply = Header { errors: failure_counts.errors, retries: failure_counts.retries, ..reply };
+        let reply = Header { errors: row_counts.errors, retries: row_counts.retries, ..reply };
         let size = plan.size();
         let write = |frame: &mut [u8]| results.write(&mut plan.start(frame, reply));
         let inline = size <= self.ends.producer.most();

@@ -5,5 +5,5 @@ mod call;
 mod guest_lane;
 mod room;
 
-pub use call::{Call, Emitted, FailureCounts, Next, Room};
+pub use call::{Call, Emitted, Next, Room, RowCounts};
 pub use guest_lane::{GuestLane, LONG, tells_stack};

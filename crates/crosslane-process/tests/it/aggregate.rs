@@ -5,7 +5,7 @@ use crosslane::batch::{Body, Column, Encode, Plan};
 use crosslane::call::{CallGroup, Caller, Input, Output, call_on};
 use crosslane::states::{Accumulates, Accumulation, State, States};
 use crosslane::{ColumnBuilder, DataType, Entry, Error, Failure, Function, FunctionSpec, Kind, Library};
-use crosslane_process::guest::{Call, FailureCounts, GuestLane};
+use crosslane_process::guest::{Call, GuestLane, RowCounts};
 use crosslane_process::testing::Guests;
 use std::collections::HashMap;
 use std::ops::Range;
@@ -44,18 +44,18 @@ fn sums() -> impl Fn(&mut GuestLane, Call) + Send + Sync {
                     .iter()
                     .zip(&columns[1])
                     .for_each(|(state, x)| *states.entry(*state).or_default() += x);
-                lane.succeed(call.with_rows(0), &(), FailureCounts::default())
+                lane.succeed(call.with_rows(0), &(), RowCounts::default())
             }
             Entry::Combine => {
                 for (target, source) in columns[0].iter().zip(&columns[1]) {
                     let more = states.get(source).copied().unwrap_or_default();
                     *states.entry(*target).or_default() += more;
                 }
-                lane.succeed(call.with_rows(0), &(), FailureCounts::default())
+                lane.succeed(call.with_rows(0), &(), RowCounts::default())
             }
             Entry::Finish => {
                 let sums: Vec<i64> = columns[0].iter().map(|state| states[state]).collect();
-                lane.succeed(call, &column(&sums), FailureCounts::default())
+                lane.succeed(call, &column(&sums), RowCounts::default())
             }
             entry => panic!("{entry:?}"),
         };
@@ -184,7 +184,7 @@ fn states_of_a_use_that_failed_fail_with_its_error() {
         }
         // What is told to be forgotten is not asked for any more.
         _ if call.entry() == Some(Entry::Forget) => {
-            lane.succeed(call.with_rows(0), &(), FailureCounts::default()).unwrap();
+            lane.succeed(call.with_rows(0), &(), RowCounts::default()).unwrap();
         }
         _ => sums(lane, call),
     });
@@ -217,9 +217,9 @@ fn large_states_go_to_another_lane_in_pieces() {
             seen.lock().unwrap().push(rows);
             let mut states = ColumnBuilder::new(&DataType::Blob);
             (0..rows).for_each(|_| states.bytes(&vec![7; LARGE]).unwrap());
-            lane.succeed(call, &states, FailureCounts::default())
+            lane.succeed(call, &states, RowCounts::default())
         } else {
-            lane.succeed(call.with_rows(0), &(), FailureCounts::default())
+            lane.succeed(call.with_rows(0), &(), RowCounts::default())
         };
         done.unwrap();
     });
@@ -330,7 +330,7 @@ fn what_was_begun_is_not_done_again() {
 type Lie = fn(&mut GuestLane, Call) -> std::io::Result<()>;
 
 fn answer(lane: &mut GuestLane, call: Call, rows: usize, results: &dyn Encode) -> std::io::Result<()> {
-    lane.succeed(call.with_rows(rows), results, FailureCounts::default())
+    lane.succeed(call.with_rows(rows), results, RowCounts::default())
 }
 
 #[test]

@@ -3,7 +3,7 @@
 
 use crosslane::call::{CallGroup, Caller, Iteration, LONGEST_ANSWER, MapInput, MapStep};
 use crosslane::{ColumnBuilder, DataType, Entry, Error, Failure, Function, FunctionSpec, Library};
-use crosslane_process::guest::{Call, Emitted, FailureCounts, GuestLane, Next};
+use crosslane_process::guest::{Call, Emitted, GuestLane, Next, RowCounts};
 use crosslane_process::testing::Guests;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
@@ -102,7 +102,7 @@ fn emit(lane: &mut GuestLane, call: &Call, values: &[i64]) -> bool {
 }
 
 fn end(lane: &mut GuestLane, call: Call) -> bool {
-    lane.succeed(call.with_rows(0), &(), FailureCounts::default()).is_ok()
+    lane.succeed(call.with_rows(0), &(), RowCounts::default()).is_ok()
 }
 
 #[test]

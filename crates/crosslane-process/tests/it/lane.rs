@@ -5,7 +5,7 @@ use crosslane::display::value;
 use crosslane::lane::{Lane, LaneError, Patience, wait_any};
 use crosslane::{Address, ColumnBuilder, DataType, Entry, Failure, Part, batch};
 use crosslane_process::ProcessLane;
-use crosslane_process::guest::{Emitted, FailureCounts, GuestLane, Next, Room};
+use crosslane_process::guest::{Emitted, GuestLane, Next, Room, RowCounts};
 use crosslane_process::testing::{TYPES, both_ends, long_reply, raw_ends};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::thread;
@@ -30,7 +30,7 @@ fn echo(mut guest: GuestLane, times: usize) -> thread::JoinHandle<()> {
                 let columns = guest.columns(std::iter::once(&TEXT)).unwrap();
                 out.bytes(&columns[0].bytes(0).repeat(times)).unwrap();
             }
-            guest.succeed(call, &out, FailureCounts::default()).unwrap();
+            guest.succeed(call, &out, RowCounts::default()).unwrap();
         }
     })
 }
@@ -86,7 +86,7 @@ fn sleeper(mut guest: GuestLane) -> thread::JoinHandle<()> {
             thread::sleep(Duration::from_millis(milliseconds as u64));
             let mut out = ColumnBuilder::new(&DataType::BigInt);
             out.fixed(slice());
-            guest.succeed(call, &out, FailureCounts::default()).unwrap();
+            guest.succeed(call, &out, RowCounts::default()).unwrap();
         }
     })
 }
@@ -135,7 +135,7 @@ fn a_full_lane_says_so_and_sends_nothing() {
     assert_eq!(lane.in_flight(), sent);
     for _ in 0..sent {
         let call = guest.next_call().unwrap().unwrap();
-        guest.succeed(call, &text(1), FailureCounts::default()).unwrap();
+        guest.succeed(call, &text(1), RowCounts::default()).unwrap();
         assert_eq!(collect(&mut lane), 1);
     }
     for length in [200_000, 3] {
@@ -143,7 +143,7 @@ fn a_full_lane_says_so_and_sends_nothing() {
         let call = guest.next_call().unwrap().unwrap();
         let length_there = guest.columns(std::iter::once(&TEXT)).unwrap()[0].bytes(0).len();
         assert_eq!(length_there, length);
-        guest.succeed(call, &text(length), FailureCounts::default()).unwrap();
+        guest.succeed(call, &text(length), RowCounts::default()).unwrap();
         assert_eq!(collect(&mut lane), length);
     }
 }
@@ -243,8 +243,8 @@ fn a_reply_to_no_call_is_an_error() {
     let (mut lane, mut guest) = both_ends(4096);
     lane.submit(CALL, 1, &text(1)).unwrap();
     let call = guest.next_call().unwrap().unwrap();
-    guest.succeed(call, &text(1), FailureCounts::default()).unwrap();
-    guest.succeed(call, &text(1), FailureCounts::default()).unwrap();
+    guest.succeed(call, &text(1), RowCounts::default()).unwrap();
+    guest.succeed(call, &text(1), RowCounts::default()).unwrap();
     assert!(lane.try_collect().unwrap().is_some());
     assert!(matches!(lane.try_collect(), Err(LaneError::Corrupt(_))));
 }
@@ -269,7 +269,7 @@ fn a_wait_for_room_can_be_stopped() {
     while guest.wait_for_room_or(SIZE, || true).unwrap() {
         lane.submit(CALL, 1, &text(1)).unwrap().unwrap();
         let call = guest.next_call().unwrap().unwrap();
-        guest.succeed(call, &text(SIZE - 200), FailureCounts::default()).unwrap();
+        guest.succeed(call, &text(SIZE - 200), RowCounts::default()).unwrap();
         answered += 1;
     }
     assert!(answered > 1, "{answered}");
@@ -321,9 +321,7 @@ fn scan(guest: &mut GuestLane, step: usize) -> usize {
         match guest.emit(&call, 1, &text(1 + sent * step), || false).unwrap() {
             Emitted::Sent => {}
             Emitted::Cancelled => {
-                guest
-                    .succeed(call.with_rows(0), &ColumnBuilder::new(&TEXT), FailureCounts::default())
-                    .unwrap();
+                guest.succeed(call.with_rows(0), &ColumnBuilder::new(&TEXT), RowCounts::default()).unwrap();
                 return sent;
             }
             other => panic!("{other:?}"),
@@ -340,7 +338,7 @@ fn a_cancelled_scan_leaves_its_lane_as_it_was() {
         let guest = thread::spawn(move || {
             let sent = scan(&mut guest, step);
             let call = guest.next_call().unwrap().unwrap();
-            guest.succeed(call, &text(7), FailureCounts::default()).unwrap();
+            guest.succeed(call, &text(7), RowCounts::default()).unwrap();
             (sent, scan(&mut guest, step))
         });
         for taken in [20, 0] {
@@ -411,7 +409,7 @@ fn a_guest_sees_a_cancel_without_waiting() {
         assert!(!guest.is_cancelled(&call).unwrap() && !guest.has_message());
         lane.cancel().unwrap();
         assert!(guest.has_message() && guest.is_cancelled(&call).unwrap());
-        guest.succeed(call.with_rows(0), &ColumnBuilder::new(&TEXT), FailureCounts::default()).unwrap();
+        guest.succeed(call.with_rows(0), &ColumnBuilder::new(&TEXT), RowCounts::default()).unwrap();
         assert_eq!((lane.try_collect().unwrap(), lane.in_flight()), (None, 0));
     }
 }
@@ -437,7 +435,7 @@ fn a_guest_sees_a_cancel_behind_what_comes_next() {
         let sent = guest.emit(&call, 1, &text(1), || panic!("there is room")).unwrap();
         assert!(matches!(sent, Emitted::Cancelled));
         assert!(guest.is_cancelled(&call).unwrap() && !guest.has_message());
-        guest.succeed(call.with_rows(0), &(), FailureCounts::default()).unwrap();
+        guest.succeed(call.with_rows(0), &(), RowCounts::default()).unwrap();
         assert!(matches!(guest.next_call_or(|| true).unwrap(), Next::Stopped));
         assert_eq!((lane.try_collect().unwrap(), lane.try_collect().unwrap()), (None, None));
         assert_eq!((lane.try_collect().unwrap(), lane.in_flight()), (None, 0));
@@ -458,7 +456,7 @@ fn what_a_guest_works_before_a_wait_and_after_it_counts() {
         waits.send(()).unwrap();
         assert!(matches!(guest.await_room(&call, Room::All, || false).unwrap(), Emitted::Sent));
         thread::sleep(NAP);
-        guest.succeed(call, &text(2), FailureCounts::default()).unwrap();
+        guest.succeed(call, &text(2), RowCounts::default()).unwrap();
     });
     is_about_to_wait.recv().unwrap();
     thread::sleep(3 * NAP);
@@ -489,13 +487,13 @@ fn both_directions_are_open_at_once() {
         assert_eq!(guest.columns(std::iter::once(&TEXT)).unwrap()[0].bytes(0).len(), length);
         call = next;
     }
-    guest.succeed(call, &text(5), FailureCounts::default()).unwrap();
+    guest.succeed(call, &text(5), RowCounts::default()).unwrap();
     lane.submit(part(Part::Last), 1, &text(1)).unwrap().unwrap();
     assert_eq!(collect(&mut lane), 5);
     lane.submit(CALL, 1, &text(9)).unwrap().unwrap();
     let call = guest.next_call().unwrap().unwrap();
     assert_eq!(guest.columns(std::iter::once(&TEXT)).unwrap()[0].bytes(0).len(), 9);
-    guest.succeed(call, &text(9), FailureCounts::default()).unwrap();
+    guest.succeed(call, &text(9), RowCounts::default()).unwrap();
     assert_eq!(collect(&mut lane), 9);
 }
 

@@ -7,7 +7,7 @@ use crosslane::lane::{Lane, LaneError, Patience, Waiter, wait_any};
 use crosslane::pool::{self, Pool, PoolOptions};
 use crosslane::{Address, ColumnBuilder, DataType, Error, Exchanges, Function, FunctionSpec, Library};
 use crosslane_process::ProcessLane;
-use crosslane_process::guest::{FailureCounts, GuestLane};
+use crosslane_process::guest::{GuestLane, RowCounts};
 use crosslane_process::testing::both_ends;
 use rustix::event::{PollFd, PollFlags, Timespec};
 use std::io::ErrorKind;
@@ -160,7 +160,7 @@ fn ring(turn: impl Fn() + Send + 'static) -> Mixed {
             let column = guest.columns(std::iter::once(&NUMBER)).unwrap().remove(0);
             let doubled: Vec<i64> = (0..column.rows).map(|row| 2 * column.value::<i64>(row)).collect();
             turn();
-            guest.succeed(call, &numbers(&doubled), FailureCounts::default()).unwrap();
+            guest.succeed(call, &numbers(&doubled), RowCounts::default()).unwrap();
         }
     });
     Mixed::Ring(Box::new(lane))

@@ -5,7 +5,7 @@ use crosslane::batch::{Column, Encode};
 use crosslane::call::{CallGroup, Caller, Input, LARGEST_PARTITIONS, LONGEST_BATCH, Scan};
 use crosslane::pool::PoolStats;
 use crosslane::{ColumnBuilder, DataType, Error, Failure, Function, FunctionSpec, Library};
-use crosslane_process::guest::{Call, Emitted, FailureCounts, GuestLane, Room};
+use crosslane_process::guest::{Call, Emitted, GuestLane, Room, RowCounts};
 use crosslane_process::testing::Guests;
 use std::ops::Range;
 use std::sync::Arc;
@@ -125,7 +125,7 @@ fn endless(lane: &mut GuestLane, call: Call, text: &str) -> bool {
 }
 
 fn last(lane: &mut GuestLane, call: Call, rows: &[&str]) -> bool {
-    lane.succeed(call.with_rows(rows.len()), &texts(rows), FailureCounts::default()).is_ok()
+    lane.succeed(call.with_rows(rows.len()), &texts(rows), RowCounts::default()).is_ok()
 }
 
 #[test]
@@ -441,7 +441,14 @@ fn values_that_do_not_fit_become_null_where_errors_do() {
         let mut column = texts(&["good"]);
         column.bytes(b"\xff").unwrap();
         column.bytes(b"better").unwrap();
-        lane.emit_with(&call, 3, &column, FailureCounts { errors: 4, retries: 2 }, || false).unwrap();
+        lane.emit_with(
+            &call,
+            3,
+            &column,
+            RowCounts { errors: 4, retries: 2, ..RowCounts::default() },
+            || false,
+        )
+        .unwrap();
         last(lane, call, &["end"])
     });
     let mut scan = fixture.open("x").unwrap();
@@ -488,7 +495,7 @@ fn partitions_are_any_number_of_bytes() {
         let rows = LONGEST_BATCH + 1;
         (0..rows).for_each(|row| column.bytes(&row.to_le_bytes()).unwrap());
         lane.emit(&call, rows, &column, || false).is_ok()
-            && lane.succeed(call.with_rows(rows), &column, FailureCounts::default()).is_ok()
+            && lane.succeed(call.with_rows(rows), &column, RowCounts::default()).is_ok()
     });
     let partitions = fixture.partitions(LARGEST_PARTITIONS).unwrap();
     let half = 0..LONGEST_BATCH + 1;
@@ -507,7 +514,7 @@ fn a_partition_is_never_null() {
         let mut column = ColumnBuilder::new(&DataType::Blob);
         column.bytes(b"one").unwrap();
         column.null();
-        lane.succeed(call.with_rows(2), &column, FailureCounts::default()).is_ok()
+        lane.succeed(call.with_rows(2), &column, RowCounts::default()).is_ok()
     });
     assert_eq!(fixture.partitions(LARGEST_PARTITIONS).unwrap_err().to_string(), "f: a partition is NULL");
 }

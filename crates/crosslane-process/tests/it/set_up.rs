@@ -5,7 +5,7 @@ use crosslane::lane::Lane;
 use crosslane::pool::{Pool, PoolOptions, PooledLane, SetUp, Zygote};
 use crosslane::{Entry, Error, Failure};
 use crosslane_process::ProcessLane;
-use crosslane_process::guest::{Call, FailureCounts, GuestLane};
+use crosslane_process::guest::{Call, GuestLane, RowCounts};
 use crosslane_process::testing::Guests;
 use std::sync::Mutex;
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -47,7 +47,7 @@ fn check_out(pool: &Pool<Prepared>) -> Result<PooledLane<ProcessLane>, Error> {
 }
 
 fn done(lane: &mut GuestLane, call: Call) -> bool {
-    lane.succeed(call.with_rows(0), &(), FailureCounts::default()).is_ok()
+    lane.succeed(call.with_rows(0), &(), RowCounts::default()).is_ok()
 }
 
 /// A guest that says which entry it was asked for, and does nothing before it may.

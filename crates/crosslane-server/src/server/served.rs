@@ -76,6 +76,9 @@ impl ServedFunction {
             _ if has_rows(entry) => stats.rows.add(u64::from(header.rows)),
             _ => {}
         }
+        if entry == Entry::Call {
+            stats.by_columns.add(u64::from(header.by_columns()));
+        }
         stats.guest.add(header.worked);
         if header.errors > 0 || header.retries > 0 {
             stats.errors.add(u64::from(header.errors));

@@ -11,7 +11,7 @@ use crosslane::lane::Stuck;
 use crosslane::pool::{Pool, PoolOptions};
 use crosslane::{ColumnBuilder, DataType, Entry, Error, Failure, Library, TypeNames};
 use crosslane_process::control::{ControlSocket, Report, Request};
-use crosslane_process::guest::{Call, Emitted, FailureCounts, GuestLane, Next};
+use crosslane_process::guest::{Call, Emitted, GuestLane, Next, RowCounts};
 use crosslane_process::{Origin, Source, Zygote, ZygoteOptions};
 use crosslane_server::server::ServedLibrary;
 use crosslane_server::{Address, LaneOptions, Options, Remote, RemoteZygote, Server};
@@ -104,9 +104,7 @@ fn answer(lane: &mut GuestLane, call: Call) -> std::io::Result<()> {
     let values = columns.last().and_then(|column| column.values::<i64>()).unwrap_or_default().to_vec();
     drop(columns);
     match call.header.function {
-        DOUBLE => {
-            lane.succeed(call, &integers(values.iter().map(|value| value * 2)), FailureCounts::default())
-        }
+        DOUBLE => lane.succeed(call, &integers(values.iter().map(|value| value * 2)), RowCounts::default()),
         WAIT => {
             BEGUN.lock().unwrap().extend(&values);
             let progress = lane.progress().clone();
@@ -114,7 +112,7 @@ fn answer(lane: &mut GuestLane, call: Call) -> std::io::Result<()> {
                 progress.set(call.header.exchange as u32, row as u32);
                 thread::sleep(Duration::from_millis(*value as u64));
             }
-            lane.succeed(call, &integers(values), FailureCounts::default())
+            lane.succeed(call, &integers(values), RowCounts::default())
         }
         NUMBERS => {
             let mut sent = 0;
@@ -127,14 +125,14 @@ fn answer(lane: &mut GuestLane, call: Call) -> std::io::Result<()> {
                     _ => break,
                 }
             }
-            lane.succeed(call.with_rows(0), &table(0..0), FailureCounts::default())
+            lane.succeed(call.with_rows(0), &table(0..0), RowCounts::default())
         }
         LARGE => {
             let mut column = ColumnBuilder::new(&DataType::Varchar);
             let longest = values.first().map_or(0, |value| (*value).clamp(0, 16 << 20));
             let text = vec![b'x'; longest as usize];
             values.iter().for_each(|_| column.bytes(&text).expect("room"));
-            lane.succeed(call, &column, FailureCounts::default())
+            lane.succeed(call, &column, RowCounts::default())
         }
         _ => fail(lane, call),
     }

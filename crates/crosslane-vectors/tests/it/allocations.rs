@@ -5,7 +5,7 @@ use crosslane::call::{CallGroup, Caller, Input, call};
 use crosslane::pool::{Pool, PoolOptions, Zygote};
 use crosslane::{ColumnBuilder, DataType, Error, Function, FunctionSpec, Layout, Library};
 use crosslane_process::ProcessLane;
-use crosslane_process::guest::{FailureCounts, GuestLane};
+use crosslane_process::guest::{GuestLane, RowCounts};
 use crosslane_process::testing::both_ends;
 use crosslane_vectors::Arguments;
 use libduckdb_sys as ffi;
@@ -76,7 +76,7 @@ fn echo(mut guest: GuestLane, data_type: &DataType) {
                 _ => out.fixed(column.value::<u128>(row)),
             }
         }
-        guest.succeed(call, &out, FailureCounts::default()).unwrap();
+        guest.succeed(call, &out, RowCounts::default()).unwrap();
     }
 }
 

@@ -49,7 +49,8 @@ pub struct Header {
     /// From the guest: the number of calls that it tried again.
     pub retries: u32,
     /// In a failure: the row that failed, or `u32::MAX`. In results of [`crate::Entry::Iterate`]:
-    /// the number of batches that the guest has taken.
+    /// the number of batches that the guest has taken. In results of [`crate::Entry::Call`]: the
+    /// number of rows that were evaluated by columns, or `u32::MAX`.
     pub row: u32,
     /// From the guest: the nanoseconds that it waited for the engine since its last message.
     pub waited: u64,
@@ -60,6 +61,13 @@ pub struct Header {
     pub types: u32,
     /// The [`crate::Entry`] of the function that the exchange uses.
     pub entry: u32,
+}
+
+impl Header {
+    /// The number of rows that were evaluated by columns, in results of [`crate::Entry::Call`].
+    pub fn by_columns(&self) -> u32 {
+        if self.kind == BATCH && self.row <= self.rows { self.row } else { 0 }
+    }
 }
 
 pub(super) const HEADER: usize = size_of::<Header>();

@@ -14,7 +14,7 @@ use crate::values::{FastPath, Reader, overflow};
 use crosslane::batch::Column;
 use crosslane::lane::COUNT;
 use crosslane::{ColumnBuilder, DataType, ErrorPolicy, Signature, Verdict};
-use crosslane_process::guest::FailureCounts;
+use crosslane_process::guest::RowCounts;
 use pyo3::exceptions::PyMemoryError;
 use pyo3::ffi;
 use pyo3::intern;
@@ -145,7 +145,7 @@ impl<'py> Aggregate<'py> {
         &mut self,
         exchange: &Exchange<'_>,
         numbers: Vec<usize>,
-        failure_counts: &mut FailureCounts,
+        row_counts: &mut RowCounts,
     ) -> CallResult {
         let Some(format) = self.format.as_ref().filter(|_| !numbers.is_empty()) else { return Ok(()) };
         let mut due = DueRows { columns: format.columns(), instances: Vec::new() };
@@ -160,7 +160,7 @@ impl<'py> Aggregate<'py> {
             };
             due.add(format, &std::mem::take(&mut state.pending), instance.as_ptr())?;
         }
-        self.add_due(exchange, &due, failure_counts)
+        self.add_due(exchange, &due, row_counts)
     }
 
     /// Adds rows that were pending. The caller keeps their instances alive.
@@ -168,12 +168,12 @@ impl<'py> Aggregate<'py> {
         &mut self,
         exchange: &Exchange<'_>,
         due: &DueRows,
-        failure_counts: &mut FailureCounts,
+        row_counts: &mut RowCounts,
     ) -> CallResult {
         let Some(format) = self.format.take() else { return Ok(()) };
         let columns = format.built(&due.columns);
         let selection = Selection::all(due.instances.len());
-        let added = self.add(exchange, &columns, &selection, &due.instances, failure_counts, true);
+        let added = self.add(exchange, &columns, &selection, &due.instances, row_counts, true);
         drop(columns);
         self.format = Some(format);
         added
@@ -187,7 +187,7 @@ impl<'py> Aggregate<'py> {
         columns: &[Column<'_>],
         selection: &Selection,
         instances: &[*mut ffi::PyObject],
-        failure_counts: &mut FailureCounts,
+        row_counts: &mut RowCounts,
         pending: bool,
     ) -> CallResult {
         let py = self.py();
@@ -230,7 +230,7 @@ impl<'py> Aggregate<'py> {
             let mut tries = 0;
             let mut failed = with_row(error)?;
             while let Verdict::Again(_) =
-                retry_or_null(py, self.error_policy, failed, &mut tries, 1, failure_counts)?
+                retry_or_null(py, self.error_policy, failed, &mut tries, 1, row_counts)?
             {
                 exchange.tell(row as u32 | if pending { COUNT } else { 0 });
                 let method = instance.getattr(intern!(py, "update"));

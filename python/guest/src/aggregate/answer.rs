@@ -5,7 +5,7 @@ use crate::lane::{CallResult, Exchange, fail, refuse, succeed};
 use crate::values::overflow;
 use crosslane::batch::Encode;
 use crosslane::{Entry, Kind};
-use crosslane_process::guest::{Call, FailureCounts, GuestLane};
+use crosslane_process::guest::{Call, GuestLane, RowCounts};
 use crosslane_process::limits::{self, MemoryLimit};
 use pyo3::prelude::*;
 
@@ -18,11 +18,11 @@ impl<'py> Aggregate<'py> {
             return refuse(py, lane, call, &call.refusal(), None);
         };
         let limit = self.limit(entry);
-        let mut failure_counts = FailureCounts::default();
+        let mut row_counts = RowCounts::default();
         let outcome = {
             let columns = lane.columns(types.takes())?;
             let exchange = Exchange { columns: &columns, call, progress: lane.progress() };
-            self.run(entry, &exchange, &mut failure_counts)
+            self.run(entry, &exchange, &mut row_counts)
         };
         drop(limit);
         let answer = call.with_rows(types.answer(call.header.rows as usize));
@@ -33,7 +33,7 @@ impl<'py> Aggregate<'py> {
                     Entry::Save => &self.saved,
                     _ => &(),
                 };
-                succeed(py, lane, answer, results, failure_counts)
+                succeed(py, lane, answer, results, row_counts)
             }
             Err(error) => fail(py, lane, call, error),
         }
@@ -48,28 +48,23 @@ impl<'py> Aggregate<'py> {
         MemoryLimit::up_to(self.base?.saturating_add(bytes))
     }
 
-    fn run(
-        &mut self,
-        entry: Entry,
-        exchange: &Exchange<'_>,
-        failure_counts: &mut FailureCounts,
-    ) -> CallResult {
+    fn run(&mut self, entry: Entry, exchange: &Exchange<'_>, row_counts: &mut RowCounts) -> CallResult {
         // States that are forgotten need their rows no more.
         if !matches!(entry, Entry::Update | Entry::Forget) {
-            self.flush(exchange, failure_counts)?;
+            self.flush(exchange, row_counts)?;
         }
         match entry {
-            Entry::Update if self.buffered.is_some() => self.collect(exchange, failure_counts),
-            Entry::Update => self.update(exchange, failure_counts),
-            Entry::Combine => self.combine(exchange, failure_counts),
-            Entry::Finish => self.finish(exchange, failure_counts),
+            Entry::Update if self.buffered.is_some() => self.collect(exchange, row_counts),
+            Entry::Update => self.update(exchange, row_counts),
+            Entry::Combine => self.combine(exchange, row_counts),
+            Entry::Finish => self.finish(exchange, row_counts),
             Entry::Save => {
                 self.saved.clear();
                 self.saved.reserve(exchange.rows()).map_err(overflow)?;
                 self.pending(exchange);
                 exchange.each(|row| self.save(exchange.state(0, row)))
             }
-            Entry::Load => self.load(exchange, failure_counts),
+            Entry::Load => self.load(exchange, row_counts),
             _ => {
                 if let Some(buffered) = &mut self.buffered {
                     buffered.forget((0..exchange.rows()).map(|row| exchange.state(0, row)));

@@ -5,7 +5,7 @@ use super::state::{DueRows, State};
 use crate::lane::{CallResult, Exchange, retry_or_null};
 use crate::values::overflow;
 use crosslane::Verdict;
-use crosslane_process::guest::FailureCounts;
+use crosslane_process::guest::RowCounts;
 use pyo3::intern;
 use pyo3::prelude::*;
 
@@ -19,11 +19,7 @@ impl<'py> Aggregate<'py> {
 
     /// Writes the results of states. Pending rows stay pending: their instances are made for this
     /// call only, because few states are finished twice.
-    pub(super) fn finish(
-        &mut self,
-        exchange: &Exchange<'_>,
-        failure_counts: &mut FailureCounts,
-    ) -> CallResult {
+    pub(super) fn finish(&mut self, exchange: &Exchange<'_>, row_counts: &mut RowCounts) -> CallResult {
         self.results.clear();
         self.results.reserve(exchange.rows()).map_err(overflow)?;
         let mut fresh: Vec<Option<Bound<'py, PyAny>>> = vec![None; exchange.rows()];
@@ -38,10 +34,10 @@ impl<'py> Aggregate<'py> {
                     due.add(format, pending, instance.as_ptr())?;
                 }
             }
-            self.add_due(exchange, &due, failure_counts)?;
+            self.add_due(exchange, &due, row_counts)?;
         }
         for (row, fresh) in fresh.into_iter().enumerate() {
-            self.finish_one(exchange, row, fresh, failure_counts)?;
+            self.finish_one(exchange, row, fresh, row_counts)?;
         }
         Ok(())
     }
@@ -51,7 +47,7 @@ impl<'py> Aggregate<'py> {
         exchange: &Exchange<'_>,
         row: usize,
         mut fresh: Option<Bound<'py, PyAny>>,
-        failure_counts: &mut FailureCounts,
+        row_counts: &mut RowCounts,
     ) -> CallResult {
         let py = self.py();
         let mut tries = 0;
@@ -69,7 +65,7 @@ impl<'py> Aggregate<'py> {
                 Err(error) => error,
             };
             self.results.truncate(row);
-            match retry_or_null(py, self.error_policy, (error, row).into(), &mut tries, 1, failure_counts)? {
+            match retry_or_null(py, self.error_policy, (error, row).into(), &mut tries, 1, row_counts)? {
                 Verdict::Again(_) => {}
                 Verdict::Null => {
                     self.results.null();

@@ -5,7 +5,7 @@ use super::buffered_rows::GroupIterator;
 use crate::lane::{CallResult, Exchange, retry_or_null};
 use crosslane::Verdict;
 use crosslane::batch::{Column, bit};
-use crosslane_process::guest::FailureCounts;
+use crosslane_process::guest::RowCounts;
 use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
@@ -13,11 +13,7 @@ use std::ptr;
 
 impl<'py> Aggregate<'py> {
     /// Buffers rows, until there are many of them.
-    pub(super) fn collect(
-        &mut self,
-        exchange: &Exchange<'_>,
-        failure_counts: &mut FailureCounts,
-    ) -> CallResult {
+    pub(super) fn collect(&mut self, exchange: &Exchange<'_>, row_counts: &mut RowCounts) -> CallResult {
         let columns = &exchange.columns[1..];
         let selection = self.selection(exchange);
         for row in (0..exchange.rows()).filter(|row| selection.contains(*row)) {
@@ -28,17 +24,13 @@ impl<'py> Aggregate<'py> {
         let state = |row| selection.contains(row).then(|| exchange.state(0, row));
         buffered.add(columns, (0..exchange.rows()).map(state))?;
         if buffered.is_full() {
-            self.flush(exchange, failure_counts)?;
+            self.flush(exchange, row_counts)?;
         }
         Ok(())
     }
 
     /// Adds the buffered rows to their groups, all of a group at once.
-    pub(super) fn flush(
-        &mut self,
-        exchange: &Exchange<'_>,
-        failure_counts: &mut FailureCounts,
-    ) -> CallResult {
+    pub(super) fn flush(&mut self, exchange: &Exchange<'_>, row_counts: &mut RowCounts) -> CallResult {
         let py = self.py();
         let Some(buffered) = self.buffered.as_mut().filter(|all| !all.is_empty()) else { return Ok(()) };
         // None of the next steps takes long, but all together may. So the engine is told of each
@@ -61,7 +53,7 @@ impl<'py> Aggregate<'py> {
                 tries = 0;
             }
             if let Verdict::Again(_) =
-                retry_or_null(py, self.error_policy, error.into(), &mut tries, count, failure_counts)?
+                retry_or_null(py, self.error_policy, error.into(), &mut tries, count, row_counts)?
             {
                 groups.borrow_mut().repeat();
             }
@@ -69,11 +61,7 @@ impl<'py> Aggregate<'py> {
         Ok(())
     }
 
-    pub(super) fn update(
-        &mut self,
-        exchange: &Exchange<'_>,
-        failure_counts: &mut FailureCounts,
-    ) -> CallResult {
+    pub(super) fn update(&mut self, exchange: &Exchange<'_>, row_counts: &mut RowCounts) -> CallResult {
         let count = exchange.rows();
         let columns = &exchange.columns[1..];
         let mut selection = self.selection(exchange);
@@ -96,7 +84,7 @@ impl<'py> Aggregate<'py> {
                 row = selection.next(row + 1);
             }
             selection = selection.only(now);
-            self.settle(exchange, due, failure_counts)?;
+            self.settle(exchange, due, row_counts)?;
         }
         // The states keep the instances alive until all rows are done: nothing else changes the
         // states meanwhile.
@@ -107,7 +95,7 @@ impl<'py> Aggregate<'py> {
             instances[row] = self.instance(exchange.state(0, row)).map_err(|error| (error, row))?;
             row = selection.next(row + 1);
         }
-        self.add(exchange, columns, &selection, &instances, failure_counts, false)
+        self.add(exchange, columns, &selection, &instances, row_counts, false)
     }
 
     /// Makes a row pending, if its state has no instance. A state without room for the row gets an

@@ -3,7 +3,7 @@
 use super::error::{CallError, describe, ends_lane};
 use crosslane::Failure;
 use crosslane::batch::Encode;
-use crosslane_process::guest::{Call, FailureCounts, GuestLane};
+use crosslane_process::guest::{Call, GuestLane, RowCounts};
 use pyo3::prelude::*;
 
 /// Answers a call with its results.
@@ -12,9 +12,9 @@ pub(crate) fn succeed(
     lane: &mut GuestLane,
     call: Call,
     results: &dyn Encode,
-    failure_counts: FailureCounts,
+    row_counts: RowCounts,
 ) -> PyResult<()> {
-    lane.succeed_after(call, results, failure_counts, |lane, size| wait_for_room(py, lane, size))
+    lane.succeed_after(call, results, row_counts, |lane, size| wait_for_room(py, lane, size))
 }
 
 /// Answers a call that has failed. Raises the error itself if it ends the lane.

@@ -2,7 +2,7 @@
 
 use super::error::{CallError, ends_lane};
 use crosslane::{ErrorPolicy, Verdict};
-use crosslane_process::guest::FailureCounts;
+use crosslane_process::guest::RowCounts;
 use pyo3::intern;
 use pyo3::prelude::*;
 
@@ -15,12 +15,12 @@ pub(crate) fn retry_or_null(
     error: CallError,
     tries: &mut u32,
     rows: usize,
-    failure_counts: &mut FailureCounts,
+    row_counts: &mut RowCounts,
 ) -> Result<Verdict, CallError> {
     if ends_lane(py, &error.error) {
         return Err(error);
     }
-    let verdict = failure_counts.judge(error_policy, error, tries, rows)?;
+    let verdict = row_counts.judge(error_policy, error, tries, rows)?;
     if let Verdict::Again(pause) = verdict {
         // Python's own sleep lets signals through.
         py.import(intern!(py, "time"))?.call_method1(intern!(py, "sleep"), (pause.as_secs_f64(),))?;

@@ -3,7 +3,7 @@
 use crate::lane::{CallError, CallResult, Exchange, retry_or_null};
 use crate::loops::Selection;
 use crosslane::{ErrorPolicy, Verdict};
-use crosslane_process::guest::FailureCounts;
+use crosslane_process::guest::RowCounts;
 use pyo3::prelude::*;
 
 /// A Python function, and the options that its calls need.
@@ -32,8 +32,8 @@ impl Batch<'_, '_> {
         error: CallError,
         tries: &mut u32,
         rows: usize,
-        failure_counts: &mut FailureCounts,
+        row_counts: &mut RowCounts,
     ) -> CallResult<Verdict> {
-        retry_or_null(self.py, self.callee.error_policy, error, tries, rows, failure_counts)
+        retry_or_null(self.py, self.callee.error_policy, error, tries, rows, row_counts)
     }
 }

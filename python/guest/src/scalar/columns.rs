@@ -13,6 +13,7 @@ use crate::values::overflow;
 use crosslane::batch::bit;
 use crosslane::{ColumnBuilder, DataType, Signature};
 use crosslane_columns::{CHUNK, Evaluator, Program, Source, Unsupported, compile};
+use crosslane_process::guest::RowCounts;
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use std::cell::{Cell, RefCell};
@@ -90,7 +91,12 @@ impl ColumnCalls {
 
     /// Evaluates a batch. Returns the bits of the rows that are left to be called, if there are any.
     /// They are NULL in `out`.
-    pub(super) fn run(&self, batch: &Batch<'_, '_>, out: &mut ColumnBuilder) -> CallResult<Option<Vec<u8>>> {
+    pub(super) fn run(
+        &self,
+        batch: &Batch<'_, '_>,
+        row_counts: &mut RowCounts,
+        out: &mut ColumnBuilder,
+    ) -> CallResult<Option<Vec<u8>>> {
         let (rows, selection) = (batch.selection.rows(), &batch.selection);
         let mut evaluator = self.evaluator.borrow_mut();
         let mut left = vec![0; rows.div_ceil(8)];
@@ -102,7 +108,9 @@ impl ColumnCalls {
             count +=
                 evaluator.run(batch.exchange.columns, chunk, active, &mut left, out).map_err(overflow)?;
         }
-        self.note(count > 0 && count * MANY >= selection.count_before(rows));
+        let asked = selection.count_before(rows);
+        row_counts.by_columns += (asked - count) as u32;
+        self.note(count > 0 && count * MANY >= asked);
         Ok((count > 0).then_some(left))
     }
 

@@ -7,7 +7,7 @@ use crate::loops::ResultWriter;
 use crate::values::{Reader, Vm};
 use crosslane::lane::COUNT;
 use crosslane::{ColumnBuilder, Verdict};
-use crosslane_process::guest::FailureCounts;
+use crosslane_process::guest::RowCounts;
 use crosslane_ring::ProgressWord;
 use pyo3::exceptions::PyRuntimeError;
 use pyo3::prelude::*;
@@ -34,7 +34,7 @@ impl<'py> ConcurrentCalls<'py> {
     pub(crate) fn run(
         &self,
         batch: &Batch<'_, 'py>,
-        failure_counts: &mut FailureCounts,
+        row_counts: &mut RowCounts,
         out: &mut ColumnBuilder,
     ) -> CallResult {
         let Batch { py, callee, exchange, ref selection } = *batch;
@@ -49,36 +49,36 @@ impl<'py> ConcurrentCalls<'py> {
                 Err(error) => {
                     // Another try would read the same, so there is none left.
                     let mut tries = callee.error_policy.retries;
-                    batch.retry_or_null((error, row).into(), &mut tries, 1, failure_counts)?;
+                    batch.retry_or_null((error, row).into(), &mut tries, 1, row_counts)?;
                     arguments.append(py.None())?;
                 }
             }
         }
         let progress = Progress { word: exchange.progress.clone(), sequence: exchange.sequence() };
         let reported = Bound::new(py, progress)?;
-        let run = |rows: &Bound<'py, PyList>, spent: u32, failure_counts: &mut FailureCounts| {
+        let run = |rows: &Bound<'py, PyList>, spent: u32, row_counts: &mut RowCounts| {
             let outcome: (Bound<'py, PyList>, u32, HashMap<usize, u32>, Option<Failed<'py>>) =
                 callee.callable.bind(py).call1((rows, &reported, spent))?.extract()?;
             let (results, errors, tries, failed) = outcome;
-            failure_counts.errors += errors;
-            failure_counts.retries += tries.values().sum::<u32>();
+            row_counts.errors += errors;
+            row_counts.retries += tries.values().sum::<u32>();
             match failed {
                 Some((row, error)) => Err(CallError::from((PyErr::from_value(error), row))),
                 None => Ok((results, tries)),
             }
         };
-        let (results, tries) = run(&arguments, 0, failure_counts)?;
+        let (results, tries) = run(&arguments, 0, row_counts)?;
         for (row, mut value) in results.iter().enumerate() {
             let mut tries = tries.get(&row).copied().unwrap_or(0);
             exchange.tell_written(row);
             // A value that cannot be a result is a failed call like any other.
             while let Err(error) = self.writer.write(&value, out) {
                 out.truncate(row);
-                match batch.retry_or_null((error, row).into(), &mut tries, 1, failure_counts)? {
+                match batch.retry_or_null((error, row).into(), &mut tries, 1, row_counts)? {
                     Verdict::Again(_) => {
                         exchange.tell(row as u32);
                         let alone = PyList::new(py, [arguments.get_item(row)?])?;
-                        let (results, more) = run(&alone, tries, failure_counts)
+                        let (results, more) = run(&alone, tries, row_counts)
                             .map_err(|error| CallError { row: Some(row), ..error })?;
                         tries += more.get(&0).copied().unwrap_or(0);
                         value = results.get_item(0)?;

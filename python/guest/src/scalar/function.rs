@@ -10,7 +10,7 @@ use crate::lane::{CallResult, Exchange, fail, succeed};
 use crate::loops::Selection;
 use crate::values::overflow;
 use crosslane::{ColumnBuilder, DataType};
-use crosslane_process::guest::{Call, FailureCounts, GuestLane};
+use crosslane_process::guest::{Call, GuestLane, RowCounts};
 use crosslane_process::limits::MemoryLimit;
 use pyo3::exceptions::PyOSError;
 use pyo3::prelude::*;
@@ -89,17 +89,17 @@ impl<'py> Function<'py> {
         out: &mut ColumnBuilder,
     ) -> PyResult<()> {
         let limit = self.memory_limit.and_then(MemoryLimit::set);
-        let mut failure_counts = FailureCounts::default();
+        let mut row_counts = RowCounts::default();
         out.clear();
         let outcome = {
             let columns = lane.columns(self.types.iter())?;
             let exchange = Exchange { columns: &columns, call, progress: lane.progress() };
-            self.run(py, &exchange, &mut failure_counts, out)
+            self.run(py, &exchange, &mut row_counts, out)
         };
         drop(limit);
         match outcome {
-            Ok(Some(results)) => succeed(py, lane, call, &results, failure_counts),
-            Ok(None) => succeed(py, lane, call, out, failure_counts),
+            Ok(Some(results)) => succeed(py, lane, call, &results, row_counts),
+            Ok(None) => succeed(py, lane, call, out, row_counts),
             Err(error) => fail(py, lane, call, error),
         }
     }
@@ -109,7 +109,7 @@ impl<'py> Function<'py> {
         &self,
         py: Python<'py>,
         exchange: &Exchange<'_>,
-        failure_counts: &mut FailureCounts,
+        row_counts: &mut RowCounts,
         out: &mut ColumnBuilder,
     ) -> CallResult<Option<Results>> {
         let rows = exchange.rows();
@@ -117,9 +117,9 @@ impl<'py> Function<'py> {
         let selection = Selection::without_nulls(rows, exchange.columns, &self.callee.admits_null);
         let batch = Batch { py, callee: &self.callee, exchange, selection };
         match &self.kind {
-            Kind::Row(calls) => calls.run(batch, failure_counts, out).map(|()| None),
-            Kind::Async(calls) => calls.run(&batch, failure_counts, out).map(|()| None),
-            Kind::Vectorized(calls) => calls.run(&batch, &self.returns, failure_counts, out),
+            Kind::Row(calls) => calls.run(batch, row_counts, out).map(|()| None),
+            Kind::Async(calls) => calls.run(&batch, row_counts, out).map(|()| None),
+            Kind::Vectorized(calls) => calls.run(&batch, &self.returns, row_counts, out),
         }
     }
 }

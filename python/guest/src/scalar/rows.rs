@@ -7,7 +7,7 @@ use crate::lane::CallResult;
 use crate::loops::{Argument, Cursor, Loop, ResultWriter, RowCaller, RowResults};
 use crate::values::Reader;
 use crosslane::{ColumnBuilder, Verdict};
-use crosslane_process::guest::FailureCounts;
+use crosslane_process::guest::RowCounts;
 use pyo3::prelude::*;
 use pyo3::types::PyList;
 use std::collections::HashMap;
@@ -27,7 +27,7 @@ pub(crate) struct RowCalls<'py> {
 struct Failures<'a> {
     /// How often rows were tried again.
     tries: HashMap<usize, u32>,
-    failure_counts: &'a mut FailureCounts,
+    row_counts: &'a mut RowCounts,
 }
 
 impl<'py> RowCalls<'py> {
@@ -51,18 +51,18 @@ impl<'py> RowCalls<'py> {
     pub(super) fn run(
         &self,
         batch: Batch<'_, 'py>,
-        failure_counts: &mut FailureCounts,
+        row_counts: &mut RowCounts,
         out: &mut ColumnBuilder,
     ) -> CallResult {
         match &self.columns {
             Some(columns) if columns.is_usable(batch.py)? => {
-                let Some(left) = columns.run(&batch, out)? else { return Ok(()) };
+                let Some(left) = columns.run(&batch, row_counts, out)? else { return Ok(()) };
                 let mut called = columns.results();
                 let selection = batch.selection.only(left.clone());
-                self.call(&Batch { selection, ..batch }, failure_counts, &mut called)?;
+                self.call(&Batch { selection, ..batch }, row_counts, &mut called)?;
                 columns.merge(&left, &called, out)
             }
-            _ => self.call(&batch, failure_counts, out),
+            _ => self.call(&batch, row_counts, out),
         }
     }
 
@@ -70,11 +70,11 @@ impl<'py> RowCalls<'py> {
     fn call(
         &self,
         batch: &Batch<'_, 'py>,
-        failure_counts: &mut FailureCounts,
+        row_counts: &mut RowCounts,
         out: &mut ColumnBuilder,
     ) -> CallResult {
         let selection = &batch.selection;
-        let mut failures = Failures { tries: HashMap::new(), failure_counts };
+        let mut failures = Failures { tries: HashMap::new(), row_counts };
         let results = RowResults::new(batch.py, self.writer.fast_path(), selection, out);
         let deferred = match &self.row_loop {
             Some(row_loop) => self.loop_rows(batch, row_loop, results, &mut failures)?,
@@ -87,9 +87,9 @@ impl<'py> RowCalls<'py> {
             // A value that cannot be a result is a failed call like any other.
             out.truncate(row);
             let tries = failures.tries.entry(row).or_default();
-            match batch.retry_or_null((error, row).into(), tries, 1, failures.failure_counts)? {
+            match batch.retry_or_null((error, row).into(), tries, 1, failures.row_counts)? {
                 Verdict::Again(_) => {
-                    let value = self.call_again(batch, row, tries, failures.failure_counts)?;
+                    let value = self.call_again(batch, row, tries, failures.row_counts)?;
                     deferred.set_item(selection.count_before(row) - written, value)?;
                 }
                 Verdict::Null => out.null(),
@@ -158,8 +158,8 @@ impl<'py> RowCalls<'py> {
         failures: &mut Failures<'_>,
     ) -> CallResult<Bound<'py, PyAny>> {
         let tries = failures.tries.entry(row).or_default();
-        match batch.retry_or_null((error, row).into(), tries, 1, failures.failure_counts)? {
-            Verdict::Again(_) => self.call_again(batch, row, tries, failures.failure_counts),
+        match batch.retry_or_null((error, row).into(), tries, 1, failures.row_counts)? {
+            Verdict::Again(_) => self.call_again(batch, row, tries, failures.row_counts),
             Verdict::Null => Ok(batch.py.None().into_bound(batch.py)),
         }
     }
@@ -171,7 +171,7 @@ impl<'py> RowCalls<'py> {
         batch: &Batch<'_, 'py>,
         row: usize,
         tries: &mut u32,
-        failure_counts: &mut FailureCounts,
+        row_counts: &mut RowCounts,
     ) -> CallResult<Bound<'py, PyAny>> {
         let Batch { py, callee, exchange, .. } = batch;
         let arguments = self.arguments(batch);
@@ -182,7 +182,7 @@ impl<'py> RowCalls<'py> {
                 Ok(value) => return Ok(value),
                 Err(error) => error,
             };
-            if let Verdict::Null = batch.retry_or_null((error, row).into(), tries, 1, failure_counts)? {
+            if let Verdict::Null = batch.retry_or_null((error, row).into(), tries, 1, row_counts)? {
                 return Ok(py.None().into_bound(*py));
             }
         }

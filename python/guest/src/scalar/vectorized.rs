@@ -5,7 +5,7 @@ use crate::arrow::{self, Direction, Results};
 use crate::lane::CallResult;
 use crate::loops::{ResultWriter, Selection};
 use crosslane::{ColumnBuilder, DataType, Signature, Verdict};
-use crosslane_process::guest::FailureCounts;
+use crosslane_process::guest::RowCounts;
 use pyo3::prelude::*;
 use pyo3::types::PyList;
 
@@ -38,7 +38,7 @@ impl<'py> VectorizedCalls<'py> {
         &self,
         batch: &Batch<'_, 'py>,
         returns: &DataType,
-        failure_counts: &mut FailureCounts,
+        row_counts: &mut RowCounts,
         out: &mut ColumnBuilder,
     ) -> CallResult<Option<Results>> {
         let rows = batch.exchange.rows();
@@ -50,7 +50,7 @@ impl<'py> VectorizedCalls<'py> {
                 Err(error) => error,
             };
             out.clear();
-            if let Verdict::Null = batch.retry_or_null(error, &mut tries, rows, failure_counts)? {
+            if let Verdict::Null = batch.retry_or_null(error, &mut tries, rows, row_counts)? {
                 (0..rows).for_each(|_| out.null());
                 return Ok(None);
             }

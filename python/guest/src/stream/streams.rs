@@ -5,7 +5,7 @@ use super::input::InputBatches;
 use super::shared_lane::{SharedLane, send};
 use crate::lane::{describe, ends_lane, fail, refuse, succeed};
 use crosslane::{Entry, Failure};
-use crosslane_process::guest::{Call, FailureCounts, GuestLane};
+use crosslane_process::guest::{Call, GuestLane, RowCounts};
 use crosslane_process::limits::MemoryLimit;
 use pyo3::exceptions::{PyOSError, PyTypeError};
 use pyo3::intern;
@@ -67,7 +67,7 @@ impl Streams {
         };
         match outcome {
             Ok(Ended::Sent) => Ok(()),
-            Ok(Ended::Over) => succeed(py, lane, call.with_rows(0), &(), FailureCounts::default()),
+            Ok(Ended::Over) => succeed(py, lane, call.with_rows(0), &(), RowCounts::default()),
             Err(error) => fail(py, lane, call, error),
         }
     }
@@ -131,7 +131,7 @@ impl Streams {
             for (at, answer) in all.iter().enumerate() {
                 let (rows, batch) = self.typed(&answer)?;
                 if at + 1 == count {
-                    succeed(py, lane, call.with_rows(rows), &batch, FailureCounts::default())?;
+                    succeed(py, lane, call.with_rows(rows), &batch, RowCounts::default())?;
                     return Ok(Ended::Sent);
                 }
                 if !send(py, lane, &call, rows, &batch)? {

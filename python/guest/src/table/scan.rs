@@ -20,7 +20,7 @@ use crosslane::batch::Column;
 use crosslane::call::LONGEST_BATCH;
 use crosslane::lane::COUNT;
 use crosslane::{ColumnBuilder, DataType, Entry, Field, Kind, OnError};
-use crosslane_process::guest::{Call, FailureCounts, GuestLane};
+use crosslane_process::guest::{Call, GuestLane, RowCounts};
 use crosslane_process::limits::MemoryLimit;
 use pyo3::exceptions::{PyOSError, PyValueError};
 use pyo3::ffi;
@@ -110,7 +110,7 @@ impl<'py> Table<'py> {
                 let partitions = self.partitions(py, lane);
                 drop(limit);
                 match partitions {
-                    Ok(out) => succeed(py, lane, call.with_rows(out.rows()), &out, FailureCounts::default()),
+                    Ok(out) => succeed(py, lane, call.with_rows(out.rows()), &out, RowCounts::default()),
                     Err(error) => fail(py, lane, call, ScanEnd::Failed(error), None),
                 }
             }

@@ -7,7 +7,7 @@ use crosslane::batch::Encode;
 use crosslane::call::LONGEST_BATCH;
 use crosslane::lane::{COUNT, WRITING};
 use crosslane::{ColumnBuilder, DataType, Failure, OnError};
-use crosslane_process::guest::{Call, Emitted, FailureCounts, GuestLane};
+use crosslane_process::guest::{Call, Emitted, GuestLane, RowCounts};
 use crosslane_ring::ProgressWord;
 use pyo3::exceptions::PyRuntimeError;
 use pyo3::prelude::*;
@@ -51,7 +51,7 @@ pub(super) struct Sink<'a, 'py> {
     /// The rows that were not sent yet.
     pub(super) out: ColumnBuilder,
     /// The errors and retries of these rows.
-    failure_counts: FailureCounts,
+    row_counts: RowCounts,
     sent: u64,
     /// The most rows of the current batch.
     longest: usize,
@@ -74,7 +74,7 @@ impl<'a, 'py> Sink<'a, 'py> {
             call,
             progress,
             out: ColumnBuilder::new(rows),
-            failure_counts: FailureCounts::default(),
+            row_counts: RowCounts::default(),
             sent: 0,
             longest,
             begun: Instant::now(),
@@ -115,7 +115,7 @@ impl<'a, 'py> Sink<'a, 'py> {
             return Err(ScanEnd::Failed(error));
         }
         self.out.null();
-        self.failure_counts.errors += 1;
+        self.row_counts.errors += 1;
         Ok(())
     }
 
@@ -136,9 +136,9 @@ impl<'a, 'py> Sink<'a, 'py> {
 
     /// Sends rows when there is room for them. Other threads of Python run meanwhile.
     pub(super) fn send(&mut self, rows: usize, content: &(dyn Encode + Sync)) -> Result<(), ScanEnd> {
-        let failure_counts = std::mem::take(&mut self.failure_counts);
+        let row_counts = std::mem::take(&mut self.row_counts);
         let Self { py, lane, call, .. } = self;
-        let emitted = py.detach(|| lane.emit_with(call, rows, content, failure_counts, || false))?;
+        let emitted = py.detach(|| lane.emit_with(call, rows, content, row_counts, || false))?;
         match emitted {
             Emitted::Sent => {}
             Emitted::Cancelled => return Err(ScanEnd::Cancelled),
@@ -161,9 +161,9 @@ impl<'a, 'py> Sink<'a, 'py> {
             },
             other => other,
         };
-        let Self { py, lane, call, out, failure_counts, .. } = self;
+        let Self { py, lane, call, out, row_counts, .. } = self;
         match outcome {
-            Ok(()) => succeed(py, lane, call.with_rows(out.rows()), &out, failure_counts),
+            Ok(()) => succeed(py, lane, call.with_rows(out.rows()), &out, row_counts),
             Err(end) => fail(py, lane, call, end, Some(row)),
         }
     }
@@ -182,7 +182,7 @@ pub(super) fn fail(
         ScanEnd::Failed(error) => lane::fail(py, lane, call, CallError { error, row }),
         ScanEnd::Refused(failure) => refuse(py, lane, call, &failure, row),
         ScanEnd::Cancelled => {
-            succeed(py, lane, call.with_rows(0), &PartialBatch::none(), FailureCounts::default())
+            succeed(py, lane, call.with_rows(0), &PartialBatch::none(), RowCounts::default())
         }
     }
 }

@@ -8,7 +8,7 @@ use crosslane::lane::Lane;
 use crosslane::{Address, ColumnBuilder, DataType, Entry};
 use crosslane_guest::{Class, fail, succeed};
 use crosslane_gvl::Unwind;
-use crosslane_process::guest::{Call, FailureCounts, GuestLane, Next};
+use crosslane_process::guest::{Call, GuestLane, Next, RowCounts};
 use crosslane_process::testing::{both_ends, fill};
 use magnus::rb_sys::{AsRawValue, FromRawValue};
 use magnus::value::ReprValue;
@@ -447,7 +447,7 @@ fn other_threads_run_while_a_lane_waits_for_room() {
     let aggregate =
         crate::functions::callable::callable(&vm, evaluate(AGGREGATES), 24, None).expect("an aggregate");
     let wrong = || Unwind::new(c"ArgumentError", "wrong");
-    while_full(&|guest, call| succeed(&vm, guest, call, &out, FailureCounts::default()));
+    while_full(&|guest, call| succeed(&vm, guest, call, &out, RowCounts::default()));
     while_full(&|guest, call| fail(&vm, guest, call, wrong().into()));
     // It refuses calls in this state, too.
     while_full(&|guest, call| answer_by(&vm, &aggregate, guest, call, &mut Reuse::default()));

@@ -5,7 +5,7 @@ use crosslane::batch::{Body, Column, Encode, Plan};
 use crosslane::call::{CallGroup, Caller, Map, MapInput, MapOptions, MapStep, map_types};
 use crosslane::pool::Pool;
 use crosslane::{ColumnBuilder, DataType, Error, Function, FunctionSpec, Library};
-use crosslane_process::guest::{Call, Emitted, FailureCounts, GuestLane, Room};
+use crosslane_process::guest::{Call, Emitted, GuestLane, Room, RowCounts};
 use crosslane_process::testing::Guests;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -135,7 +135,7 @@ pub(super) fn emit(lane: &mut GuestLane, call: &Call, values: &[i64]) -> bool {
 }
 
 pub(super) fn last(lane: &mut GuestLane, call: Call, values: &[i64]) -> bool {
-    lane.succeed(call.with_rows(values.len()), &numbers(values, "m"), FailureCounts::default()).is_ok()
+    lane.succeed(call.with_rows(values.len()), &numbers(values, "m"), RowCounts::default()).is_ok()
 }
 
 /// Waits until the engine has taken all that was sent, so that it does so before it sees the end of the lane.
@@ -145,7 +145,7 @@ pub(super) fn taken(lane: &mut GuestLane, call: &Call) {
 
 /// A batch without answer.
 pub(super) fn none(lane: &mut GuestLane, call: Call) -> bool {
-    lane.succeed(call.with_rows(0), &(), FailureCounts::default()).is_ok()
+    lane.succeed(call.with_rows(0), &(), RowCounts::default()).is_ok()
 }
 
 pub(super) fn column_type() -> DataType {
@@ -160,8 +160,8 @@ pub(super) fn with_a_null(lane: &mut GuestLane, call: Call, text: &[u8]) -> bool
     column.null();
     column.children[0].bytes(text).unwrap();
     column.nested().unwrap();
-    let failure_counts = FailureCounts { errors: 1, ..FailureCounts::default() };
-    lane.succeed(call.with_rows(3), &column, failure_counts).is_ok()
+    let row_counts = RowCounts { errors: 1, ..RowCounts::default() };
+    lane.succeed(call.with_rows(3), &column, row_counts).is_ok()
 }
 
 pub(super) fn fixture_null() -> Fixture {

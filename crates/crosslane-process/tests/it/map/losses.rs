@@ -3,7 +3,7 @@
 use super::fixture::*;
 use crosslane::call::Caller;
 use crosslane::{ColumnBuilder, DataType, Error, Failure};
-use crosslane_process::guest::{Call, FailureCounts, GuestLane};
+use crosslane_process::guest::{Call, GuestLane, RowCounts};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::thread;
@@ -138,20 +138,19 @@ fn guests_that_lie_lose_their_lanes() {
     let lies: [fn(&mut GuestLane, Call) -> bool; 3] = [
         // Rows without types.
         |lane, call| {
-            lane.succeed(call.with_rows(1), &ColumnBuilder::new(&DataType::BigInt), FailureCounts::default())
+            lane.succeed(call.with_rows(1), &ColumnBuilder::new(&DataType::BigInt), RowCounts::default())
                 .is_ok()
         },
         // Types that are none.
         |lane, call| {
             let Numbers(column, _) = numbers(&[1], "m");
-            lane.succeed(call.with_rows(1), &Numbers(column, "(STRUCT(".into()), FailureCounts::default())
-                .is_ok()
+            lane.succeed(call.with_rows(1), &Numbers(column, "(STRUCT(".into()), RowCounts::default()).is_ok()
         },
         // Types of something else.
         |lane, call| {
             let Numbers(column, _) = numbers(&[1], "m");
             let types = "(STRUCT(a VARCHAR))".into();
-            lane.succeed(call.with_rows(1), &Numbers(column, types), FailureCounts::default()).is_ok()
+            lane.succeed(call.with_rows(1), &Numbers(column, types), RowCounts::default()).is_ok()
         },
     ];
     for lie in lies {

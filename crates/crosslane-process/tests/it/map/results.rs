@@ -5,7 +5,7 @@ use crosslane::call::{Caller, LONGEST_ANSWER, MapInput, MapStep};
 use crosslane::catalog::{Catalog, Registration};
 use crosslane::lane::COUNT;
 use crosslane::{ColumnBuilder, Entry, Failure, Function};
-use crosslane_process::guest::{Call, Emitted, FailureCounts, GuestLane};
+use crosslane_process::guest::{Call, Emitted, GuestLane, RowCounts};
 use crosslane_process::testing::Guests;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Barrier};
@@ -243,7 +243,7 @@ fn batches_of_other_columns_are_an_error() {
     let mut fixture = fixture("", (1, 1, true), 10, |_, lane, call| {
         let n = read(lane, &call);
         let name = if n < 3 { "a" } else { "b" };
-        lane.succeed(call.with_rows(1), &numbers(&[n], name), FailureCounts::default()).is_ok()
+        lane.succeed(call.with_rows(1), &numbers(&[n], name), RowCounts::default()).is_ok()
     });
     let (rows, error) = fixture.rest();
     assert_eq!(rows, [1, 2]);
@@ -260,12 +260,12 @@ fn batches_of_declared_columns_need_no_types() {
         let n = read(lane, &call);
         let Numbers(column, _) = numbers(&[n], "m");
         match n {
-            1 => lane.succeed(call.with_rows(1), &column, FailureCounts::default()).is_ok(),
+            1 => lane.succeed(call.with_rows(1), &column, RowCounts::default()).is_ok(),
             2 => last(lane, call, &[n]),
             3 => none(lane, call),
             // Of a batch without rows, with its columns.
             _ => lane
-                .succeed(call.with_rows(0), &ColumnBuilder::new(&column_type()), FailureCounts::default())
+                .succeed(call.with_rows(0), &ColumnBuilder::new(&column_type()), RowCounts::default())
                 .is_ok(),
         }
     });
@@ -274,7 +274,7 @@ fn batches_of_declared_columns_need_no_types() {
     let (rows, error) = fixture.rest();
     assert_eq!((rows, error.map(|error| error.to_string())), (vec![1, 2], None));
     let mut fixture = fixture_of(DECLARED, "", (1, 1, true), 4, |_, lane, call| {
-        lane.succeed(call.with_rows(1), &numbers(&[1], "other"), FailureCounts::default()).is_ok()
+        lane.succeed(call.with_rows(1), &numbers(&[1], "other"), RowCounts::default()).is_ok()
     });
     let error = fixture.next().unwrap_err().to_string();
     assert!(error.contains("batches have (STRUCT(m BIGINT))"), "{error}");

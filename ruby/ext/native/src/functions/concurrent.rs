@@ -7,13 +7,13 @@ use crosslane::lane::WRITING;
 use crosslane::{ColumnBuilder, Verdict};
 use crosslane_guest::Batch;
 use crosslane_gvl::{Unwind, protect};
-use crosslane_process::guest::FailureCounts;
+use crosslane_process::guest::RowCounts;
 use magnus::rb_sys::AsRawValue;
 use rb_sys::{Qnil, VALUE};
 
 /// Calls the function for a batch.
-pub(crate) fn run(batch: &Batch<'_, Vm>, out: &mut ColumnBuilder) -> Result<FailureCounts, CallError> {
-    let mut failure_counts = FailureCounts::default();
+pub(crate) fn run(batch: &Batch<'_, Vm>, out: &mut ColumnBuilder) -> Result<RowCounts, CallError> {
+    let mut row_counts = RowCounts::default();
     let mut fault = None;
     let mut row = 0;
     let mut failed = Qnil as VALUE;
@@ -29,11 +29,11 @@ pub(crate) fn run(batch: &Batch<'_, Vm>, out: &mut ColumnBuilder) -> Result<Fail
     // up its retries.
     //
     // SAFETY: to be called protected, with the GVL; nothing in its frame needs to be dropped.
-    let call = |rows: VALUE, spent: u32, failure_counts: &mut FailureCounts, failed: &mut VALUE| unsafe {
+    let call = |rows: VALUE, spent: u32, row_counts: &mut RowCounts, failed: &mut VALUE| unsafe {
         let arguments = [rows, clock, rb_sys::rb_uint2inum(spent as usize)];
         let outcome = send(batch.callee().raw(), c"call", &arguments);
-        failure_counts.errors += rb_sys::rb_num2int(rb_sys::rb_ary_entry(outcome, 1)) as u32;
-        failure_counts.retries += rb_sys::rb_num2int(rb_sys::rb_ary_entry(outcome, 2)) as u32;
+        row_counts.errors += rb_sys::rb_num2int(rb_sys::rb_ary_entry(outcome, 1)) as u32;
+        row_counts.retries += rb_sys::rb_num2int(rb_sys::rb_ary_entry(outcome, 2)) as u32;
         *failed = rb_sys::rb_ary_entry(outcome, 3);
         outcome
     };
@@ -63,7 +63,7 @@ pub(crate) fn run(batch: &Batch<'_, Vm>, out: &mut ColumnBuilder) -> Result<Fail
                 }
                 rb_sys::rb_ary_push(rows, values);
             }
-            outcome = call(rows, 0, &mut failure_counts, &mut failed);
+            outcome = call(rows, 0, &mut row_counts, &mut failed);
             if failed != Qnil as VALUE {
                 row = rb_sys::rb_num2int(rb_sys::rb_ary_entry(outcome, 4)) as usize;
             }
@@ -78,7 +78,7 @@ pub(crate) fn run(batch: &Batch<'_, Vm>, out: &mut ColumnBuilder) -> Result<Fail
                 if again {
                     let alone = rb_sys::rb_ary_new_capa(1);
                     rb_sys::rb_ary_push(alone, rb_sys::rb_ary_entry(rows, row as i64));
-                    let outcome = call(alone, spent, &mut failure_counts, &mut failed);
+                    let outcome = call(alone, spent, &mut row_counts, &mut failed);
                     if failed != Qnil as VALUE {
                         return;
                     }
@@ -103,7 +103,7 @@ pub(crate) fn run(batch: &Batch<'_, Vm>, out: &mut ColumnBuilder) -> Result<Fail
         let Some(what) = fault.take() else { continue };
         out.truncate(row);
         let mishap = CallError { error: exception(what), row: Some(row) };
-        again = match batch.retry_or_null(mishap, &mut spent, 1, &mut failure_counts)? {
+        again = match batch.retry_or_null(mishap, &mut spent, 1, &mut row_counts)? {
             Verdict::Again(_) => true,
             Verdict::Null => {
                 out.null();
@@ -115,5 +115,5 @@ pub(crate) fn run(batch: &Batch<'_, Vm>, out: &mut ColumnBuilder) -> Result<Fail
     if failed != Qnil as VALUE {
         return Err(CallError { error: Unwind::Raise(failed), row: Some(row) });
     }
-    Ok(failure_counts)
+    Ok(row_counts)
 }

@@ -11,7 +11,7 @@ use crate::values::{CallError, Held, Vm, intern};
 use crosslane::{Calling, ColumnBuilder, Entry, Failure, FunctionSpec};
 use crosslane_guest::{Batch, Invoke, Language};
 use crosslane_gvl::{self as gvl, Unwind, protect};
-use crosslane_process::guest::{Call, Emitted, FailureCounts, GuestLane, Next, Room};
+use crosslane_process::guest::{Call, Emitted, GuestLane, Next, Room, RowCounts};
 use magnus::rb_sys::AsRawValue;
 use magnus::value::ReprValue;
 use magnus::{Error, RArray, Value};
@@ -247,7 +247,7 @@ impl Language for Vm {
         &self,
         batch: &Batch<'_, Self>,
         out: &mut ColumnBuilder,
-    ) -> Result<FailureCounts, CallError> {
+    ) -> Result<RowCounts, CallError> {
         concurrent::run(batch, out)
     }
 

@@ -132,10 +132,10 @@ pub(crate) fn call_here(
     let outcome =
         if stand == Stand::Locked { Some(work()) } else { gvl::with(work, |unwind| session.stop(unwind)) };
     match outcome {
-        Some(Ok(failure_counts)) if !session.has_left() => {
+        Some(Ok(row_counts)) if !session.has_left() => {
             let stats = function.stats.here();
-            stats.errors.add(u64::from(failure_counts.errors));
-            stats.retries.add(u64::from(failure_counts.retries));
+            stats.errors.add(u64::from(row_counts.errors));
+            stats.retries.add(u64::from(row_counts.retries));
             function.learn(rows, begun.elapsed().as_nanos() as u64);
             deliver(function, Entry::Call, arguments, results, 0, &out.column(returns))
         }
