@@ -224,14 +224,30 @@ impl Registers {
         sources: &[&[u8]],
         part: impl Fn(&Self, usize, &[u8], bool) -> Option<Range<usize>>,
     ) {
-        let ascii = self.texts[text.0].ascii;
-        self.texts(mask, out, ascii, |this, row, texts| {
-            let span = this.texts[text.0].spans[row];
-            let part = part(this, row, this.text(sources, span), ascii);
-            texts.spans.extend(part.as_ref().map(|part| span.part(part)));
-            part.is_some()
-        });
-        self.texts[out.0].region = self.texts[text.0].region.clone();
+        let mut parts = mem::take(&mut self.texts[out.0]);
+        let mut left = mem::take(&mut self.left);
+        let from = &self.texts[text.0];
+        // Texts that lie close together are found with fewer steps.
+        let base = from.region.as_ref().map(|(source, _)| self.bytes(sources, *source));
+        parts.clear();
+        parts.spans.extend(from.spans[..self.rows].iter().zip(&mut left).enumerate().map(
+            |(row, (span, left))| {
+                if mask.is_some_and(|mask| self.bool(mask)[row] == 0) {
+                    return Span::default();
+                }
+                let text = match base {
+                    Some(base) if span.length > 0 => span.of(base),
+                    Some(_) => &[],
+                    None => self.text(sources, *span),
+                };
+                let part = part(self, row, text, from.ascii);
+                *left |= u8::from(part.is_none());
+                part.map_or_else(Span::default, |part| span.part(&part))
+            },
+        ));
+        (parts.ascii, parts.region) = (from.ascii, from.region.clone());
+        self.texts[out.0] = parts;
+        self.left = left;
     }
 
     /// Runs a function that writes a text of the same length, or longer up to a width. Texts that are

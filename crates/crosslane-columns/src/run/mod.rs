@@ -236,13 +236,17 @@ impl Registers {
         }
     }
 
-    fn text<'a>(&'a self, sources: &[&'a [u8]], span: Span) -> &'a [u8] {
-        let number = span.source as usize;
-        let bytes = match sources.get(number) {
+    /// The bytes of a source.
+    fn bytes<'a>(&'a self, sources: &[&'a [u8]], source: u32) -> &'a [u8] {
+        let number = source as usize;
+        match sources.get(number) {
             Some(source) => source,
-            None => &self.texts[number - sources.len()].bytes[..],
-        };
-        &bytes[span.start as usize..][..span.length as usize]
+            None => &self.texts[number - sources.len()].bytes,
+        }
+    }
+
+    fn text<'a>(&'a self, sources: &[&'a [u8]], span: Span) -> &'a [u8] {
+        span.of(self.bytes(sources, span.source))
     }
 
     fn text_at<'a>(&'a self, sources: &[&'a [u8]], texts: Texts, row: usize) -> &'a [u8] {
@@ -457,11 +461,13 @@ impl Registers {
             }
             (Some(Register::Float(result)), _) => fixed(self.float(result), null, out),
             (Some(Register::Text(result)), _) => {
-                for row in 0..self.rows {
-                    if is_null(row) {
-                        out.null();
-                    } else {
-                        out.bytes(self.text_at(sources, result, row))?;
+                let texts = &self.texts[result.0];
+                let base = texts.region.as_ref().map(|(source, _)| self.bytes(sources, *source));
+                for (row, span) in texts.spans[..self.rows].iter().enumerate() {
+                    match base {
+                        _ if is_null(row) => out.null(),
+                        Some(base) if span.length > 0 => out.bytes(span.of(base))?,
+                        _ => out.bytes(self.text(sources, *span))?,
                     }
                 }
             }

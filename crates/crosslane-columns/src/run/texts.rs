@@ -31,6 +31,12 @@ pub(super) struct Span {
 }
 
 impl Span {
+    /// The text, of the bytes of its source.
+    #[inline(always)]
+    pub(super) fn of(self, source: &[u8]) -> &[u8] {
+        &source[self.start as usize..][..self.length as usize]
+    }
+
     /// A part of the text.
     pub(super) fn part(self, part: &Range<usize>) -> Self {
         Self { start: self.start + part.start as u32, length: part.len() as u32, ..self }
@@ -89,6 +95,7 @@ fn is_space(byte: u8) -> bool {
 
 /// The part that `strip` and its kind leave. They remove these bytes, or white space. None if the row
 /// leaves.
+#[inline(always)]
 pub(super) fn strip(
     text: &[u8],
     left: bool,
