@@ -115,7 +115,7 @@ fn run(source: &Source, columns: &[(DataType, Vec<Cell>)], returns: DataType) ->
     let parameters = columns.iter().zip(&source.parameters);
     let parameters: Vec<_> =
         parameters.map(|((data_type, _), name)| (data_type.clone(), name.starts_with('n'))).collect();
-    let mut evaluator = Evaluator::new(compile(source, &parameters, &returns).unwrap());
+    let mut evaluator = Evaluator::new(compile(source, &parameters, &returns, false).unwrap());
     let built: Vec<_> = columns.iter().map(|(data_type, cells)| column(data_type, cells)).collect();
     let views: Vec<_> = built.iter().zip(columns).map(|(built, (of, _))| built.column(of)).collect();
     let rows = columns[0].1.len();
@@ -346,7 +346,7 @@ fn more_rows_than_a_chunk_keep_their_numbers() {
     let built = column(&DataType::BigInt, &cells);
     let view = [built.column(&DataType::BigInt)];
     let mut evaluator =
-        Evaluator::new(compile(&plus, &[(DataType::BigInt, false)], &DataType::BigInt).unwrap());
+        Evaluator::new(compile(&plus, &[(DataType::BigInt, false)], &DataType::BigInt, false).unwrap());
     let (mut left, mut out) = (vec![0; 13], ColumnBuilder::new(&DataType::BigInt));
     for rows in [0..64, 64..100] {
         evaluator.run(&view, rows, None, &mut left, &mut out).unwrap();
@@ -359,7 +359,8 @@ fn more_rows_than_a_chunk_keep_their_numbers() {
 fn reasons_have_lines() {
     let refused = |body: &[Value], returns| {
         let types = [(DataType::BigInt, false)];
-        let Unsupported { line, reason } = compile(&source(&["a"], body), &types, &returns).unwrap_err();
+        let Unsupported { line, reason } =
+            compile(&source(&["a"], body), &types, &returns, false).unwrap_err();
         (line, reason)
     };
     let types =
@@ -465,6 +466,9 @@ fn ints_that_are_returned_become_floats() {
         of_two(variable("a"), DataType::BigInt, &rows, DataType::Double),
         [1.0.into(), 9_223_372_036_854_775_808.0.into()]
     );
+    let (types, plain) = ([(DataType::BigInt, false)], source(&["a"], &[give_back(variable("a"))]));
+    let Unsupported { reason, .. } = compile(&plain, &types, &DataType::Double, true).unwrap_err();
+    assert_eq!(reason, "its results are not of type DOUBLE");
     let rows = vec![(DataType::Double, vec![1.5.into(), 1e300.into(), f64::INFINITY.into()])];
     let narrow = run(&source(&["a"], &[give_back(variable("a"))]), &rows, DataType::Float);
     assert_eq!(narrow, [1.5.into(), LEFT, f64::INFINITY.into()]);

@@ -74,7 +74,8 @@ def prepare(functions: list[Declared]) -> inlining.Sources:
 
 def translate(functions: list[Declared], sources: inlining.Sources) -> None:
     """Translates functions in the zygote. A lane would translate a function before its first call."""
-    translation.prepare(_plain(functions), sources)
+    inner = [(one.inner, len(one.shapes)) for one in functions if one.inner]
+    translation.prepare([*_plain(functions), *inner], sources)
 
 
 def _plain(functions: list[Declared]) -> list[tuple[Any, int]]:

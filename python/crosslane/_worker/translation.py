@@ -464,7 +464,7 @@ Usable = tuple[str, Callable[[], bool]]
 
 def of(declared: Any, count: int) -> Usable | None:
     """The translation of a declared function; None if the function must be called."""
-    function = declared.callee()
+    function = declared.inner or declared.callee()
     if _unusual(declared):
         return None
     try:
@@ -476,8 +476,8 @@ def of(declared: Any, count: int) -> Usable | None:
 
 def _unusual(declared: Any) -> str | None:
     """What a declaration has that only calls know; None if it has nothing like that."""
-    if not declared.inline:
-        return "inline=False"
+    if not (declared.inline or declared.inner):
+        return "inline=False" if declared.kind == "row" else "it is a function of columns already"
     if declared.memory_limit is not None:
         return "it has a memory_limit, which counts what a call takes"
     if declared.variadic:
@@ -492,8 +492,9 @@ def reason_against(declared: Any) -> str | None:
     if reason := _unusual(declared):
         return reason
     try:
-        text, _ = translate(declared.callable, len(declared.shapes))
+        text, _ = translate(declared.inner or declared.callable, len(declared.shapes))
     except Untranslatable as error:
         return f"line {error.line}: {error}" if error.line else str(error)
-    why = _guest.why_not_columns(text, declared.signature, declared.admits_null)
+    exact = declared.inner is not None
+    why = _guest.why_not_columns(text, declared.signature, declared.admits_null, exact)
     return why and (f"line {why[0]}: {why[1]}" if why[0] else why[1])

@@ -219,3 +219,79 @@ def test_a_broadcast_variable(spark: SparkSession, subtests: pytest.Subtests) ->
 
 def test_without_the_setting_nothing_is_taken_over(spark: SparkSession) -> None:
     assert "Crosslane" not in plan(spark.range(3).select(F.udf(lambda x: x, "long")("id")))
+
+
+RATES = {"a": 2, "b": 3}
+
+
+def rated(name: str, count: int) -> int:
+    return RATES[name] * count if name is not None else -1
+
+
+def halved(x: int) -> float:
+    return x if x % 3 == 0 else x / 2
+
+
+def next_day(day: datetime.date, days: int) -> datetime.date:
+    return day + datetime.timedelta(days=days)
+
+
+def small(x: int) -> int:
+    return x + 2**31 - 3
+
+
+@pytest.mark.parametrize("arrow", [False, True], ids=["pickled", "arrow"])
+def test_functions_that_are_evaluated_by_columns(
+    spark: SparkSession, subtests: pytest.Subtests, arrow: bool
+) -> None:
+    rows = spark.createDataFrame(
+        [
+            ("a", 1, datetime.date(2024, 2, 28)),
+            ("b", 2**60, datetime.date(1, 1, 1)),
+            (None, 3, None),
+            ("a", 4, None),
+        ],
+        "name string, count long, day date",
+    )
+    calls = {
+        "rated": [F.udf(rated, "long", useArrow=arrow)("name", "count")],
+        "an int where a float is due": [F.udf(halved, "double", useArrow=arrow)("count")],
+        "dates": [F.udf(lambda day: None if day is None else day.year, "int", useArrow=arrow)("day")],
+    }
+    if not arrow:
+        # Without Arrow, a number that is too large becomes NULL.
+        calls["a long sum where an int is due"] = [F.udf(small, "int", useArrow=arrow)("count")]
+    same_columns(spark, subtests, rows, calls)
+    moved = F.udf(next_day, "date", useArrow=arrow)
+    same(spark, lambda: rows.where("day is not null").select(moved("day", F.col("count") % 100)))
+    with lanes(spark, True), pytest.raises(PythonException, match="TypeError: unsupported operand"):
+        rows.select(moved("day", "count")).where("name is null").collect()
+
+
+def test_the_users_function_is_translated() -> None:
+    from pyspark.cloudpickle import dumps
+
+    from crosslane._engines.spark.declare import declare
+    from crosslane._engines.spark.support import version
+    from crosslane._worker import translation
+
+    def reason(function: Callable[..., Any], returns: str, *types: str, kind: int = 100) -> str | None:
+        sql = {"long": "BIGINT", "string": "VARCHAR", "double": "DOUBLE", "timestamp": "TIMESTAMPTZ"}
+        inner = ", ".join(f"a{number} {sql[one]}" for number, one in enumerate(types))
+        names = [f'"{one}"' for one in types]
+        command = dumps((function, T._parse_datatype_json_string(f'"{returns}"')))
+        declared = declare(
+            "f", f"f({inner}) -> {sql[returns]}", command, kind, names, f'"{returns}"', {}, "", {}
+        )
+        return translation.reason_against(declared[0])
+
+    assert reason(rated, "long", "string", "long") is None
+    assert reason(lambda x: x + 1, "long", "long") is None
+    if version() >= (4, 1):
+        assert reason(lambda x: x + 1, "long", "long", kind=101) is None
+    # It is a function of pandas.
+    assert reason(lambda x: x + 1, "long", "long", kind=200) == "it is a function of columns already"
+    # PySpark makes NULL of an int where a float is due.
+    assert reason(lambda x: x + 1, "double", "long") == "its results are not of type DOUBLE"
+    # It is in the zone of this process.
+    assert reason(lambda _: 1, "long", "timestamp") == "inline=False"

@@ -30,12 +30,18 @@ pub struct Unsupported {
 type Compiled<T> = Result<T, Unsupported>;
 
 /// Makes a program of a function with parameters of these types. The flag of a parameter says
-/// whether the function is called for its NULLs.
+/// whether the function is called for its NULLs. If results are `exact`, an int is no result of a
+/// function that returns floats.
 ///
 /// # Errors
 /// Why that is not possible.
-pub fn compile(source: &Source, parameters: &[(DataType, bool)], returns: &DataType) -> Compiled<Program> {
-    let returns_floats = matches!(returns, DataType::Float | DataType::Double);
+pub fn compile(
+    source: &Source,
+    parameters: &[(DataType, bool)],
+    returns: &DataType,
+    exact: bool,
+) -> Compiled<Program> {
+    let returns_floats = !exact && matches!(returns, DataType::Float | DataType::Double);
     let mut compiler =
         Compiler { builder: Builder::default(), scope: HashMap::new(), result: None, returns_floats };
     if source.parameters.len() != parameters.len() {

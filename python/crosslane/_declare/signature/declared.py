@@ -45,6 +45,9 @@ class Declared:
     on_error: str = "fail"
     retries: int = 0
     inline: bool = False
+    #: If `callable` is an engine's function around the user's: the user's function, which may be
+    #: evaluated by columns where its results are exactly of the declared type.
+    inner: Callable[..., Any] | None = None
     file: str
     line: int
     description: str

@@ -13,8 +13,16 @@ from crosslane._declare.callables import defined_at
 from crosslane._declare.signature.declared import Declared
 from crosslane._engines.spark.columns import column_function
 from crosslane._engines.spark.iterated import Iterated
-from crosslane._engines.spark.rows import row_function
-from crosslane._engines.spark.support import BATCHED, ITERATORS, Unsupported, parsed, reason_against
+from crosslane._engines.spark.rows import is_unchanged, row_function
+from crosslane._engines.spark.shortcut import Shortcut
+from crosslane._engines.spark.support import (
+    ARROW_BATCHED,
+    BATCHED,
+    ITERATORS,
+    Unsupported,
+    parsed,
+    reason_against,
+)
 from crosslane._runtime.sql import quoted
 
 
@@ -64,11 +72,16 @@ def declare(
     returns = _spark_type(return_type)
     if eval_type == BATCHED:
         called = row_function(function, types, returns, conf)
-        return [_declared(name, signature, function, called, "row")]
+        declared = _declared(name, signature, function, called, "row")
+        declared.inner = function if is_unchanged(types, returns) else None
+        return [declared]
     if eval_type in ITERATORS:
         return [Iterated(name, signature, function, eval_type, types, returns, conf)]
     called = column_function(function, eval_type, types, returns, conf)
-    return [_declared(name, signature, function, called, "vectorized")]
+    declared = _declared(name, signature, function, called, "vectorized")
+    if eval_type == ARROW_BATCHED and Shortcut.has_plain_values(conf) and is_unchanged(types, returns):
+        declared.inner = function
+    return [declared]
 
 
 def _prepare(files: str, broadcasts: dict[str, str]) -> None:

@@ -23,6 +23,13 @@ def row_function(
     return _around(function, inputs, _converter(returns), usual)
 
 
+def is_unchanged(types: list[Any], returns: Any) -> bool:
+    """Whether the function gets the guest's values, and results of the usual classes become the column's."""
+    # A large number may become an infinity of 32 bits.
+    usual = _USUAL.keys() - {"float"}
+    return returns.typeName() in usual and all(_from_lane(kind, True) is None for kind in types)
+
+
 def _gets_bytes(conf: dict[str, str]) -> bool:
     """Whether a BINARY argument is bytes; in Spark 4.0 it is a bytearray."""
     return version() >= (4, 1) and is_true(conf, _BINARY_AS_BYTES, "true")

@@ -31,8 +31,13 @@ class Shortcut:
     @classmethod
     def is_one(cls, types: list[Any], conf: dict[str, str]) -> bool:
         """Whether there is a shortcut for arguments of these types."""
-        legacy = version() >= (4, 1) and is_true(conf, _LEGACY, "false")
-        return not legacy and all(kind.typeName() in cls._LISTED for kind in types)
+        plain = version() < (4, 1) or cls.has_plain_values(conf)
+        return plain and all(kind.typeName() in cls._LISTED for kind in types)
+
+    @staticmethod
+    def has_plain_values(conf: dict[str, str]) -> bool:
+        """Whether values stay as they are, because pandas has no part in it."""
+        return version() >= (4, 1) and not is_true(conf, _LEGACY, "false")
 
     def results(self, arrays: tuple[Any, ...]) -> list[Any]:
         """The results of the function for the rows."""

@@ -5,6 +5,9 @@
 //! and that nobody watches its calls. Rows that leave the program are called by the usual loop. If
 //! they are many, the next batches are called so, too: 1, 2, 4 ... up to 64 of them, until a batch
 //! leaves few rows again.
+//!
+//! A function of columns in which an engine calls the user's function of rows is evaluated so, too. If
+//! a row leaves, the function of columns is called for the whole batch.
 
 use super::batch::Batch;
 use crate::declaration::Declaration;
@@ -20,11 +23,12 @@ use std::cell::{Cell, RefCell};
 
 /// The most batches that are called row by row before the program is tried again.
 const LONGEST_PAUSE: u32 = 64;
-/// A batch is better called row by row if one in so many rows leaves.
-const MANY: usize = 4;
+/// As the last argument of [`ColumnCalls::new`]: a batch is better called row by row if one in so many
+/// rows leaves.
+pub(super) const MANY: usize = 4;
 
 /// Why a translated function of this signature cannot be evaluated by columns: the line in its file,
-/// and the reason. None if it can.
+/// and the reason. None if it can. `exact` is that of [`compile`].
 ///
 /// Raises ValueError if the signature is none.
 #[pyfunction]
@@ -32,20 +36,26 @@ pub(crate) fn why_not_columns(
     text: &str,
     signature: &str,
     admits_null: Vec<bool>,
+    exact: bool,
 ) -> PyResult<Option<(u32, String)>> {
     let Ok(source) = serde_json::from_str(text) else {
         return Ok(Some((0, "its statements are nested too deeply".to_owned())));
     };
     let signature = signature.parse::<Signature>();
     let signature = signature.map_err(|error| PyValueError::new_err(error.to_string()))?;
-    let why = program(&source, &signature, &admits_null).err();
+    let why = program(&source, &signature, &admits_null, exact).err();
     Ok(why.map(|Unsupported { line, reason }| (line, reason)))
 }
 
-fn program(source: &Source, signature: &Signature, admits_null: &[bool]) -> Result<Program, Unsupported> {
+fn program(
+    source: &Source,
+    signature: &Signature,
+    admits_null: &[bool],
+    exact: bool,
+) -> Result<Program, Unsupported> {
     let types = signature.parameters.iter().map(|field| field.data_type.clone());
     let parameters: Vec<_> = types.zip(admits_null.iter().copied()).collect();
-    compile(source, &parameters, &signature.returns)
+    compile(source, &parameters, &signature.returns, exact)
 }
 
 /// A function that may be evaluated by columns.
@@ -53,6 +63,8 @@ pub(super) struct ColumnCalls {
     evaluator: RefCell<Evaluator>,
     is_usable: Py<PyAny>,
     returns: DataType,
+    /// A batch is better called at once if one in so many rows leaves.
+    many: usize,
     /// How many batches will be called row by row before the next try, and how many were before
     /// this one.
     pause: Cell<u32>,
@@ -61,7 +73,11 @@ pub(super) struct ColumnCalls {
 
 impl ColumnCalls {
     /// None if the function cannot be evaluated so.
-    pub(super) fn new(declared: &Bound<'_, PyAny>, declaration: &Declaration<'_>) -> PyResult<Option<Self>> {
+    pub(super) fn new(
+        declared: &Bound<'_, PyAny>,
+        declaration: &Declaration<'_>,
+        many: usize,
+    ) -> PyResult<Option<Self>> {
         let (py, signature) = (declared.py(), &declaration.signature);
         let of = py.import("crosslane._worker.translation")?.getattr("of")?;
         let translated = of.call1((declared, signature.parameters.len()))?;
@@ -69,10 +85,12 @@ impl ColumnCalls {
             return Ok(None);
         };
         let Ok(source) = serde_json::from_str::<Source>(&text) else { return Ok(None) };
-        Ok(program(&source, signature, &declaration.admits_null).ok().map(|program| Self {
+        let exact = !declared.getattr("inner")?.is_none();
+        Ok(program(&source, signature, &declaration.admits_null, exact).ok().map(|program| Self {
             evaluator: RefCell::new(Evaluator::new(program)),
             is_usable,
             returns: signature.returns.clone(),
+            many,
             pause: Cell::new(0),
             last_pause: Cell::new(0),
         }))
@@ -110,7 +128,7 @@ impl ColumnCalls {
         }
         let asked = selection.count_before(rows);
         row_counts.by_columns += (asked - count) as u32;
-        self.note(count > 0 && count * MANY >= asked);
+        self.note(count > 0 && count.saturating_mul(self.many) >= asked);
         Ok((count > 0).then_some(left))
     }
 

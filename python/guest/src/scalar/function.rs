@@ -56,7 +56,7 @@ impl<'py> Function<'py> {
                 (kind, runner.as_ref().map_or_else(|| declared.clone(), |runner| runner.bind(py).clone()))
             }
             _ => {
-                let (calls, caller) = VectorizedCalls::new(declared, signature)?;
+                let (calls, caller) = VectorizedCalls::new(declared, &declaration)?;
                 (Kind::Vectorized(calls), caller)
             }
         };

@@ -1,7 +1,7 @@
 //! Calls of a function for one row after the other.
 
 use super::batch::Batch;
-use super::columns::ColumnCalls;
+use super::columns::{ColumnCalls, MANY};
 use crate::declaration::Declaration;
 use crate::lane::CallResult;
 use crate::loops::{Argument, Cursor, Loop, ResultWriter, RowCaller, RowResults};
@@ -42,8 +42,11 @@ impl<'py> RowCalls<'py> {
             let make = py.import("crosslane._worker.loops")?.getattr("make")?;
             Some(Loop::new(&make.call1((declared, count))?)?)
         };
-        let columns =
-            if row_loop.is_some() { ColumnCalls::new(declared, declaration)?.map(Box::new) } else { None };
+        let columns = if row_loop.is_some() {
+            ColumnCalls::new(declared, declaration, MANY)?.map(Box::new)
+        } else {
+            None
+        };
         Ok(Self { readers: declaration.readers(py)?, writer, row_loop, columns })
     }
 

@@ -1,10 +1,12 @@
 //! Calls of a function with whole columns.
 
 use super::batch::Batch;
+use super::columns::ColumnCalls;
 use crate::arrow::{self, Direction, Results};
+use crate::declaration::Declaration;
 use crate::lane::CallResult;
 use crate::loops::{ResultWriter, Selection};
-use crosslane::{ColumnBuilder, DataType, Signature, Verdict};
+use crosslane::{ColumnBuilder, DataType, Verdict};
 use crosslane_process::guest::RowCounts;
 use pyo3::prelude::*;
 use pyo3::types::PyList;
@@ -15,22 +17,25 @@ pub(crate) struct VectorizedCalls<'py> {
     /// The pyarrow types of the arguments.
     arguments: Vec<Py<PyAny>>,
     writer: ResultWriter<'py>,
+    /// The user's function of rows as a program over columns, if an engine calls one.
+    columns: Option<Box<ColumnCalls>>,
 }
 
 impl<'py> VectorizedCalls<'py> {
     /// The calls, and the `Caller`.
     pub(crate) fn new(
         declared: &Bound<'py, PyAny>,
-        signature: &Signature,
+        declaration: &Declaration<'_>,
     ) -> PyResult<(Self, Bound<'py, PyAny>)> {
-        let py = declared.py();
+        let (py, signature) = (declared.py(), &declaration.signature);
         let types = signature.parameters.iter().map(|field| &field.data_type);
         let arguments = types
             .map(|data_type| Ok(arrow::pyarrow_type(py, data_type, Direction::Argument)?.unbind()))
             .collect::<PyResult<_>>()?;
         let result = arrow::pyarrow_type(py, &signature.returns, Direction::Result)?;
         let caller = py.import("crosslane._worker.vectors")?.getattr("Caller")?.call1((declared, result))?;
-        Ok((Self { arguments, writer: ResultWriter::of_columns(py, &signature.returns)? }, caller))
+        let columns = ColumnCalls::new(declared, declaration, usize::MAX)?.map(Box::new);
+        Ok((Self { arguments, writer: ResultWriter::of_columns(py, &signature.returns)?, columns }, caller))
     }
 
     /// Calls the function for a batch, until that succeeds or there is no other try.
@@ -41,6 +46,15 @@ impl<'py> VectorizedCalls<'py> {
         row_counts: &mut RowCounts,
         out: &mut ColumnBuilder,
     ) -> CallResult<Option<Results>> {
+        if let Some(columns) = &self.columns
+            && columns.is_usable(batch.py)?
+        {
+            if columns.run(batch, row_counts, out)?.is_none() {
+                return Ok(None);
+            }
+            out.clear();
+            row_counts.by_columns = 0;
+        }
         let rows = batch.exchange.rows();
         let mut tries = 0;
         loop {
