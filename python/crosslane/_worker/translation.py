@@ -235,7 +235,7 @@ class _Translator:
                 return self._constant(node, value)
             case ast.Name(id=name) if name in self._code.co_varnames:
                 return {"variable": name}
-            case ast.Attribute(value=owner, attr=name) if not self._is_of_module(node):
+            case ast.Attribute(value=owner, attr=name) if not self._is_known(node):
                 return {"attribute": [name, self._expression(owner)]}
             case ast.Name() | ast.Attribute():
                 return self._constant(node, self._object(node))
@@ -377,7 +377,7 @@ class _Translator:
     def _callee(self, node: ast.Call) -> tuple[str, list[Any]]:
         """The kind of a call, and what is called."""
         match node.func:
-            case ast.Attribute(value=owner, attr=name) if not self._is_of_module(node.func):
+            case ast.Attribute(value=owner, attr=name) if not self._is_known(node.func):
                 if self._is_global(owner):
                     method = f"{_KNOWN.get(id(self._object(owner)))}.{name}"
                     if method in _CLASS_METHODS:
@@ -408,9 +408,12 @@ class _Translator:
             node = node.value
         return isinstance(node, ast.Name) and node.id not in self._code.co_varnames
 
-    def _is_of_module(self, node: ast.Attribute) -> bool:
-        """Whether this is an attribute of a module."""
-        return self._is_global(node.value) and type(self._object(node.value)) is ModuleType
+    def _is_known(self, node: ast.Attribute) -> bool:
+        """Whether this is an attribute of a module, or one that an object or a class outside has."""
+        if not self._is_global(node.value):
+            return False
+        owner = self._object(node.value)
+        return type(owner) is ModuleType or guards.Holder.of(owner, node.attr) is not None
 
     def _object(self, node: ast.expr) -> Any:
         """What a global variable, or an attribute of a module, is. It becomes a guard."""
@@ -418,10 +421,12 @@ class _Translator:
             case ast.Name(id=name) if name not in self._code.co_varnames:
                 return self._named(node, name)
             case ast.Attribute(value=owner, attr=name) if self._is_global(owner):
-                module = self._object(owner)
-                if type(module) is not ModuleType or name not in vars(module):
+                place = self._object(owner)
+                if type(place) is not ModuleType:
+                    place = guards.Holder.of(place, name)
+                if place is None or guards.found(place, name) is guards.ABSENT:
                     raise self._refuse(node, f"the attribute {name} of something else than a module")
-                return self._guarded(module, name)
+                return self._guarded(place, name)
         raise self._refuse(node, ast.unparse(node))
 
     def _named(self, node: ast.expr, name: str) -> Any:

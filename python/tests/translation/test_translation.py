@@ -50,6 +50,24 @@ def price(fruit: str) -> int:
     return PRICES[fruit]
 
 
+class Tariff:
+    share = 0.5
+
+    def __init__(self) -> None:
+        self.base = 2.0
+
+    @property
+    def doubled(self) -> float:
+        return self.base * 2
+
+
+TARIFF = Tariff()
+
+
+def with_tariff(x: float) -> float:
+    return x * TARIFF.base + Tariff.share
+
+
 def year_of(text: str) -> str:
     return f"{datetime.date.fromisoformat(text):%Y}"
 
@@ -73,7 +91,9 @@ def of(function: Any) -> translation.Usable:
     return made
 
 
-@pytest.mark.parametrize("function", [fee, root, is_weekend, calls_another, price, year_of, times(3)])
+@pytest.mark.parametrize(
+    "function", [fee, root, is_weekend, calls_another, price, with_tariff, year_of, times(3)]
+)
 def test_it_is_translated(function: Any) -> None:
     _, is_usable = of(function)
     assert is_usable()
@@ -320,6 +340,31 @@ def test_a_dict_that_changes_sends_it_back(
     monkeypatch.setitem(PRICES, "pear", 3)
     assert value(con, "SELECT price('pear')") == 3
     assert "KeyError: 'fig'" in error(con, "SELECT price('fig')")
+
+
+def test_an_attribute_that_changes_sends_it_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    _, is_usable = of(with_tariff)
+    changes: list[Callable[[], object]] = [
+        lambda: monkeypatch.setattr(TARIFF, "base", 3.0),
+        lambda: monkeypatch.delattr(TARIFF, "base"),
+        lambda: monkeypatch.setattr(Tariff, "share", 0.25),
+        # A property comes before the object's own attribute.
+        lambda: monkeypatch.setattr(Tariff, "base", property(lambda _: 4.0), raising=False),
+        lambda: monkeypatch.setattr(TARIFF, "__class__", type("Other", (Tariff,), {})),
+    ]
+    for change in changes:
+        change()
+        assert not is_usable()
+        monkeypatch.undo()
+        assert is_usable()
+
+
+def test_an_attribute_that_is_computed_is_called() -> None:
+    def computed(x: float) -> float:
+        return x * TARIFF.doubled
+
+    (declared,) = resolve(declare(computed))
+    assert "a value of type Tariff" in str(translation.reason_against(declared))
 
 
 def test_elements_that_change() -> None:
