@@ -368,10 +368,23 @@ pub struct Program {
     pub(crate) constants: Vec<Constant>,
     pub(crate) steps: Vec<(Step, Mask)>,
     pub(crate) counts: Counts,
-    /// The results. None if all are NULL.
-    pub(crate) result: Option<Register>,
-    /// 1 where the result is NULL.
+    pub(crate) results: Results,
+}
+
+/// A column of results.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct Output {
+    /// None if all values are NULL.
+    pub(crate) values: Option<Register>,
+    /// 1 where the value is NULL.
     pub(crate) nulls: Option<Bools>,
-    /// The type of the results.
-    pub(crate) returns: DataType,
+    pub(crate) data_type: DataType,
+}
+
+/// What a program gives.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) enum Results {
+    One(Output),
+    /// The fields of a STRUCT, and 1 where it is NULL itself.
+    Fields(Vec<Output>, Option<Bools>),
 }

@@ -57,6 +57,8 @@ pub enum Node {
     Tuple(Vec<Expression>),
     /// A dict of constants, and its values.
     Dict(Vec<Expression>, Vec<Expression>),
+    /// An object or a dict that is made of values with names.
+    Record(Vec<(String, Expression)>),
     /// An operator with one operand: `-`, `+`, `~` or `not`.
     Unary(String, Box<Expression>),
     /// An operator with two operands.

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import builtins
-from types import CellType, FunctionType, ModuleType
+import dataclasses
+from types import CellType, FunctionType, MemberDescriptorType, ModuleType
 from typing import Any, NamedTuple
 
 from crosslane import _guest
@@ -47,6 +48,43 @@ class Holder(NamedTuple):
 
 def _of_class(class_: type, name: str) -> Any:
     return next((vars(one)[name] for one in class_.__mro__ if name in vars(one)), ABSENT)
+
+
+#: What a class has under these names decides how its objects are made, and how their attributes are read.
+MAKES_OBJECTS = ("__init__", "__new__", "__post_init__", "__setattr__", "__getattribute__", "__getattr__")
+
+
+def record_fields(class_: type) -> dict[str, Any]:
+    """The fields that a class takes, with their defaults, if its objects are nothing but their fields:
+    a dataclass or a NamedTuple without methods that make objects. `ABSENT` is no default. Nothing for
+    other classes.
+    """
+    own = vars(class_)
+    if type(class_) is type and class_.__bases__ == (tuple,) and "_field_defaults" in own:
+        return {name: own["_field_defaults"].get(name, ABSENT) for name in own["_fields"]}
+    if type(class_) is not type or class_.__bases__ != (object,) or "__dataclass_fields__" not in own:
+        return {}
+    made = own.get("__init__")
+    # `dataclass` makes this method, and `__setattr__` of a frozen class, from a text.
+    if type(made) is not FunctionType or made.__code__.co_filename != "<string>":
+        return {}
+    usual = {"__init__", "__setattr__"} if own["__dataclass_params__"].frozen else {"__init__"}
+    if any(name in own for name in MAKES_OBJECTS if name not in usual):
+        return {}
+    fields = dataclasses.fields(class_)
+    names = tuple(one.name for one in fields)
+    if names != made.__code__.co_varnames[1 : made.__code__.co_argcount]:
+        return {}
+    if any(hasattr(type(own.get(name)), "__set__") and not _is_slot(own[name]) for name in names):
+        return {}
+    missing = dataclasses.MISSING
+    if any(one.default_factory is not missing for one in fields):
+        return {}
+    return {one.name: ABSENT if one.default is missing else one.default for one in fields}
+
+
+def _is_slot(of_class: Any) -> bool:
+    return type(of_class) is MemberDescriptorType
 
 
 #: Where something is looked up.

@@ -100,7 +100,7 @@ def is_watched() -> bool:
 
 def source_of(code: CodeType, sources: Sources) -> Node | None:
     """The source of a function; None if it is not known, or if the function does unusual things."""
-    if not _may_loop(code):
+    if not may_loop(code):
         return None
     with _reading, contextlib.suppress(SyntaxError, ValueError, RecursionError, MemoryError, SystemError):
         file = _file(code, sources)
@@ -117,7 +117,7 @@ def _loop(function: Any, count: int, sources: Sources) -> CodeType | None:
     file, made = _made.get(code, (None, None))
     if file != code.co_filename:
         made = None
-        if _may_loop(code):
+        if may_loop(code):
             # The function is called if its file is no valid Python, or too large for the compiler.
             # SystemError comes if another thread of the program parses something at the same time.
             with (
@@ -130,7 +130,7 @@ def _loop(function: Any, count: int, sources: Sources) -> CodeType | None:
     return made if count == code.co_argcount else None
 
 
-def _may_loop(code: CodeType) -> bool:
+def may_loop(code: CodeType) -> bool:
     """Whether a function may be inlined, by its code alone."""
     names = {*code.co_names, *code.co_freevars}
     return not (

@@ -147,9 +147,14 @@ class _Translator:
 
     def source(self) -> dict[str, Any]:
         """The whole function."""
+        line = self._code.co_firstlineno
+        if not inlining.may_loop(self._code):
+            raise Untranslatable(
+                "it has comprehensions, inner functions, unusual parameters or none, or looks at frames", line
+            )
         node = inlining.source_of(self._code, self._sources)
         if node is None:
-            raise Untranslatable("its source is not known, or is not plain", self._code.co_firstlineno)
+            raise Untranslatable("its source is not there, or is another one", line)
         if isinstance(node, ast.Lambda):
             body: list[Any] = [{"return": self._expression(node.body)}]
         else:
@@ -269,6 +274,11 @@ class _Translator:
                 )
             case ast.Subscript(value=value, slice=index) if not isinstance(index, ast.Slice):
                 return {"index": [self._expression(value), self._expression(index)]}
+            case ast.Dict(keys=keys, values=values):
+                names = [key.value for key in keys if isinstance(key, ast.Constant)]
+                if len({name for name in names if type(name) is str}) < len(keys):
+                    raise self._refuse(node, "a dict whose keys are no constant texts")
+                return {"record": [[name, self._expression(one)] for name, one in zip(names, values)]}
             case ast.JoinedStr(values=values):
                 return {"format": [self._part(value) for value in values]}
         raise self._refuse(node, f"an expression `{type(node).__name__.lower()}`")
@@ -348,6 +358,8 @@ class _Translator:
                 fields = [[one.arg, self._expression(one.value)] for one in node.keywords if one.arg]
                 if len(fields) == len(node.keywords):
                     return {"replaced": [of, fields]}
+            case [type() as class_], _:
+                return {kind: self._record(node, class_)}
             case [str(name)], _ if name in _PARAMETERS:
                 return {kind: [name, self._arguments(node, name)]}
         if node.keywords:
@@ -367,6 +379,24 @@ class _Translator:
             raise self._refuse(node, f"a call of {name} without a day")
         zero = [node.lineno, {"int": 0}]
         return [self._expression(given[one]) if one in given else zero for one in names]
+
+    def _record(self, node: ast.Call, class_: type) -> list[list[Any]]:
+        """The names and values of a new object."""
+        fields = guards.record_fields(class_)
+        given = dict(zip(fields, node.args)) | {one.arg: one.value for one in node.keywords if one.arg}
+        if len(given) != len(node.args) + len(node.keywords) or not set(given) <= set(fields):
+            raise self._refuse(node, f"a call of {class_.__name__}, which is more than its fields")
+        for name in guards.MAKES_OBJECTS:
+            self._guarded(guards.Holder(class_, type, guards.ABSENT), name)
+        values = []
+        for name, default in fields.items():
+            if name in given:
+                values.append([name, self._expression(given[name])])
+            elif default is guards.ABSENT:
+                raise self._refuse(node, f"a call of {class_.__name__} without {name}")
+            else:
+                values.append([name, [node.lineno, self._single(node, default)]])
+        return values
 
     def _is_divmod(self, node: ast.expr) -> bool:
         match node:
@@ -389,6 +419,8 @@ class _Translator:
                     return "call", [_KNOWN[id(called)]]
                 if type(called) is FunctionType:
                     return "inline", [self._inner(node, called)]
+                if isinstance(called, type):
+                    return "record", [called]
         raise self._refuse(node, f"a call of {ast.unparse(node.func)}")
 
     def _inner(self, node: ast.Call, function: FunctionType) -> dict[str, Any]:
@@ -487,9 +519,17 @@ def _unusual(declared: Any) -> str | None:
         return "it has a memory_limit, which counts what a call takes"
     if declared.variadic:
         return "it takes any number of arguments"
-    if any(shape is not None for shape in (*declared.shapes, declared.result_shape)):
+    if any(shape is not None for shape in (*declared.shapes, *_parts(declared.result_shape))):
         return "its types have classes of their own"
     return None
+
+
+def _parts(shape: Any) -> list[Any]:
+    """The shapes of a result that matter: an object is read by its attributes, whatever its class."""
+    match shape:
+        case ("struct", _, fields, *_):
+            return list(fields)
+    return [shape]
 
 
 def reason_against(declared: Any) -> str | None:

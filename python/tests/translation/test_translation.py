@@ -240,12 +240,12 @@ REASONS = {
     "return int(f'{x:x}')": 'line 5: the format "x" of such a value',
     "return int(f'{x!r}')": "line 5: a conversion, or a format that is no constant, in an f-string",
     "try: return x\n    finally: pass": "line 5: a statement `try`",
-    "return {1: 2}[x]": "line 5: an expression `dict`",
-    "return (1, 2, 3)": "line 5: a tuple, set or dict in which nothing is looked up",
+    "return {1: 2}[x]": "line 5: a dict whose keys are no constant texts",
+    "return (1, 2, 3)": "line 5: a collection or an object that is not returned",
     "return (1, 'a')[x]": "line 5: a look-up whose values have several types",
     "return x.bit_length()": "line 5: a number, where a str is known",
     "if x: y = 1\n    return y": "line 6: the variable y: only one branch of a condition assigns it",
-    "return (x, 1) == (1, x)": "line 5: a tuple, set or dict in which nothing is looked up",
+    "return (x, 1) == (1, x)": "line 5: a collection or an object that is not returned",
     "return int(x in (1, 2) == (x > 1))": "line 5: a comparison behind `in`",
 }
 
@@ -465,3 +465,116 @@ def test_ints_become_floats_where_they_are_returned(load: Load) -> None:
     """)
     assert con.execute("SELECT capped(-1), capped(0.5), capped(11)").fetchall() == [(0.0, 0.5, 10.0)]
     assert con.execute("SELECT ratio(1), ratio(8)").fetchall() == [(0.0, 2.0)]
+
+
+STRUCTS = """
+    from dataclasses import dataclass
+    from typing import NamedTuple
+
+    from typing_extensions import TypedDict
+
+    @dataclass
+    class Leg:
+        mph: float
+        made_up: int = 7
+        verdict: str | None = None
+
+    class Point(NamedTuple):
+        x: float
+        y: int
+
+    class Both(TypedDict):
+        a: int
+        b: str
+
+    @udf
+    def leg(miles: float, minutes: float, delay: int) -> Leg | None:
+        if delay < 0:
+            return None
+        verdict = "late" if delay > 15 else None
+        return Leg(miles / minutes * 60, verdict=verdict) if delay < 60 else Leg(1, delay)
+
+    @udf
+    def point(x: int) -> Point:
+        return Point(x, x + 1)
+
+    @udf
+    def doubled(x: int) -> Both:
+        return {"b": str(x), "a": x * 2}
+""".replace("from typing_extensions import TypedDict", "from typing import TypedDict")
+
+
+def test_structs(load: Load) -> None:
+    con = load(STRUCTS)
+    rows = [(10.0, 5.0, 3), (10.0, 0.5, 20), (1.0, 1.0, 90), (1.0, 1.0, -1)]
+    con.execute("CREATE TABLE t(miles DOUBLE, minutes DOUBLE, delay BIGINT)")
+    con.executemany("INSERT INTO t VALUES (?, ?, ?)", rows)
+    assert [row[0] for row in con.execute("SELECT leg(miles, minutes, delay) FROM t").fetchall()] == [
+        {"mph": 120.0, "made_up": 7, "verdict": None},
+        {"mph": 1200.0, "made_up": 7, "verdict": "late"},
+        {"mph": 1.0, "made_up": 90, "verdict": None},
+        None,
+    ]
+    assert value(con, "SELECT by_columns FROM crosslane_stats() WHERE function = 'leg'") == 4
+    assert "ZeroDivisionError" in error(con, "SELECT leg(1, 0, 3)")
+    last = 2**63 - 1
+    assert value(con, "SELECT point(3)") == {"x": 3.0, "y": 4}
+    assert "9223372036854775808" in error(con, f"SELECT point({last})")
+    assert value(con, "SELECT doubled(3)") == {"a": 6, "b": "3"}
+
+
+def test_classes_that_are_more_than_their_fields_are_called(library: Library) -> None:
+    path = library(
+        """
+        from dataclasses import InitVar, dataclass, field
+        from typing import NamedTuple
+
+        @dataclass
+        class Checked:
+            x: int
+
+            def __post_init__(self):
+                self.x += 1
+
+        @dataclass
+        class Made:
+            x: int
+            extra: InitVar[int] = 3
+
+        @dataclass
+        class Doubled:
+            x: int
+
+            def __getattribute__(self, name):
+                return 2
+
+        class Own:
+            x: int
+
+            def __init__(self, x):
+                self.x = x
+
+        @dataclass(frozen=True, slots=True)
+        class Plain:
+            x: int
+
+        class Pair(NamedTuple):
+            x: int
+
+        @dataclass
+        class Listed:
+            x: int
+            of: list[int] = field(default_factory=list)
+    """
+        + "".join(
+            f"""
+        @udf
+        def {name.lower()}(x: int) -> {name}:
+            return {name}(x)
+    """
+            for name in ("Checked", "Made", "Doubled", "Plain", "Pair", "Listed")
+        )
+    )
+    reasons = {one.name: translation.reason_against(one) for one in libraries.load_file(str(path))}
+    assert {name for name, reason in reasons.items() if reason is None} == {"plain", "pair"}
+    assert "a call of Checked, which is more than its fields" in str(reasons["checked"])

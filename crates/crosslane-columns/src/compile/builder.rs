@@ -1,7 +1,9 @@
 //! The instructions of a program that is being made, and the values in its registers.
 
 use super::{Compiled, Unsupported};
-use crate::program::{BoolOp, Bools, Constant, Counts, Floats, Ints, Mask, Register, Step, Texts, Time};
+use crate::program::{
+    BoolOp, Bools, Constant, Counts, Floats, Ints, Mask, Output, Register, Step, Texts, Time,
+};
 use crosslane::DataType;
 
 /// A value of Python's: a register, and where it is None.
@@ -181,6 +183,11 @@ impl Builder {
         merged
     }
 
+    /// As [`Builder::merged`], for several values.
+    pub(super) fn all_merged(&mut self, truth: Bools, yes: Vec<Value>, no: Vec<Value>) -> Option<Vec<Value>> {
+        yes.into_iter().zip(no).map(|(yes, no)| self.merged(truth, yes, no)).collect()
+    }
+
     fn select(&mut self, truth: Bools, yes: Value, no: Value) -> Option<Value> {
         use Register as R;
         let register = match (yes.register, no.register) {
@@ -292,15 +299,22 @@ impl Builder {
         })
     }
 
-    /// The register of the results, as a column of this type has them.
-    pub(super) fn results(&mut self, value: Value, returns: &DataType) -> Compiled<Option<Register>> {
-        use DataType as T;
+    /// The results of a column of this type.
+    pub(super) fn output(&mut self, value: Value, data_type: &DataType) -> Compiled<Output> {
         self.reach = Reach::All;
-        let Some(register) = value.register else { return Ok(None) };
-        // Only results that are not NULL count.
-        if let Some(none) = value.none {
-            self.reach = Reach::Some(self.make(|out| Step::Not(none, out)));
+        if let Some(register) = value.register {
+            // Only results that are not NULL count.
+            if let Some(none) = value.none {
+                self.reach = Reach::Some(self.make(|out| Step::Not(none, out)));
+            }
+            self.check(register, data_type)?;
         }
+        Ok(Output { values: value.register, nulls: value.none, data_type: data_type.clone() })
+    }
+
+    /// Rows leave whose value does not fit a column of this type.
+    fn check(&mut self, register: Register, returns: &DataType) -> Compiled<()> {
+        use DataType as T;
         match (register, returns) {
             (Register::Bool(_), T::Boolean)
             | (Register::Float(_), T::Double)
@@ -315,7 +329,7 @@ impl Builder {
             }
             _ => return Err(self.no_result(returns)),
         }
-        Ok(Some(register))
+        Ok(())
     }
 
     fn no_result(&self, returns: &DataType) -> Unsupported {

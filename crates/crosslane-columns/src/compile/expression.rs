@@ -30,15 +30,17 @@ impl Compiler {
             Node::Date(value) => Register::Time(Time::Date, self.builder.int(*value)).into(),
             Node::Datetime(value) => Register::Time(Time::Datetime, self.builder.int(*value)).into(),
             Node::Timedelta(value) => Register::Time(Time::Timedelta, self.builder.int(*value)).into(),
-            Node::Set(_) | Node::Tuple(_) | Node::Dict(..) => {
-                return Err(self.builder.refuse("a tuple, set or dict in which nothing is looked up"));
+            Node::Set(_) | Node::Tuple(_) | Node::Dict(..) | Node::Record(_) => {
+                return Err(self.builder.refuse("a collection or an object that is not returned"));
             }
             Node::Unary(operator, of) => self.unary(operator, of)?,
             Node::Binary(operator, left, right) => self.binary(operator, left, right)?,
             Node::Compare(first, rest) => self.compare(first, rest)?.into(),
             Node::And(parts) => self.operands(parts, true)?,
             Node::Or(parts) => self.operands(parts, false)?,
-            Node::If(condition, yes, no) => self.conditional(condition, [yes, no], Self::value)?,
+            Node::If(condition, yes, no) => {
+                self.conditional(condition, [yes, no], |this, of| Ok(vec![this.value(of)?]))?[0]
+            }
             Node::Call(name, arguments) => self.call(name, arguments)?,
             Node::Inline(source, arguments) => self.inline(source, arguments)?,
             Node::Method(name, object, arguments) => self.method(name, object, arguments)?,
@@ -183,8 +185,8 @@ impl Compiler {
         &mut self,
         condition: &Expression,
         [yes, no]: [&Expression; 2],
-        value: fn(&mut Self, &Expression) -> Compiled<Value>,
-    ) -> Compiled<Value> {
+        value: fn(&mut Self, &Expression) -> Compiled<Vec<Value>>,
+    ) -> Compiled<Vec<Value>> {
         let truth = self.truth(condition)?;
         let before = self.builder.reach;
         self.builder.reach = self.builder.only(before, truth, true);
@@ -192,7 +194,7 @@ impl Compiler {
         self.builder.reach = self.builder.only(before, truth, false);
         let no = value(self, no)?;
         self.builder.reach = before;
-        let merged = self.builder.merged(truth, yes, no);
+        let merged = self.builder.all_merged(truth, yes, no);
         merged.ok_or_else(|| self.builder.refuse("a conditional expression with values of several types"))
     }
 

@@ -12,10 +12,10 @@ mod look_up;
 mod method;
 mod time;
 
-use crate::program::{BoolOp, Bools, Input, Program, Register, Step};
+use crate::program::{BoolOp, Bools, Input, Program, Register, Results, Step};
 use crate::source::{Expression, Node, Source, Statement};
 use builder::{Builder, Reach, Value};
-use crosslane::DataType;
+use crosslane::{DataType, Field};
 use std::collections::HashMap;
 
 /// Why a function cannot be a program, and in which line.
@@ -41,9 +41,12 @@ pub fn compile(
     returns: &DataType,
     exact: bool,
 ) -> Compiled<Program> {
-    let returns_floats = !exact && matches!(returns, DataType::Float | DataType::Double);
+    let returned = match returns {
+        DataType::Struct(fields) => Returned::Fields(fields.iter().cloned().collect()),
+        other => Returned::One(other.clone()),
+    };
     let mut compiler =
-        Compiler { builder: Builder::default(), scope: HashMap::new(), result: None, returns_floats };
+        Compiler { builder: Builder::default(), scope: HashMap::new(), result: None, returned, exact };
     if source.parameters.len() != parameters.len() {
         return Err(compiler.builder.refuse("it has another number of parameters"));
     }
@@ -66,12 +69,41 @@ pub fn compile(
     let inputs = inputs.collect::<Compiled<Vec<_>>>()?;
     compiler.block(&source.body)?;
     // A function without a `return` returns None.
-    compiler.give_back(Value::NONE)?;
-    let result = compiler.result.unwrap_or(Value::NONE);
-    let register = compiler.builder.results(result, returns)?;
-    let Builder { steps, constants, counts, .. } = compiler.builder;
-    let nulls = result.none;
-    Ok(Program { inputs, constants, steps, counts, result: register, nulls, returns: returns.clone() })
+    compiler.give_back(compiler.returned.none())?;
+    let Compiler { mut builder, result, returned, .. } = compiler;
+    let result = result.unwrap_or_else(|| returned.none());
+    let results = match (returned, &result[..]) {
+        (Returned::Fields(fields), [whole, values @ ..]) => {
+            let outputs = fields.iter().zip(values);
+            let outputs = outputs.map(|(field, value)| builder.output(*value, &field.data_type));
+            let outputs = outputs.collect::<Compiled<_>>()?;
+            // A function that always returns None gives NULL.
+            let always = whole.register.is_none().then(|| builder.bool(true));
+            Results::Fields(outputs, always.or(whole.none))
+        }
+        _ => Results::One(builder.output(result[0], returns)?),
+    };
+    let Builder { steps, constants, counts, .. } = builder;
+    Ok(Program { inputs, constants, steps, counts, results })
+}
+
+/// What the function returns.
+#[derive(Debug, Clone)]
+enum Returned {
+    One(DataType),
+    /// The fields of a STRUCT. Its value is a register that says where it is None, and those of its
+    /// fields.
+    Fields(Vec<Field>),
+    /// The function is part of another one.
+    Any,
+}
+
+impl Returned {
+    /// None, as a result.
+    fn none(&self) -> Vec<Value> {
+        let fields = if let Returned::Fields(fields) = self { fields.len() } else { 0 };
+        vec![Value::NONE; 1 + fields]
+    }
 }
 
 /// The variables. One that cannot be used has the reason in place of its value.
@@ -81,9 +113,10 @@ struct Compiler {
     builder: Builder,
     scope: Scope,
     /// The result of the rows that have returned.
-    result: Option<Value>,
-    /// Whether ints that are returned become floats: a column of floats takes both.
-    returns_floats: bool,
+    result: Option<Vec<Value>>,
+    returned: Returned,
+    /// Whether an int is no result where a float is due.
+    exact: bool,
 }
 
 impl Compiler {
@@ -119,36 +152,69 @@ impl Compiler {
         Ok(())
     }
 
-    /// The value of an expression that is returned.
-    fn returned(&mut self, expression: &Expression) -> Compiled<Value> {
+    /// The value of an expression that is returned, or of the fields of a STRUCT.
+    fn returned(&mut self, expression: &Expression) -> Compiled<Vec<Value>> {
         let Expression(line, node) = expression;
-        let value = match node {
-            Node::If(condition, yes, no) => {
+        let fields = match (&self.returned, node) {
+            (_, Node::If(condition, yes, no)) => {
                 self.builder.line = *line;
-                self.conditional(condition, [yes, no], Self::returned)?
+                return self.conditional(condition, [yes, no], Self::returned);
             }
-            _ => self.value(expression)?,
+            (Returned::Fields(fields), _) => fields.clone(),
+            (Returned::Any, _) => return Ok(vec![self.value(expression)?]),
+            (Returned::One(data_type), _) => {
+                let data_type = data_type.clone();
+                let value = self.value(expression)?;
+                return Ok(vec![self.for_column(value, &data_type)]);
+            }
         };
-        let ints = match value.register {
-            Some(Register::Int(ints)) if self.returns_floats => ints,
-            Some(Register::Bool(bools)) if self.returns_floats => {
-                self.builder.make(|out| Step::BoolToInt(bools, out))
+        self.builder.line = *line;
+        let values = match node {
+            Node::Record(named) => {
+                let values = named.iter().map(|(name, expression)| Ok((name, self.value(expression)?)));
+                let values = values.collect::<Compiled<HashMap<_, _>>>()?;
+                let value = |field: &Field| values.get(&field.name).copied();
+                fields.iter().map(value).collect::<Option<Vec<_>>>()
             }
-            _ => return Ok(value),
+            Node::Tuple(elements) if elements.len() == fields.len() => {
+                Some(elements.iter().map(|element| self.value(element)).collect::<Compiled<_>>()?)
+            }
+            Node::None => return Ok(self.returned.none()),
+            _ => None,
+        };
+        let values =
+            values.ok_or_else(|| self.builder.refuse("a result without the fields of the STRUCT"))?;
+        let mut made = vec![Value::from(self.builder.bool(false))];
+        for (field, value) in fields.iter().zip(values) {
+            made.push(self.for_column(value, &field.data_type));
+        }
+        Ok(made)
+    }
+
+    /// A value as a column of this type takes it: a column of floats takes ints.
+    fn for_column(&mut self, value: Value, data_type: &DataType) -> Value {
+        let is_float = !self.exact && matches!(data_type, DataType::Float | DataType::Double);
+        let ints = match value.register {
+            Some(Register::Int(ints)) if is_float => ints,
+            Some(Register::Bool(bools)) if is_float => self.builder.make(|out| Step::BoolToInt(bools, out)),
+            _ => return value,
         };
         let floats = self.builder.make(|out| Step::IntToFloat(ints, out));
-        Ok(Value { register: Some(floats.into()), ..value })
+        Value { register: Some(floats.into()), ..value }
     }
 
     /// The rows of the mask return this value.
-    fn give_back(&mut self, value: Value) -> Compiled<()> {
+    fn give_back(&mut self, value: Vec<Value>) -> Compiled<()> {
         let rows = std::mem::replace(&mut self.builder.reach, Reach::Nobody);
-        let value = match (rows, self.result) {
-            (Reach::Nobody, _) => return Ok(()),
+        let value = match (rows, self.result.take()) {
+            (Reach::Nobody, old) => {
+                self.result = old;
+                return Ok(());
+            }
             (Reach::All, _) | (_, None) => value,
             (Reach::Some(rows), Some(old)) => self
                 .builder
-                .merged(rows, value, old)
+                .all_merged(rows, value, old)
                 .ok_or_else(|| self.builder.refuse("it returns values of several types"))?,
         };
         self.result = Some(value);
@@ -163,13 +229,14 @@ impl Compiler {
         let before = self.builder.reach;
         let scope = std::mem::replace(&mut self.scope, scope);
         let result = self.result.take();
-        let returns_floats = std::mem::replace(&mut self.returns_floats, false);
+        let returned = std::mem::replace(&mut self.returned, Returned::Any);
         self.block(&source.body)?;
-        self.give_back(Value::NONE)?;
-        self.returns_floats = returns_floats;
+        self.give_back(vec![Value::NONE])?;
+        self.returned = returned;
         self.scope = scope;
         self.builder.reach = before;
-        Ok(std::mem::replace(&mut self.result, result).unwrap_or(Value::NONE))
+        let value = std::mem::replace(&mut self.result, result);
+        Ok(value.map_or(Value::NONE, |value| value[0]))
     }
 
     fn branch(&mut self, condition: &Expression, body: &[Statement], other: &[Statement]) -> Compiled<()> {

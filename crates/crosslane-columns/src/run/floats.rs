@@ -8,6 +8,7 @@
 //! | `int`, `round`, `math.floor`, `math.ceil` | NaN, infinities, and ints beyond 64 bits |
 //! | `round(x, n)` | a number of more than 52 bits with its digits |
 //! | `math.atan2`, `math.fmod` | NaN, infinities, a divisor of 0 |
+//! | `math.copysign` | the sign of NaN |
 //! | `str(x)` | NaN, infinities, numbers that Python writes with an exponent |
 //! | `f"{x:.2f}"` | NaN, infinities |
 
@@ -41,7 +42,8 @@ pub(super) fn binary(operation: FloatOp, a: &[f64], b: &[f64], sink: Sink<'_, f6
             let (a, b) = (a[row], b[row]);
             (a % b, !(a.is_finite() && b.is_finite()) || b == 0.0)
         }),
-        FloatOp::CopySign => sink.all(rows.map(|(a, b)| a.copysign(b))),
+        // The processor and the compiler decide which sign a NaN has.
+        FloatOp::CopySign => sink.checked(rows.map(|(a, b)| (a.copysign(b), b.is_nan()))),
     }
 }
 

@@ -8,7 +8,8 @@ mod texts;
 mod time;
 
 use crate::program::{
-    BoolOp, Bools, CHUNK, Constant, Floats, Input, Ints, Mask, Places, Program, Register, Step, Texts, Time,
+    BoolOp, Bools, CHUNK, Constant, Floats, Input, Ints, Mask, Output, Places, Program, Register, Results,
+    Step, Texts, Time,
 };
 use crate::strftime;
 use crosslane::batch::Column;
@@ -216,7 +217,8 @@ impl Registers {
                 });
             }
         }
-        if let Some(nones) = program.nulls {
+        let (Results::One(Output { nulls, .. }) | Results::Fields(_, nulls)) = &program.results;
+        if let Some(nones) = nulls {
             null.iter_mut().zip(&self.bools[nones.0]).for_each(|(null, none)| *null |= none);
         }
         let mut count = 0;
@@ -427,8 +429,35 @@ impl Registers {
 
     /// Adds the results to a column.
     fn append(&self, program: &Program, sources: &[&[u8]], out: &mut ColumnBuilder) -> Result<(), Overflow> {
-        use DataType as T;
         let null = &self.null[..self.rows];
+        let fields = match &program.results {
+            Results::One(output) => return self.append_one(output, null, sources, out),
+            Results::Fields(fields, _) => fields,
+        };
+        for (field, out) in fields.iter().zip(&mut out.children) {
+            match field.nulls {
+                Some(nulls) => {
+                    let null: Vec<_> = pairs(null, self.bool(nulls)).map(|(a, b)| a | b).collect();
+                    self.append_one(field, &null, sources, out)?;
+                }
+                None => self.append_one(field, null, sources, out)?,
+            }
+        }
+        let first = out.rows();
+        (0..self.rows).try_for_each(|_| out.nested())?;
+        (0..self.rows).filter(|row| null[*row] != 0).for_each(|row| out.make_null(first + row));
+        Ok(())
+    }
+
+    /// Adds the results of a column. Those whose byte in `null` is 1 are NULL.
+    fn append_one(
+        &self,
+        output: &Output,
+        null: &[u8],
+        sources: &[&[u8]],
+        out: &mut ColumnBuilder,
+    ) -> Result<(), Overflow> {
+        use DataType as T;
         let is_null = |row: usize| null[row] != 0;
         macro_rules! narrowed {
             ($register:expr, $type:ty) => {
@@ -437,7 +466,7 @@ impl Registers {
                 }
             };
         }
-        match (program.result, &program.returns) {
+        match (output.values, &output.data_type) {
             (None, _) => (0..self.rows).for_each(|_| out.null()),
             (Some(Register::Bool(result)), _) => {
                 for (row, value) in self.bool(result).iter().enumerate() {
