@@ -513,8 +513,10 @@ def of(declared: Any, count: int) -> Usable | None:
 
 def _unusual(declared: Any) -> str | None:
     """What a declaration has that only calls know; None if it has nothing like that."""
-    if not (declared.inline or declared.inner):
-        return "inline=False" if declared.kind == "row" else "it is a function of columns already"
+    if declared.inner is None and declared.kind != "row":
+        return "it is a function of columns already"
+    if declared.inner is None and not declared.inline:
+        return "inline=False"
     if declared.memory_limit is not None:
         return "it has a memory_limit, which counts what a call takes"
     if declared.variadic:
