@@ -15,7 +15,6 @@
 use super::sink::{Sink, pairs};
 use crate::program::{FloatFunction, FloatOp, FloatTest, Rounding};
 use std::f64::consts::PI;
-use std::fmt::Write as _;
 
 /// The result, and whether the row leaves.
 type Checked<T> = (T, bool);
@@ -194,10 +193,10 @@ pub(super) fn round_digits(x: f64, scale: f64) -> Checked<f64> {
     ((nearest / scale).copysign(x), false)
 }
 
-/// Writes `str(x)`: the shortest text that means this float. False if the row leaves.
-pub(super) fn write(x: f64, out: &mut String) -> bool {
-    out.clear();
-    // Rust writes the same digits, but other exponents.
+/// `str(x)`: the shortest text that means this float, and of two the one with an even digit. None if
+/// the row leaves.
+pub(super) fn text(x: f64, buffer: &mut ryu::Buffer) -> Option<&str> {
+    // Python writes other exponents.
     let has_exponent = x != 0.0 && !(1e-4..1e16).contains(&x.abs());
-    x.is_finite() && !has_exponent && write!(out, "{x:?}").is_ok()
+    (x.is_finite() && !has_exponent).then(|| buffer.format_finite(x))
 }

@@ -123,10 +123,11 @@ impl Registers {
                 });
             }
             Step::FloatToText(x, out) => {
-                let mut buffer = String::new();
+                let mut buffer = ryu::Buffer::new();
                 self.texts(mask, *out, true, |this, row, texts| {
-                    floats::write(this.float(*x)[row], &mut buffer)
-                        && texts.push(&this.room, buffer.len(), |bytes| bytes.extend(buffer.as_bytes()))
+                    floats::text(this.float(*x)[row], &mut buffer).is_some_and(|text| {
+                        texts.push(&this.room, text.len(), |bytes| bytes.extend_from_slice(text.as_bytes()))
+                    })
                 });
             }
             Step::FormatInt(format, a, out) => self.texts(mask, *out, true, |this, row, texts| {
