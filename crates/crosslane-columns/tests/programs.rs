@@ -456,7 +456,7 @@ fn formats_are_those_of_python() {
     assert_eq!(float("+.0%", &[0.125, 1e307]), ["+12%".into(), LEFT]);
     assert_eq!(float("", &[0.1, 1e16, 1e-5, 100.0]), ["0.1".into(), LEFT, LEFT, "100.0".into()]);
     // It is between two texts of 16 digits.
-    assert_eq!(float("", &[91_925_538_395_648.125]), ["91925538395648.12".into()]);
+    assert_eq!(float("", &[91_925_538_395_648.0 + 0.125]), ["91925538395648.12".into()]);
     let centered = call("format", &[variable("a"), text("*^5")]);
     assert_eq!(of_text(centered, &["ab", "é"], DataType::Varchar), ["*ab**".into(), LEFT]);
 }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import io
+import linecache
 import os
 import pickle
 import sys
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
 
 _Cached = type(functools.lru_cache(len))
 
+#: The most characters of a source that are sent.
+_LONGEST_SOURCE = 1 << 20
 #: cloudpickle's list of modules to pickle by value is for the whole process.
 _one_at_a_time = threading.Lock()
 
@@ -62,6 +65,7 @@ class _Pickler(cloudpickle.Pickler):
     def __init__(self, file: io.BytesIO) -> None:
         super().__init__(file)
         self._seen: set[str] = set()
+        self._sent: set[str] = set()
         self._by_value: list[ModuleType] = []
 
     def reducer_override(self, obj: Any) -> Any:
@@ -76,8 +80,16 @@ class _Pickler(cloudpickle.Pickler):
         elif isinstance(obj, CodeType):
             # cloudpickle leaves out the file, which errors name.
             make, parts = self.dispatch_table[CodeType](obj)
-            return _of_file, (obj.co_filename, make, parts)
+            return _of_file, (obj.co_filename, self._source(obj.co_filename), make, parts)
         return super().reducer_override(obj)
+
+    def _source(self, file: str) -> str | None:
+        """The source in a file, or in a cell of a notebook. None if it was sent already."""
+        if file in self._sent:
+            return None
+        self._sent.add(file)
+        text = "".join(linecache.getlines(file))
+        return text if len(text) < _LONGEST_SOURCE else None
 
     def _note(self, name: str) -> None:
         """Has a module pickled by value if a worker cannot import it."""
@@ -99,7 +111,12 @@ def _cached(function: Callable[..., Any], parameters: dict[str, Any]) -> Callabl
     return functools.lru_cache(**parameters)(function)
 
 
-def _of_file(file: str, make: Callable[..., CodeType], parts: tuple[Any, ...]) -> CodeType:
+def _of_file(
+    file: str, source: str | None, make: Callable[..., CodeType], parts: tuple[Any, ...]
+) -> CodeType:
+    if source and not os.path.isfile(file):
+        # Tracebacks show the source there, and a worker reads what functions do.
+        linecache.cache[file] = (len(source), None, source.splitlines(keepends=True), file)
     return make(*parts).replace(co_filename=file)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import builtins
 import datetime
+import linecache
 import math
 import sys
 import time
@@ -158,6 +159,18 @@ def test_the_next_batch_sees_a_change(
     assert value(con, "SELECT fee(2.0)") == 5.0
     monkeypatch.setitem(fee.__globals__, "RATE", 3.0)
     assert value(con, "SELECT fee(2.0)") == 6.0
+
+
+def test_a_cell_of_a_notebook(con: duckdb.DuckDBPyConnection, monkeypatch: pytest.MonkeyPatch) -> None:
+    cell, name = "def tripled(x: int) -> int:\n    y = 3 * x\n    return y // (x - 7)\n", "<cell-of-a-test>"
+    monkeypatch.setitem(linecache.cache, name, (len(cell), None, cell.splitlines(keepends=True), name))
+    namespace: dict[str, Any] = {"__name__": "__main__"}
+    exec(compile(cell, name, "exec"), namespace)
+    crosslane.register(con, namespace["tripled"])
+    assert value(con, "SELECT tripled(9)") == 13
+    assert value(con, "SELECT by_columns FROM crosslane_stats()") == 1
+    # The traceback shows the line.
+    assert "return y // (x - 7)" in error(con, "SELECT tripled(7)")
 
 
 DIVIDES = """
