@@ -57,7 +57,10 @@ _DEEPEST, _DEEPEST_EXPRESSION, _MOST_EXPRESSIONS = 8, 24, 500
 _DEEPEST_STATEMENT = 30
 #: How many constants a look-up may have. Before each batch, a lane looks whether a dict, set or list
 #: has changed.
-_MOST_CONSTANTS = 10000
+_MOST_CONSTANTS = {
+    tuple: 100_000, frozenset: 100_000, dict: 100_000 if _guest.Elements.are_fast() else 10_000, list: 10_000,
+    set: 1_000,
+}  # fmt: skip
 _EPOCH = datetime.datetime(1970, 1, 1)
 
 #: What `translate` gives: the function as JSON, and its guards.
@@ -307,8 +310,9 @@ class _Translator:
 
     def _elements(self, node: ast.expr, value: Any) -> Any:
         """What can be looked up: the elements of a tuple, set, list or dict."""
-        if len(value) > _MOST_CONSTANTS:
-            raise self._refuse(node, f"a look-up in more than {_MOST_CONSTANTS} constants")
+        most = _MOST_CONSTANTS[type(value)]
+        if len(value) > most:
+            raise self._refuse(node, f"a look-up in a {type(value).__name__} of more than {most:,}")
         if type(value) in (set, list, dict):
             self.guards.append((_guest.Elements(value), "", True))
         constants = [[node.lineno, self._single(node, one)] for one in value]

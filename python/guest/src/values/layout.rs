@@ -8,6 +8,7 @@
 
 use pyo3::ffi;
 use pyo3::prelude::*;
+use pyo3::types::PyDict;
 use std::ptr;
 use std::sync::OnceLock;
 
@@ -31,6 +32,8 @@ pub(crate) struct Layout {
     text: usize,
     /// The state of a str of ASCII that is not interned.
     ascii: u32,
+    /// Whether a dict has a number that changes with it.
+    versions: bool,
 }
 
 #[repr(C)]
@@ -55,6 +58,13 @@ struct Text {
     /// In 3.11, the text as C's wide characters, if other code asked for them. Later versions have
     /// no such field.
     wide: *mut u8,
+}
+
+#[repr(C)]
+struct Dict {
+    base: ffi::PyObject,
+    used: isize,
+    version: u64,
 }
 
 #[repr(C)]
@@ -104,11 +114,12 @@ impl Layout {
         }
         let tagged = version.minor >= 12;
         let (one, text) = if tagged { (1 << 3, 40) } else { (1, 48) };
-        let mut layout = Self { tagged, one, text, ascii: 0 };
+        let mut layout = Self { tagged, one, text, ascii: 0, versions: version.minor <= 12 };
         // SAFETY: a str has more bytes than are read here, in any build of these versions.
         let holds = unsafe {
             let text = Bound::from_owned_ptr_or_err(py, PyUnicode_New(5, 127))?;
             layout.ascii = (*text.as_ptr().cast::<Text>()).state & STATE;
+            layout.versions = layout.versions && dicts_have_versions(py)?;
             layout.holds(py)?
         };
         Ok(holds.then_some(layout))
@@ -281,6 +292,47 @@ impl Layout {
             bytes.add(ascii.len()).write(0);
         }
     }
+}
+
+/// A number that changes whenever a dict changes. No two dicts ever have the same. None if dicts have no
+/// such number.
+pub(crate) fn dict_version(dict: &Bound<'_, PyDict>) -> Option<u64> {
+    // SAFETY: the layout says that a dict begins so.
+    known().filter(|layout| layout.versions).map(|_| unsafe { version_in(dict) })
+}
+
+/// # Safety
+/// The interpreter's version is a known one.
+unsafe fn version_in(dict: &Bound<'_, PyDict>) -> u64 {
+    // SAFETY: a dict has more bytes than are read here.
+    unsafe { (*dict.as_ptr().cast::<Dict>()).version }
+}
+
+/// Whether the version of a dict changes with it.
+///
+/// # Safety
+/// The interpreter's version is a known one.
+unsafe fn dicts_have_versions(py: Python<'_>) -> PyResult<bool> {
+    let dict = PyDict::new(py);
+    // SAFETY: as the caller says.
+    let version = || unsafe { version_in(&dict) };
+    let mut versions = vec![version()];
+    for change in
+        ["d[1] = 2", "d[1] = 3", "d[2] = 3", "del d[1]", "d.update({5: 6})", "d.popitem()", "d.clear()"]
+    {
+        let before = version();
+        dict.get_item(1)?;
+        dict.contains(2)?;
+        let names = PyDict::new(py);
+        names.set_item("d", &dict)?;
+        let unchanged = version() == before;
+        py.run(&std::ffi::CString::new(change)?, None, Some(&names))?;
+        if !unchanged || versions.contains(&version()) {
+            return Ok(false);
+        }
+        versions.push(version());
+    }
+    Ok(true)
 }
 
 /// The place of the value of a float.
