@@ -21,6 +21,8 @@ pub(crate) enum Align {
 pub(crate) struct Format {
     fill: u8,
     align: Option<Align>,
+    /// Whether it has a sign, which only numbers may have.
+    signed: bool,
     /// What stands before a number that is not negative.
     plus: Option<u8>,
     width: usize,
@@ -36,8 +38,16 @@ const MOST: usize = 100;
 impl Format {
     /// A format that aligns texts.
     pub(crate) fn aligned(align: Align, fill: u8, width: usize) -> Option<Self> {
-        let plain =
-            Self { fill, align: Some(align), plus: None, width, grouped: false, precision: None, kind: None };
+        let plain = Self {
+            fill,
+            align: Some(align),
+            signed: false,
+            plus: None,
+            width,
+            grouped: false,
+            precision: None,
+            kind: None,
+        };
         (width <= MOST).then_some(plain)
     }
 
@@ -56,10 +66,10 @@ impl Format {
             [first, rest @ ..] if align(first).is_some() => (b' ', align(first), rest),
             rest => (b' ', None, rest),
         };
-        let (plus, rest) = match rest {
-            [sign @ (b'+' | b' '), rest @ ..] => (Some(*sign), rest),
-            [b'-', rest @ ..] => (None, rest),
-            rest => (None, rest),
+        let (signed, plus, rest) = match rest {
+            [sign @ (b'+' | b' '), rest @ ..] => (true, Some(*sign), rest),
+            [b'-', rest @ ..] => (true, None, rest),
+            rest => (false, None, rest),
         };
         let (fill, aligned, rest) = match rest {
             // An explicit alignment has another meaning together with the 0.
@@ -86,7 +96,7 @@ impl Format {
         };
         // CPython would also put commas between the zeros.
         let is_known = fill.is_ascii() && !(grouped && aligned == Some(Align::BehindSign));
-        is_known.then_some(Self { fill, align: aligned, plus, width, grouped, precision, kind })
+        is_known.then_some(Self { fill, align: aligned, signed, plus, width, grouped, precision, kind })
     }
 
     /// Whether ints are formatted so without an error.
@@ -101,7 +111,7 @@ impl Format {
 
     /// Whether texts are formatted so without an error.
     pub(crate) fn is_for_texts(&self) -> bool {
-        let plain = self.plus.is_none() && !self.grouped && self.align != Some(Align::BehindSign);
+        let plain = !self.signed && !self.grouped && self.align != Some(Align::BehindSign);
         plain && matches!(self.kind, None | Some(b's'))
     }
 

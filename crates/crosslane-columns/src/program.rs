@@ -287,6 +287,8 @@ pub(crate) enum Step {
     /// One character.
     Character(Texts, Ints, Texts),
     TextTest(TextTest, Texts, Texts, Bools),
+    /// Whether the question is true for any of these constants.
+    TextTestAny(TextTest, Texts, Vec<Vec<u8>>, Bools),
     Characters(Characters, Texts, Bools),
     Count(TextCount, Texts, Texts, Ints),
     Concatenate(Vec<Texts>, Texts),

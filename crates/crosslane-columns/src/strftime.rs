@@ -84,7 +84,8 @@ pub(crate) fn has_day(format: &[Directive]) -> bool {
     let mut fields = format.iter().filter(|part| !matches!(part, Directive::Text(_)));
     let is_single = |part: &Directive| format.iter().filter(|other| *other == part).count() == 1;
     let day = [Directive::FourDigitYear, Directive::Month, Directive::Day];
-    fields.all(is_single) && day.iter().all(|part| format.contains(part))
+    let is_read = |part: &Directive| !matches!(part, Directive::YearOfCentury | Directive::DayOfYear);
+    fields.all(|part| is_single(part) && is_read(part)) && day.iter().all(|part| format.contains(part))
 }
 
 /// Writes a time: days since 1970, and the microseconds of the day. False if the row leaves.

@@ -34,4 +34,6 @@ pub use warden::log::{
     LogForm, flush as flush_log, occupy_standard_descriptors, print as print_to_log, report_panics,
     set_log_form,
 };
-pub use zygote::{ForkServer, Loaded, Origin, Program, Zygote, ZygoteOptions, compiled_ruby, guests, reaper};
+pub use zygote::{
+    ForkServer, Loaded, Origin, Program, Zygote, ZygoteOptions, compiled_ruby, environment, guests, reaper,
+};

@@ -116,7 +116,7 @@ def _of_file(
 ) -> CodeType:
     if source and not os.path.isfile(file):
         # Tracebacks show the source there, and a worker reads what functions do.
-        linecache.cache[file] = (len(source), None, source.splitlines(keepends=True), file)
+        linecache.cache[file] = (len(source), None, io.StringIO(source).readlines(), file)
     return make(*parts).replace(co_filename=file)
 
 

@@ -25,7 +25,9 @@ from crosslane import _guest
 class Guest:
     """The methods that the native half calls, in this order; the last two at any time."""
 
-    def __init__(self) -> None:
+    def __init__(self, arguments: list[str], in_environment: bool) -> None:
+        self._arguments = arguments
+        self._in_environment = in_environment
         self.functions: list[Any] = []
         #: The files that were read for them.
         self.sources: Any = {}
@@ -34,7 +36,16 @@ class Guest:
 
     def command(self) -> list[str]:
         """The command that starts this program."""
-        return [sys.executable, *sys.orig_argv[1:]]
+        return [sys.executable, *sys.orig_argv[1 : len(sys.orig_argv) - len(self._arguments)]]
+
+    def elsewhere(self, name: str) -> list[str] | None:
+        """The command of a zygote in the file's own environment, if it has one."""
+        if self._in_environment:
+            return None
+        from crosslane._runtime import environments
+
+        environment = environments.of(name, sys.orig_argv[0])
+        return environment and environment.command()
 
     def import_modules(self, names: list[str]) -> None:
         """Imports modules, in a fork server."""
@@ -171,11 +182,11 @@ def _warm_up(functions: list[Any]) -> Any:
     return sources
 
 
-def main() -> None:
+def main(in_environment: bool = False) -> None:
     # A file sees the same `sys.argv` in each process that loads it.
     arguments = sys.argv[1:]
     del sys.argv[1:]
-    _guest.zygote(Guest(), arguments)
+    _guest.zygote(Guest(arguments, in_environment), arguments)
 
 
 if __name__ == "__main__":

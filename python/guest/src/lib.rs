@@ -19,13 +19,32 @@ mod tests;
 mod values;
 mod zygote;
 
+use crosslane_process::environment::Needs;
+use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::pybacked::PyBackedBytes;
+use std::path::PathBuf;
 
 /// A text that tells these files, as pairs of path and content, from all others.
 #[pyfunction]
 fn text(files: Vec<(PyBackedBytes, PyBackedBytes)>) -> String {
     crosslane_process::control::text(files.iter().map(|(path, content)| (&path[..], &content[..])))
+}
+
+/// What a file needs that an interpreter would load: its metadata, and the path of the note of its
+/// environment. None if it needs nothing.
+///
+/// Raises ValueError if something is wrong with the metadata.
+#[pyfunction]
+fn environment_needs(file: PathBuf, interpreter: PathBuf) -> PyResult<Option<(String, PathBuf)>> {
+    let needs = Needs::of(&file, &interpreter).map_err(PyValueError::new_err)?;
+    Ok(needs.map(|needs| (needs.metadata, needs.note)))
+}
+
+/// The folder of what is made for this user.
+#[pyfunction]
+fn cache() -> PathBuf {
+    crosslane_process::environment::cache()
 }
 
 /// The note for the user about the threads of a library that a fork does not have.
@@ -58,7 +77,7 @@ mod _guest {
     #[pymodule_export]
     use super::zygote::zygote;
     #[pymodule_export]
-    use super::{note, text};
+    use super::{cache, environment_needs, note, text};
 
     #[pymodule_init]
     fn init(module: &Bound<'_, PyModule>) -> PyResult<()> {

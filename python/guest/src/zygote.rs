@@ -59,6 +59,12 @@ impl Guest for Python<'_> {
         self.try_load(source, pickles).map_err(|error| self.failure(error))
     }
 
+    fn elsewhere(&mut self, source: &Source) -> Result<Option<Vec<OsString>>, Failure> {
+        let Source::File { .. } = source else { return Ok(None) };
+        let command = self.guest.call_method1(intern!(self.guest.py(), "elsewhere"), (source.name(),));
+        command.and_then(|command| command.extract()).map_err(|error| self.failure(error))
+    }
+
     fn open_streams(&mut self) -> Result<(), Failure> {
         let opened = self.guest.call_method0(intern!(self.guest.py(), "open_streams"));
         opened.map(drop).map_err(|error| self.failure(error))

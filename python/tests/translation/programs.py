@@ -223,6 +223,14 @@ _FORMS: dict[str, list[list[str]]] = {
 _HOLE = re.compile("<(int|float|bool|str|date|datetime|delta)>")
 
 
+def source(name: str, returns: str, *body: str) -> str:
+    """A function of all parameters."""
+    parameters = ", ".join(f"{one}: {kind}" for one, (kind, _) in PARAMETERS.items())
+    # A function is one expression or more: both have ways of their own.
+    lines = "".join(f"    {line}\n" for line in body)
+    return f'@udf(on_error="null")\ndef {name}({parameters}) -> {returns}:\n{lines}'
+
+
 class Generator:
     """Writes random functions that mostly do what can be evaluated by columns."""
 
@@ -236,12 +244,8 @@ class Generator:
         self._variables["int"].append("k")
         self._variables["delta"] = ["DAY", "HOUR", "timedelta(3, 7)"]
         returns = self._random.choice(list(TYPES))
-        parameters = ", ".join(f"{one}: {kind}" for one, (kind, _) in PARAMETERS.items())
         body = self._block(returns, self._random.randint(0, 3), 1)
-        body.append(f"return {self._value(returns, 3)}")
-        # A function is one expression or more: both have ways of their own.
-        lines = "".join(f"    {line}\n" for line in body)
-        return f'@udf(on_error="null")\ndef {name}({parameters}) -> {returns}:\n{lines}'
+        return source(name, returns, *body, f"return {self._value(returns, 3)}")
 
     def _block(self, returns: str, statements: int, depth: int) -> list[str]:
         return [line for _ in range(statements) for line in self._statement(returns, depth)]
@@ -328,7 +332,7 @@ def rows(seed: int, count: int) -> pa.Table:
     ]
     floats = [
         0.0, -0.0, 1.0, -1.0, 0.5, 1.5, 2.5, -2.5, 0.125, 2.675, 1.005, 1e-310, 5e-324, 1e16, 2.0**53, 2.0**63, 1e300,
-        -1e300, math.inf, -math.inf, math.nan, math.pi,
+        -1e300, math.inf, -math.inf, math.nan, math.pi, 32.152,
     ]  # fmt: skip
     texts = [
         "",
@@ -462,15 +466,20 @@ def loaded(path: Path) -> Any:
 
 
 def run(seed: int, programs: int, count: int, folder: Path) -> tuple[int, int]:
-    """Compares some programs. Returns how many pairs of a program and a row were compared, and how
-    many programs are evaluated by columns."""
+    """Compares some random programs, as :func:`run_sources` does."""
+    generator = Generator(seed)
+    return run_sources([generator.function(f"f{number}") for number in range(programs)], seed, count, folder)
+
+
+def run_sources(sources: list[str], seed: int, count: int, folder: Path) -> tuple[int, int]:
+    """Compares the functions ``f0``, ``f1`` and so on. Returns how many pairs of a program and a row were
+    compared, and how many programs are evaluated by columns."""
     from crosslane._declare import library
     from crosslane._worker import translation
 
-    generator = Generator(seed)
-    names = [f"f{number}" for number in range(programs)]
+    names = [f"f{number}" for number in range(len(sources))]
     path = folder / f"programs_{seed}.py"
-    path.write_text(_HEAD + "".join(f"\n\n{generator.function(name)}" for name in names))
+    path.write_text(_HEAD + "".join(f"\n\n{one}" for one in sources))
     table = rows(seed, count)
     arguments = list(zip(*(column.to_pylist() for column in table.columns)))
     with warnings.catch_warnings():
@@ -487,7 +496,7 @@ def run(seed: int, programs: int, count: int, folder: Path) -> tuple[int, int]:
         )
         for name in names:
             compare(connection, path, name, declared[name], arguments)
-    return programs * count, by_columns
+    return len(sources) * count, by_columns
 
 
 def compare(

@@ -32,7 +32,7 @@ impl Compiler {
                 let text = self.builder.text_of(*value)?;
                 Ok(self.builder.make(|out| Step::Count(TextCount::Length, text, text, out)).into())
             }
-            ("str", [value]) => Ok(self.as_text(*value)?.into()),
+            ("str" | "format", [value]) => Ok(self.as_text(*value)?.into()),
             ("int", [value]) if matches!(value.register, Some(Register::Text(_))) => {
                 let text = self.builder.text_of(*value)?;
                 Ok(self.builder.make(|out| Step::TextToInt(text, out)).into())

@@ -41,7 +41,7 @@ impl Compiler {
             return Ok((found, Value::NONE));
         }
         let value = self.value(right)?;
-        let truth = match (operator, right.1.clone()) {
+        let truth = match (operator, &right.1) {
             ("is" | "==", Node::None) => self.is_none(left),
             ("is not" | "!=", Node::None) => {
                 let none = self.is_none(left);

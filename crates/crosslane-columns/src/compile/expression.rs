@@ -31,7 +31,7 @@ impl Compiler {
             Node::Datetime(value) => Register::Time(Time::Datetime, self.builder.int(*value)).into(),
             Node::Timedelta(value) => Register::Time(Time::Timedelta, self.builder.int(*value)).into(),
             Node::Set(_) | Node::Tuple(_) | Node::Dict(..) | Node::Record(_) => {
-                return Err(self.builder.refuse("a collection or an object that is not returned"));
+                return Err(self.builder.refuse("a collection that is neither returned nor looked up in"));
             }
             Node::Unary(operator, of) => self.unary(operator, of)?,
             Node::Binary(operator, left, right) => self.binary(operator, left, right)?,
@@ -136,7 +136,7 @@ impl Compiler {
                         };
                         let exponent = u32::try_from(exponent);
                         let exponent =
-                            exponent.map_err(|_| self.builder.refuse("** with a negative exponent"))?;
+                            exponent.map_err(|_| self.builder.refuse("** with such an exponent"))?;
                         return Ok(self.builder.make(|out| Step::IntPower(a, exponent, out)).into());
                     }
                     _ => return Err(self.builder.refuse(format!("the operator {operator}"))),
@@ -211,7 +211,7 @@ impl Compiler {
                 [Expression(_, Node::Text(separator))] if !separator.is_empty() => {
                     TextFunction::Element { separator: separator.as_bytes().to_vec(), index }
                 }
-                _ => return Err(self.builder.refuse("split with a separator that is no constant")),
+                _ => return Err(self.builder.refuse("split with such arguments")),
             };
             let value = self.value(text)?;
             let text = self.builder.text_of(value)?;

@@ -86,6 +86,9 @@ impl Compiler {
         key: Value,
         default: Value,
     ) -> Compiled<Value> {
+        if dict.0.is_empty() {
+            return Ok(default);
+        }
         let (is_found, place) = self.found(key, dict.0)?;
         let picked = self.pick(place, dict.1)?;
         let merged = self.builder.merged(is_found, picked, default);

@@ -3,7 +3,7 @@
 use super::builder::Value;
 use super::{Compiled, Compiler};
 use crate::format::{Align, Format};
-use crate::program::{BoolOp, Characters, Register, Step, TextCount, TextFunction, TextTest, Texts};
+use crate::program::{Characters, Register, Step, TextCount, TextFunction, TextTest, Texts};
 use crate::source::{Expression, Node};
 
 /// The most zeros that `zfill` adds.
@@ -50,6 +50,9 @@ impl Compiler {
         if let Some(Register::Time(time, ints)) = value.register {
             self.builder.require(value)?;
             return self.time_method(name, (time, ints), arguments);
+        }
+        if let Some(Register::Bool(_) | Register::Int(_) | Register::Float(_)) = value.register {
+            return Err(self.builder.refuse(format!("the method {name} of a number")));
         }
         let text = self.builder.text_of(value)?;
         match self.text_function(name, arguments)? {
@@ -123,14 +126,10 @@ impl Compiler {
             _ => None,
         };
         if let (Some(test), Node::Tuple(parts)) = (test, &part.1) {
-            let mut found = self.builder.bool(false);
-            for part in parts {
-                let part = self.value(part)?;
-                let part = self.builder.text_of(part)?;
-                let one = self.builder.make(|out| Step::TextTest(test, text, part, out));
-                found = self.builder.make(|out| Step::Bool(BoolOp::Or, found, one, out));
-            }
-            return Ok(found.into());
+            let parts: Option<_> = parts.iter().map(constant).collect();
+            let parts =
+                parts.ok_or_else(|| self.builder.refuse(format!("{name} of texts that are no constants")))?;
+            return Ok(self.builder.make(|out| Step::TextTestAny(test, text, parts, out)).into());
         }
         let part = self.value(part)?;
         let count = match name {

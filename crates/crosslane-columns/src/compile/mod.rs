@@ -71,6 +71,7 @@ pub fn compile(
     // A function without a `return` returns None.
     compiler.give_back(compiler.returned.none())?;
     let Compiler { mut builder, result, returned, .. } = compiler;
+    builder.line = 0;
     let result = result.unwrap_or_else(|| returned.none());
     let results = match (returned, &result[..]) {
         (Returned::Fields(fields), [whole, values @ ..]) => {
@@ -133,6 +134,7 @@ impl Compiler {
                 }
                 Statement::Return(expression) => {
                     let value = self.returned(expression)?;
+                    self.builder.line = expression.0;
                     self.give_back(value)?;
                 }
                 Statement::Leave(line) => {

@@ -182,8 +182,15 @@ impl Registers {
                     Span { source: number, start, length: end - start }
                 }));
                 let (start, end) = (column.offsets[rows.start], column.offsets[rows.end]);
-                text.ascii = column.data[start as usize..end as usize].is_ascii();
+                let bytes = &column.data[start as usize..end as usize];
+                text.ascii = bytes.is_ascii();
                 text.region = Some((number, start as u32..end as u32));
+                if !text.ascii {
+                    // CPython has no str of other bytes.
+                    for (span, left) in text.spans.iter().zip(&mut self.left) {
+                        *left |= u8::from(std::str::from_utf8(span.of(column.data)).is_err());
+                    }
+                }
             }
         }
         if let Some(nulls) = input.nulls {
@@ -379,6 +386,12 @@ impl Registers {
                 sink.costly(|row| {
                     let (text, part) = (this.text_at(sources, *text, row), this.text_at(sources, *part, row));
                     (u8::from(texts::test(*test, text, part)), false)
+                });
+            }),
+            Step::TextTestAny(test, text, parts, out) => self.bools(mask, *out, |this, sink| {
+                sink.costly(|row| {
+                    let text = this.text_at(sources, *text, row);
+                    (u8::from(parts.iter().any(|part| texts::test(*test, text, part))), false)
                 });
             }),
             Step::Characters(characters, text, out) => self.bools(mask, *out, |this, sink| {

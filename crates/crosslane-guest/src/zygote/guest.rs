@@ -51,6 +51,15 @@ pub trait Guest {
     /// Why it cannot be loaded, as the engine's users should read it.
     fn load(&mut self, source: &Source, pickles: Option<&OwnedFd>) -> Result<Loaded, Failure>;
 
+    /// The command of a zygote that loads the library in place of this one: a library may need another
+    /// interpreter. None if this one loads it.
+    ///
+    /// # Errors
+    /// Why the library cannot be loaded, as the engine's users should read it.
+    fn elsewhere(&mut self, _source: &Source) -> Result<Option<Vec<OsString>>, Failure> {
+        Ok(None)
+    }
+
     /// Imports modules for the zygotes that this process will fork. Ignores those that it does not
     /// find.
     ///

@@ -6,14 +6,14 @@ use super::guest::Guest;
 use super::lanes::Zygote;
 use super::load::{identity, load};
 use super::log::say;
-use super::restart::{RESTARTED, Restart, read_restart, restart};
+use super::restart::{INSTEAD, RESTARTED, Restart, become_program, read_restart, restart};
 use super::threads::lost_threads_note;
-use crosslane_process::control::{Report, Request};
+use crosslane::{Failure, TypeNames};
+use crosslane_process::control::{ControlSocket, Report, Request};
 use crosslane_process::{Source, reaper};
-use rustix::io::FdFlags;
 use std::fs::{self, File};
 use std::io::{self, Write};
-use std::os::fd::{FromRawFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -25,7 +25,7 @@ const CHECK: &str = "check";
 pub fn main(mut guest: impl Guest) -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let outcome = match &arguments.iter().map(String::as_str).collect::<Vec<_>>()[..] {
-        [] | [RESTARTED | CHECK, _] => live(&mut guest, &arguments),
+        [] | [RESTARTED | INSTEAD | CHECK, _] => live(&mut guest, &arguments),
         ["version"] => {
             println!("{}", guest.runtime());
             Ok(())
@@ -50,6 +50,9 @@ pub fn live(guest: &mut impl Guest, arguments: &[String]) -> io::Result<()> {
     let outcome = match arguments {
         [word, descriptor] if word == RESTARTED => {
             read_restart(descriptor).and_then(|state| run_restarted(guest, state))
+        }
+        [word, descriptor] if word == INSTEAD => {
+            read_restart(descriptor).and_then(|state| run_instead(guest, state))
         }
         [word, path] if word == CHECK => check(guest, path.into()),
         _ => run(guest),
@@ -77,8 +80,34 @@ fn run(guest: &mut impl Guest) -> io::Result<()> {
         first = control.receive()?;
     }
     let Some((Request::Load { source, types, .. }, descriptors)) = first else { return Ok(()) };
-    types.clone().know();
     let pickles = descriptors.into_iter().next();
+    let failure = match guest.elsewhere(&source) {
+        Ok(None) => return run_library(guest, control, source, types, pickles),
+        Ok(Some(words)) => {
+            let state = Restart { source, types, pickles: None, loaded: String::new() };
+            let why = become_program(guest, &words, INSTEAD, state, pickles.as_ref(), |_| {});
+            let program = words.first().map(|word| word.display().to_string()).unwrap_or_default();
+            Failure { class: "OSError".into(), message: format!("{program}: {why}"), ..Failure::default() }
+        }
+        Err(failure) => failure,
+    };
+    control.send(&Report::Failed { failure })
+}
+
+/// Runs in place of a zygote that has read the request to load a library.
+fn run_instead(guest: &mut impl Guest, mut state: Restart) -> io::Result<()> {
+    let pickles = state.take_pickles()?;
+    run_library(guest, control_socket()?, state.source, state.types, pickles)
+}
+
+fn run_library(
+    guest: &mut impl Guest,
+    control: ControlSocket,
+    source: Source,
+    types: TypeNames,
+    pickles: Option<OwnedFd>,
+) -> io::Result<()> {
+    types.clone().know();
     let environment: Vec<_> = std::env::vars_os().filter(|(name, _)| name != reaper::ZYGOTE).collect();
     let folder = std::env::current_dir();
     let loaded = load(guest, &source, pickles.as_ref());
@@ -92,20 +121,17 @@ fn run(guest: &mut impl Guest) -> io::Result<()> {
     control.send(&Report::Loaded { functions, runtime, text, reloads: !lost.is_empty() })?;
     if !lost.is_empty() {
         say(format_args!("{}: {}.", source.name(), lost_threads_note(&lost)));
-        restart(guest, source, types, pickles.as_ref(), what, environment, folder.ok());
+        let state = Restart { source, types, pickles: None, loaded: what };
+        restart(guest, state, pickles.as_ref(), environment, folder.ok());
         // The restart failed. Forks may be good enough.
     }
     drop(pickles);
     Zygote::new(control, None)?.serve(guest)
 }
 
-fn run_restarted(guest: &mut impl Guest, state: Restart) -> io::Result<()> {
+fn run_restarted(guest: &mut impl Guest, mut state: Restart) -> io::Result<()> {
+    let pickles = state.take_pickles()?;
     state.types.know();
-    // SAFETY: the process that became this one left the descriptor open for it.
-    let pickles = state.pickles.map(|number| unsafe { OwnedFd::from_raw_fd(number) });
-    if let Some(pickles) = &pickles {
-        rustix::io::fcntl_setfd(pickles, FdFlags::CLOEXEC)?;
-    }
     Zygote::new(control_socket()?, Some((state.source, pickles, state.loaded)))?.serve(guest)
 }
 

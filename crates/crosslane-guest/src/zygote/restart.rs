@@ -1,5 +1,5 @@
-//! The restart of a zygote whose library has started threads: the same program, with nothing
-//! loaded.
+//! A zygote that becomes another program: the same one with nothing loaded, if its library has started
+//! threads, or the one that its library needs.
 
 use super::control::CONTROL;
 use super::guest::Guest;
@@ -19,6 +19,10 @@ use std::process::Command;
 /// The word on the command line of a restarted zygote. The descriptor of its [`Restart`] follows.
 pub(crate) const RESTARTED: &str = "anew";
 
+/// The word on the command line of a zygote that has taken the place of another one before the load.
+/// The descriptor of its [`Restart`] follows.
+pub(crate) const INSTEAD: &str = "instead";
+
 /// The state that a restarted zygote needs.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct Restart {
@@ -26,8 +30,23 @@ pub(crate) struct Restart {
     pub(crate) types: TypeNames,
     /// The descriptor of the serialised functions.
     pub(crate) pickles: Option<i32>,
-    /// The identity of what was loaded ([`super::load::identity`]).
+    /// The identity of what was loaded ([`super::load::identity`]). Empty before the load.
     pub(crate) loaded: String,
+}
+
+impl Restart {
+    /// The functions that were serialised.
+    ///
+    /// # Errors
+    /// If they are not there.
+    pub(crate) fn take_pickles(&mut self) -> io::Result<Option<OwnedFd>> {
+        // SAFETY: the process that became this one left the descriptor open for it.
+        let pickles = self.pickles.take().map(|number| unsafe { OwnedFd::from_raw_fd(number) });
+        if let Some(pickles) = &pickles {
+            rustix::io::fcntl_setfd(pickles, FdFlags::CLOEXEC)?;
+        }
+        Ok(pickles)
+    }
 }
 
 /// Reads the state that the zygote has left in a file in memory before its restart.
@@ -42,21 +61,39 @@ pub(crate) fn read_restart(descriptor: &str) -> io::Result<Restart> {
 /// here is gone. Returns only if that is not possible.
 pub(crate) fn restart(
     guest: &mut impl Guest,
-    source: Source,
-    types: TypeNames,
+    state: Restart,
     pickles: Option<&OwnedFd>,
-    loaded: String,
     environment: Vec<(OsString, OsString)>,
     folder: Option<PathBuf>,
 ) {
-    guest.flush();
+    let change = |command: &mut Command| {
+        command.env_clear().envs(environment);
+        if let Some(folder) = folder {
+            command.current_dir(folder);
+        }
+    };
     let words = guest.command();
-    let Some((program, arguments)) = words.split_first() else { return };
-    let state = Restart { source, types, pickles: pickles.map(AsRawFd::as_raw_fd), loaded };
+    let why = become_program(guest, &words, RESTARTED, state, pickles, change);
+    say(format_args!("the zygote cannot start itself anew: {why}"));
+}
+
+/// Becomes a program that is a zygote, and tells it `word` and the state. Returns only if that is not
+/// possible, with the reason.
+pub(crate) fn become_program(
+    guest: &mut impl Guest,
+    words: &[OsString],
+    word: &str,
+    mut state: Restart,
+    pickles: Option<&OwnedFd>,
+    change: impl FnOnce(&mut Command),
+) -> io::Error {
+    guest.flush();
+    let Some((program, arguments)) = words.split_first() else { return io::ErrorKind::NotFound.into() };
+    state.pickles = pickles.map(AsRawFd::as_raw_fd);
     // The types of a database may be longer than an argument of a program can be.
     let file = match memory_file(&state) {
         Ok(file) => file,
-        Err(error) => return say(format_args!("the zygote cannot start itself anew: {error}")),
+        Err(error) => return error,
     };
     // SAFETY: the descriptor is the control socket, which stays open.
     let control = unsafe { BorrowedFd::borrow_raw(CONTROL) };
@@ -68,12 +105,11 @@ pub(crate) fn restart(
     };
     inherit(FdFlags::empty());
     let mut command = Command::new(program);
-    command.args(arguments).arg(RESTARTED).arg(file.as_raw_fd().to_string()).env_clear().envs(environment);
-    if let Some(folder) = folder {
-        command.current_dir(folder);
-    }
-    say(format_args!("the zygote cannot start itself anew: {}", command.exec()));
+    command.args(arguments).arg(word).arg(file.as_raw_fd().to_string());
+    change(&mut command);
+    let error = command.exec();
     inherit(FdFlags::CLOEXEC);
+    error
 }
 
 /// A file in memory for the restarted zygote.

@@ -1,5 +1,6 @@
 //! Finds the program that runs the functions of a file.
 
+use super::environment;
 use super::root::Program;
 use super::ruby;
 use crate::source::Source;
@@ -130,7 +131,13 @@ pub fn program(source: &Source, settings: &Settings) -> Result<Program, Error> {
         Source::Pickle { .. } | Source::Thread { .. } => Language::Python,
     };
     let is_ruby = matches!(language, Language::Ruby);
-    let (command, advice) = command(language, settings)?;
+    let is_python = matches!(language, Language::Python);
+    let (mut command, advice) = command(language, settings)?;
+    if let (true, Source::File { path }) = (is_python, source)
+        && let Some(own) = environment::command(path, Path::new(&command[0]))
+    {
+        command = own;
+    }
     let (command, environment) = if is_ruby { ruby::compiled(command) } else { (command, &[][..]) };
     Ok(Program { command, environment, advice })
 }

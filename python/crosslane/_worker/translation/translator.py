@@ -1,28 +1,26 @@
-"""Functions of rows, written down for the guest's native part, which evaluates them by columns.
+"""The translator: resolves names, and writes the statements down.
 
-The native part knows operators, methods of ``str``, builtin functions and ``math``, and finds the
-types (the crate ``crosslane-columns``). This module resolves names: what a global variable, a
-builtin or a variable around the function is. A lane checks before each batch that they are still
-the same objects.
+The native part knows operators, methods of ``str``, builtin functions, ``math`` and ``datetime``, and
+finds the types (the crate ``crosslane-columns``). This module resolves names: what a global variable,
+a builtin or a variable around the function is.
 """
 
 from __future__ import annotations
 
 import ast
 import builtins
+import dataclasses
 import datetime
-import itertools
-import json
 import math
 import struct
 import time
-from collections.abc import Callable, Iterable, Iterator
-from types import CellType, CodeType, FunctionType, ModuleType
+from collections.abc import Iterable
+from types import CellType, FunctionType, ModuleType
 from typing import Any
-from weakref import WeakKeyDictionary
 
 from crosslane import _guest
-from crosslane._worker import guards, inlining
+from crosslane._worker import inlining
+from crosslane._worker.translation import guards, left
 
 #: The builtin functions that the native part knows, those of `math`, and the classes of `datetime` with
 #: their parameters.
@@ -38,11 +36,12 @@ _MATH = (
     "fmod", "gcd", "isfinite", "isinf", "isnan", "log", "log10", "log1p", "log2", "pow", "radians", "sin", "sinh",
     "sqrt", "tan", "tanh", "trunc",
 )  # fmt: skip
-_KNOWN: dict[int, str] = {
-    **{id(getattr(builtins, name)): name for name in _BUILTINS},
-    **{id(getattr(math, name)): f"math.{name}" for name in _MATH},
-    **{id(getattr(datetime, name)): name for name in _PARAMETERS},
+_OBJECTS = {
+    **{name: getattr(builtins, name) for name in _BUILTINS},
+    **{f"math.{name}": getattr(math, name) for name in _MATH},
+    **{name: getattr(datetime, name) for name in _PARAMETERS},
 }
+_KNOWN = {id(known): name for name, known in _OBJECTS.items()}
 _OPERATORS: dict[type[ast.AST], str] = {
     ast.Add: "+", ast.Sub: "-", ast.Mult: "*", ast.Div: "/", ast.FloorDiv: "//", ast.Mod: "%", ast.Pow: "**",
     ast.BitAnd: "&", ast.BitOr: "|", ast.BitXor: "^", ast.LShift: "<<", ast.RShift: ">>",
@@ -61,6 +60,7 @@ _MOST_CONSTANTS = {
     tuple: 100_000, frozenset: 100_000, dict: 100_000 if _guest.Elements.are_fast() else 10_000, list: 10_000,
     set: 1_000,
 }  # fmt: skip
+_MOST_OF_ALL = 200_000
 _EPOCH = datetime.datetime(1970, 1, 1)
 
 #: What `translate` gives: the function as JSON, and its guards.
@@ -75,57 +75,15 @@ class Untranslatable(Exception):
         self.line = line
 
 
-#: What was translated in the zygote, by the function's code: the function, its number of parameters
-#: and the result. The lanes of a zygote find it there.
-_made: WeakKeyDictionary[CodeType, tuple[FunctionType, int, Translation | Untranslatable]] = (
-    WeakKeyDictionary()
-)
+@dataclasses.dataclass
+class Counter:
+    """What all functions of a translation have together."""
+
+    expressions: int = 0
+    constants: int = 0
 
 
-def translate(function: Any, count: int, sources: inlining.Sources | None = None) -> Translation:
-    """A function of ``count`` parameters, as the native part reads it.
-
-    Raises:
-        Untranslatable: if it does something that the native part does not know.
-    """
-    if type(function) is not FunctionType:
-        raise Untranslatable("it is no plain function", 0)
-    known, known_count, made = _made.get(function.__code__, (None, 0, None))
-    if known is function and known_count == count and made is not None:
-        if isinstance(made, Untranslatable):
-            raise made
-        return made
-    try:
-        return _translated(function, count, {} if sources is None else sources)
-    except Untranslatable:
-        raise
-    except Exception as error:
-        # Such as RecursionError: a function that cannot be translated can still be called.
-        raise Untranslatable(f"its translation ended with {type(error).__name__}", 0) from error
-
-
-def prepare(functions: Iterable[tuple[Any, int]], sources: inlining.Sources) -> None:
-    """Translates functions in the zygote. Reads each file once."""
-    for function, count in functions:
-        made: Translation | Untranslatable
-        try:
-            made = translate(function, count, sources)
-        except Untranslatable as error:
-            made = error
-        if type(function) is FunctionType:
-            _made[function.__code__] = function, count, made
-
-
-def _translated(function: FunctionType, count: int, sources: inlining.Sources) -> Translation:
-    translator = _Translator(function, sources, [], itertools.count(1))
-    if count != function.__code__.co_argcount:
-        raise Untranslatable("it has parameters with defaults that no column is passed for", 0)
-    text = json.dumps(translator.source())
-    unique = {(id(place), name): (place, name, value) for place, name, value in translator.guards}
-    return text, list(unique.values())
-
-
-class _Translator:
+class Translator:
     """Translates one function."""
 
     def __init__(
@@ -133,11 +91,10 @@ class _Translator:
         function: FunctionType,
         sources: inlining.Sources,
         outer: list[FunctionType],
-        counter: Iterator[int],
+        counter: Counter,
     ) -> None:
         self._function = function
         self._sources = sources
-        #: Counts the expressions of all functions.
         self._counter = counter
         self._outer = [*outer, function]
         self._code = function.__code__
@@ -189,16 +146,30 @@ class _Translator:
                 return self._assign(target, ast.copy_location(ast.BinOp(before, op, value), node))
             case ast.If(test=test, body=body, orelse=orelse):
                 return [{"if": [self._expression(test), self._block(body), self._block(orelse)]}]
-            case ast.Raise():
+            case ast.Raise(exc=raised, cause=cause):
+                self._check_left([raised, cause])
                 return [{"leave": node.lineno}]
-            case ast.Assert(test=test):
+            case ast.Assert(test=test, msg=message):
+                self._check_left([message])
                 return [{"if": [self._expression(test), [], [{"leave": node.lineno}]]}]
-            case ast.Try(body=body, orelse=orelse, finalbody=[]):
+            case ast.Try(body=body, handlers=handlers, orelse=orelse, finalbody=[]):
                 # A row that raises an exception leaves.
+                self._check_left(handlers)
                 return [made for one in (*body, *orelse) for made in self._statement(one)]
             case ast.Pass() | ast.Expr(value=ast.Constant()) | ast.AnnAssign(target=ast.Name(), value=None):
                 return []
         raise self._refuse(node, f"a statement `{type(node).__name__.lower()}`")
+
+    def _check_left(self, nodes: Iterable[ast.AST | None]) -> None:
+        harmful = left.find_harmful(nodes, set(self._code.co_varnames), self._object_or_none)
+        if harmful is not None:
+            raise self._refuse(harmful, f"`{ast.unparse(harmful)}` where an exception is raised or caught")
+
+    def _object_or_none(self, node: ast.expr) -> Any:
+        try:
+            return self._object(node)
+        except Untranslatable:
+            return None
 
     def _assign(self, target: ast.expr, value: ast.expr) -> list[Any]:
         match target, value:
@@ -231,7 +202,8 @@ class _Translator:
         self._depth += 1
         if self._depth > _DEEPEST_EXPRESSION:
             raise self._refuse(node, "an expression that is nested too deeply")
-        if next(self._counter) > _MOST_EXPRESSIONS:
+        self._counter.expressions += 1
+        if self._counter.expressions > _MOST_EXPRESSIONS:
             raise self._refuse(node, f"more than {_MOST_EXPRESSIONS} expressions")
         made = [node.lineno, self._node(node)]
         self._depth -= 1
@@ -306,19 +278,28 @@ class _Translator:
             return {"timedelta": _microseconds(value)}
         if type(value) in (tuple, frozenset, set, list, dict):
             return self._elements(node, value)
-        raise self._refuse(node, f"a value of type {type(value).__name__}")
+        kinds = {
+            int: "an int beyond 64 bits",
+            datetime.datetime: "a datetime with a zone",
+            str: "a text that is not Unicode",
+        }
+        raise self._refuse(node, kinds.get(type(value), f"a value of type {type(value).__name__}"))
 
     def _elements(self, node: ast.expr, value: Any) -> Any:
         """What can be looked up: the elements of a tuple, set, list or dict."""
         most = _MOST_CONSTANTS[type(value)]
         if len(value) > most:
             raise self._refuse(node, f"a look-up in a {type(value).__name__} of more than {most:,}")
+        # Each mention has its own memory.
+        self._counter.constants += len(value)
+        if self._counter.constants > _MOST_OF_ALL:
+            raise self._refuse(node, f"look-ups in more than {_MOST_OF_ALL:,} constants")
         if type(value) in (set, list, dict):
             self.guards.append((_guest.Elements(value), "", True))
         constants = [[node.lineno, self._single(node, one)] for one in value]
         if type(value) is dict:
             return {"dict": [constants, [[node.lineno, self._single(node, one)] for one in value.values()]]}
-        return {"tuple" if type(value) is tuple else "set": constants}
+        return {"tuple" if type(value) in (tuple, list) else "set": constants}
 
     def _single(self, node: ast.expr, value: Any) -> Any:
         made = self._constant(node, value) if type(value) not in (tuple, frozenset, set, list, dict) else None
@@ -347,8 +328,10 @@ class _Translator:
         raise self._refuse(node, "a conversion, or a format that is no constant, in an f-string")
 
     def _formatted(self, node: ast.expr, value: ast.expr, spec: str) -> list[Any]:
+        if not _is_unicode(spec):
+            raise self._refuse(node, "a format that is not Unicode")
         # A date has the formats of `strftime`.
-        self._guarded(time, "strftime")
+        self._guard_calendar()
         return [node.lineno, {"call": ["format", [self._expression(value), [node.lineno, {"text": spec}]]]}]
 
     def _call(self, node: ast.Call) -> Any:
@@ -369,8 +352,15 @@ class _Translator:
         if node.keywords:
             raise self._refuse(node, "a call with keywords")
         if what[0] in ("strftime", "format"):
-            self._guarded(time, "strftime")
+            self._guard_calendar()
         return {kind: [*what, [self._expression(argument) for argument in node.args]]}
+
+    def _guard_calendar(self) -> None:
+        """Dates are written and read by functions of Python that a program could replace."""
+        import _strptime
+
+        self._guarded(time, "strftime")
+        self._guarded(_strptime, "_strptime_datetime")
 
     def _arguments(self, node: ast.Call, name: str) -> list[Any]:
         """All arguments of a class of `datetime`. One that is not given is 0."""
@@ -386,14 +376,15 @@ class _Translator:
 
     def _record(self, node: ast.Call, class_: type) -> list[list[Any]]:
         """The names and values of a new object."""
-        fields = guards.record_fields(class_)
-        given = dict(zip(fields, node.args)) | {one.arg: one.value for one in node.keywords if one.arg}
-        if len(given) != len(node.args) + len(node.keywords) or not set(given) <= set(fields):
+        record = guards.Record.of(class_)
+        if record is None:
             raise self._refuse(node, f"a call of {class_.__name__}, which is more than its fields")
-        for name in guards.MAKES_OBJECTS:
-            self._guarded(guards.Holder(class_, type, guards.ABSENT), name)
+        given = dict(zip(record.fields, node.args)) | {one.arg: one.value for one in node.keywords if one.arg}
+        if len(given) != len(node.args) + len(node.keywords) or not set(given) <= set(record.fields):
+            raise self._refuse(node, f"a call of {class_.__name__} with such arguments")
+        self.guards += record.guards
         values = []
-        for name, default in fields.items():
+        for name, default in record.fields.items():
             if name in given:
                 values.append([name, self._expression(given[name])])
             elif default is guards.ABSENT:
@@ -413,9 +404,12 @@ class _Translator:
         match node.func:
             case ast.Attribute(value=owner, attr=name) if not self._is_known(node.func):
                 if self._is_global(owner):
-                    method = f"{_KNOWN.get(id(self._object(owner)))}.{name}"
-                    if method in _CLASS_METHODS:
-                        return "call", [method]
+                    class_ = _KNOWN.get(id(self._object(owner)))
+                    if f"{class_}.{name}" in _CLASS_METHODS:
+                        self._guard_calendar()
+                        return "call", [f"{class_}.{name}"]
+                    if class_:
+                        raise self._refuse(node, f"a call of {ast.unparse(node.func)}")
                 return "method", [name, self._expression(owner)]
             case ast.Name() | ast.Attribute():
                 called = self._object(node.func)
@@ -423,7 +417,7 @@ class _Translator:
                     return "call", [_KNOWN[id(called)]]
                 if type(called) is FunctionType:
                     return "inline", [self._inner(node, called)]
-                if isinstance(called, type):
+                if type(called) is type:
                     return "record", [called]
         raise self._refuse(node, f"a call of {ast.unparse(node.func)}")
 
@@ -433,7 +427,7 @@ class _Translator:
             raise self._refuse(node, f"a call of {function.__name__}, which calls itself")
         if len(node.args) != function.__code__.co_argcount:
             raise self._refuse(node, f"a call of {function.__name__} with such arguments")
-        inner = _Translator(function, self._sources, self._outer, self._counter)
+        inner = Translator(function, self._sources, self._outer, self._counter)
         source = inner.source()
         self.guards += inner.guards
         return source
@@ -474,8 +468,7 @@ class _Translator:
         own = self._function.__globals__
         if name in own:
             return self._guarded(own, name)
-        used = own.get("__builtins__")
-        if not (used is builtins or used is vars(builtins)) or name not in vars(builtins):
+        if self._function.__builtins__ is not vars(builtins) or name not in vars(builtins):
             raise self._refuse(node, f"the variable {name}, which is not known")
         self._guarded(own, name)
         return self._guarded(vars(builtins), name)
@@ -497,55 +490,3 @@ def _is_unicode(text: str) -> bool:
     except UnicodeEncodeError:
         return False
     return True
-
-
-#: What a lane needs: the function as JSON, and whether it still means the same.
-Usable = tuple[str, Callable[[], bool]]
-
-
-def of(declared: Any, count: int) -> Usable | None:
-    """The translation of a declared function; None if the function must be called."""
-    function = declared.inner or declared.callee()
-    if _unusual(declared):
-        return None
-    try:
-        text, names = translate(function, count)
-    except Untranslatable:
-        return None
-    return text, lambda: not inlining.is_watched() and guards.hold(names)
-
-
-def _unusual(declared: Any) -> str | None:
-    """What a declaration has that only calls know; None if it has nothing like that."""
-    if declared.inner is None and declared.kind != "row":
-        return "it is a function of columns already"
-    if declared.inner is None and not declared.inline:
-        return "inline=False"
-    if declared.memory_limit is not None:
-        return "it has a memory_limit, which counts what a call takes"
-    if declared.variadic:
-        return "it takes any number of arguments"
-    if any(shape is not None for shape in (*declared.shapes, *_parts(declared.result_shape))):
-        return "its types have classes of their own"
-    return None
-
-
-def _parts(shape: Any) -> list[Any]:
-    """The shapes of a result that matter: an object is read by its attributes, whatever its class."""
-    match shape:
-        case ("struct", _, fields, *_):
-            return list(fields)
-    return [shape]
-
-
-def reason_against(declared: Any) -> str | None:
-    """Why a function of rows is called for each row, with the line; None if it is not."""
-    if reason := _unusual(declared):
-        return reason
-    try:
-        text, _ = translate(declared.inner or declared.callable, len(declared.shapes))
-    except Untranslatable as error:
-        return f"line {error.line}: {error}" if error.line else str(error)
-    exact = declared.inner is not None
-    why = _guest.why_not_columns(text, declared.signature, declared.admits_null, exact)
-    return why and (f"line {why[0]}: {why[1]}" if why[0] else why[1])
