@@ -81,8 +81,14 @@ def _check_path(file: str) -> None:
 def _check_python(file: str) -> list[_Listed]:
     """Lists the functions of a file in Python."""
     from crosslane._declare import library
-    from crosslane._runtime import errors, forks
+    from crosslane._runtime import environments, errors, forks
 
+    try:
+        environment = environments.of(file)
+    except environments.EnvironmentFailed as error:
+        raise _Unloadable("EnvironmentFailed", str(error), "") from None
+    if environment is not None:
+        return _checked(file, [*environment.command(), "check", str(Path(file).resolve())])
     try:
         declared = library.load_file(file)
     except KeyboardInterrupt:

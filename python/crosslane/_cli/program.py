@@ -11,6 +11,7 @@ from crosslane import __version__
 from crosslane._cli.check import check
 from crosslane._cli.doctor.command import doctor
 from crosslane._cli.load_test.command import bench
+from crosslane._cli.lock import lock
 from crosslane._cli.output import EXIT_CODES, INTERRUPTED, complain, discard_output, err
 from crosslane._cli.serve import serve
 from crosslane._cli.sql.command import sql
@@ -50,5 +51,5 @@ def main() -> None:
     """Functions written in Python, JavaScript, Ruby and Lua, called from SQL, on every core."""
 
 
-for _command in (sql, check, doctor, serve, bench):
+for _command in (sql, check, lock, doctor, serve, bench):
     main.add_command(_command)

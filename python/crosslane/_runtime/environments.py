@@ -136,17 +136,18 @@ def _make(file: str, needs: dict[str, Any], note: str) -> Environment:
     frozen = ["--frozen"] if os.path.exists(lock_of(file)) else []
     resolved = _uv(file, "export", "-q", "--no-header", "--no-annotate", *frozen, "--script", file)
     spec = str(needs.get("requires-python") or "")
-    made = Environment(f"{_cache('environments')}/{_key(sys.version, spec, resolved)}")
+    made = Environment(
+        f"{_cache('environments')}/{_key(sys.version, spec, json.dumps(needs.get('tool')), resolved)}"
+    )
     with _alone(made.folder):
         if not os.path.exists(made.requirements):
             shutil.rmtree(made.folder, ignore_errors=True)
             # The interpreter of this program, if it is one that the file may have.
             _uv(file, "venv", "-q", "--no-project", "-p", spec or _base(), made.folder)
-            incomplete = f"{made.requirements}.new"
-            with open(incomplete, "w") as requirements:
+            _uv(file, "sync", "-q", "--active", *frozen, "--script", file, active=made.folder)
+            with open(f"{made.requirements}.new", "w") as requirements:
                 requirements.write(resolved)
-            _uv(file, "pip", "install", "-q", "-p", made.python, "-r", incomplete)
-            os.replace(incomplete, made.requirements)
+            os.replace(f"{made.requirements}.new", made.requirements)
     print(f"crosslane: {made.folder} has {len(made.packages())} packages", file=sys.stderr, flush=True)
     with open(f"{note}.new", "w") as content:
         json.dump(made.command(), content)
@@ -154,13 +155,15 @@ def _make(file: str, needs: dict[str, Any], note: str) -> Environment:
     return made
 
 
-def _uv(file: str, *words: str) -> str:
-    """What uv prints."""
+def _uv(file: str, *words: str, active: str | None = None) -> str:
+    """What uv prints. It works in an environment, if one is active."""
     import subprocess
 
     path = f"{os.path.dirname(_base())}{os.pathsep}{os.environ.get('PATH', os.defpath)}"
     environment = {**os.environ, "PATH": path, "UV_PYTHON_PREFERENCE": "system"}
     environment.pop("VIRTUAL_ENV", None)
+    if active:
+        environment["VIRTUAL_ENV"] = active
     done = subprocess.run(
         [_program(), *words], env=environment, capture_output=True, text=True, stdin=subprocess.DEVNULL
     )

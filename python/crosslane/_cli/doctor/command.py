@@ -15,12 +15,14 @@ from crosslane._cli.output import EXIT_CODES, print_table
 
 
 @click.command(epilog=EXIT_CODES)
+@click.argument("files", nargs=-1, metavar="[FILE...]", type=click.Path(exists=True, dir_okay=False))
 @click.option("--json", "as_json", is_flag=True, help="Print the findings as JSON.")
-def doctor(as_json: bool) -> None:
-    """Says what works here, what is missing, and how to get it."""
-    from crosslane._cli.doctor.examine import examine
+def doctor(files: tuple[str, ...], as_json: bool) -> None:
+    """Says what works here, what is missing, and how to get it; of each Python FILE, which interpreter and
+    packages it gets."""
+    from crosslane._cli.doctor.examine import examine, examine_file
 
-    findings = list(examine())
+    findings = [examine_file(file) for file in files] if files else list(examine())
     healthy = all(finding.state != "bad" for finding in findings)
     if as_json:
         report = {"version": __version__, "healthy": healthy, "findings": list(map(asdict, findings))}

@@ -46,6 +46,23 @@ def examine() -> Iterator[Finding]:
     yield tried("open files", _descriptors)
 
 
+def examine_file(file: str) -> Finding:
+    """What a file of functions will run in."""
+    from crosslane._runtime import environments
+
+    try:
+        environment = environments.of(file)
+    except environments.EnvironmentFailed as error:
+        return Finding("bad", file, str(error), "mend its block `# /// script`, or see what uv says")
+    if environment is None:
+        return Finding("good", file, f"the interpreter of the database, such as {sys.executable}")
+    locked = "pinned by its lock" if os.path.exists(environments.lock_of(file)) else "not pinned"
+    packages = environment.packages()
+    text = f"{environment.python}, with {len(packages)} packages, {locked}: {', '.join(packages)}"
+    advice = "" if os.path.exists(environments.lock_of(file)) else f"crosslane lock {file}"
+    return Finding("good", file, text, advice)
+
+
 def _platform() -> Finding:
     here = f"{platform.system()} {platform.release()} on {platform.machine()}, {os.cpu_count()} cores"
     if sys.platform == "linux" and platform.machine() in ("x86_64", "aarch64"):

@@ -1,0 +1,188 @@
+"""Python files with inline script metadata (PEP 723), and wheels that are made here."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import textwrap
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+
+import duckdb
+import pytest
+from click.testing import CliRunner
+
+import crosslane
+from crosslane._cli.program import main
+from crosslane._runtime import environments
+
+from ..conftest import error, value
+
+pytestmark = pytest.mark.any_duckdb
+
+#: Writes a file that needs packages, and returns its path.
+Write = Callable[..., Path]
+
+
+def wheel(folder: Path, version: int) -> None:
+    """Makes version VERSION of a package `tiny`, which tells its version."""
+    info = f"tiny-{version}.dist-info"
+    files = {
+        "tiny.py": f"VERSION = {version}\n",
+        f"{info}/METADATA": f"Metadata-Version: 2.1\nName: tiny\nVersion: {version}\n",
+        f"{info}/WHEEL": "Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
+    }
+    record = "".join(f"{name},,\n" for name in (*files, f"{info}/RECORD"))
+    with zipfile.ZipFile(folder / f"tiny-{version}-py3-none-any.whl", "w") as archive:
+        for name, text in {**files, f"{info}/RECORD": record}.items():
+            archive.writestr(name, text)
+
+
+@pytest.fixture
+def wheels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder of wheels, and a cache of environments that has none."""
+    folder = tmp_path / "wheels"
+    folder.mkdir()
+    wheel(folder, 1)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    # Programs of an environment get nothing of this one.
+    monkeypatch.setenv("PYTHONPATH", str(folder))
+    monkeypatch.setenv("UV_CACHE_DIR", str(tmp_path / "uv"))
+    return folder
+
+
+@pytest.fixture
+def write(tmp_path: Path, wheels: Path) -> Write:
+    def write(name: str, needs: str, text: str) -> Path:
+        path = tmp_path / f"{name}.py"
+        metadata = f"""
+            # /// script
+            # dependencies = [{needs}]
+            # [tool.uv]
+            # no-index = true
+            # find-links = ["{wheels}"]
+            # ///
+            from crosslane import udf
+        """
+        path.write_text(textwrap.dedent(metadata) + textwrap.dedent(text))
+        return path
+
+    return write
+
+
+VERSION = """
+    import tiny
+
+    @udf
+    def {name}() -> int:
+        return tiny.VERSION
+"""
+
+
+def test_two_versions_in_one_query(con: duckdb.DuckDBPyConnection, wheels: Path, write: Write) -> None:
+    wheel(wheels, 2)
+    crosslane.load(con, write("old", "'tiny<2'", VERSION.format(name="old")))
+    crosslane.load(con, write("new", "'tiny'", VERSION.format(name="new")))
+    assert con.execute("SELECT old(), new()").fetchall() == [(1, 2)]
+
+
+def test_the_database_s_packages_are_not_there(con: duckdb.DuckDBPyConnection, write: Write) -> None:
+    text = """
+        import importlib.util
+        import sys
+
+        @udf
+        def has(name: str) -> bool:
+            return importlib.util.find_spec(name) is not None
+
+        @udf
+        def prefix_of_it() -> str:
+            return sys.prefix
+    """
+    crosslane.load(con, write("alone", "", text))
+    assert con.execute("SELECT has('duckdb'), has('pytest'), has('crosslane')").fetchall() == [
+        (False, False, True)
+    ]
+    assert str(value(con, "SELECT prefix_of_it()")).startswith(f"{environments._cache('environments')}/")
+
+
+def test_an_environment_is_made_once(write: Write, tmp_path: Path) -> None:
+    one, other = (write(name, "'tiny'", VERSION.format(name=name)) for name in ("one", "other"))
+    program = f"""
+import crosslane
+con = crosslane.connect()
+for path in ({str(one)!r}, {str(other)!r}):
+    crosslane.load(con, path)
+assert con.execute("SELECT one(), other()").fetchall() == [(1, 1)]
+"""
+    started = [
+        subprocess.Popen([sys.executable, "-c", program], stderr=subprocess.PIPE, text=True) for _ in range(3)
+    ]
+    said = [process.communicate(timeout=120)[1] for process in started]
+    assert [process.returncode for process in started] == [0, 0, 0], said
+    made = [path for path in (tmp_path / "cache/crosslane/environments").iterdir() if path.is_dir()]
+    assert len(made) == 1
+    # Whoever comes later uses what is there.
+    assert subprocess.run([sys.executable, "-c", program], capture_output=True, text=True).stderr == ""
+
+
+def test_a_lock_pins_versions(con: duckdb.DuckDBPyConnection, wheels: Path, write: Write) -> None:
+    path = write("pinned", "'tiny'", VERSION.format(name="pinned"))
+    done = CliRunner().invoke(main, ["lock", str(path)])
+    assert (done.exit_code, "tiny==1" in done.output) == (0, True), done.output
+    wheel(wheels, 2)
+    crosslane.load(con, path)
+    assert value(con, "SELECT pinned()") == 1
+    shown = CliRunner().invoke(main, ["doctor", str(path)])
+    assert shown.exit_code == 0
+    assert "pinned by its lock: tiny==1" in " ".join(shown.output.split())
+    # With another lock, the file gets another environment.
+    Path(environments.lock_of(str(path))).unlink()
+    crosslane.load(con, path, replace=True)
+    assert value(con, "SELECT pinned()") == 2
+
+
+def test_check_knows_the_environment(write: Write) -> None:
+    path = write("checked", "'tiny'", VERSION.format(name="checked"))
+    done = CliRunner().invoke(main, ["check", str(path)])
+    assert done.exit_code == 0, done.output
+    bad = CliRunner().invoke(main, ["check", str(write("bad", "'absent'", VERSION.format(name="bad")))])
+    assert bad.exit_code == 1
+    assert "absent" in bad.output
+
+
+def test_what_is_wrong_is_said(con: duckdb.DuckDBPyConnection, write: Write) -> None:
+    def refused(path: Path) -> str:
+        return error(con, f"CALL crosslane_load('{path}')")
+
+    absent = refused(write("absent", "'absent>=3'", VERSION.format(name="absent")))
+    assert "the environment of" in absent
+    assert "absent" in absent
+    path = write("twice", "'tiny'", VERSION.format(name="twice"))
+    text = path.read_text()
+    path.write_text(text + "\n# /// script\n# ///\n")
+    assert "two blocks `# /// script`" in refused(path)
+    path.write_text(text.replace("dependencies = [", "dependencies = "))
+    assert "is no TOML" in refused(path)
+    path.write_text(text.replace("# [tool.uv]", '# requires-python = "<3.5"\n# [tool.uv]'))
+    assert "the environment of" in refused(path)
+    # The database goes on.
+    crosslane.load(con, write("twice", "'tiny'", VERSION.format(name="twice")))
+    assert value(con, "SELECT twice()") == 1
+
+
+def test_a_file_that_starts_threads(con: duckdb.DuckDBPyConnection, write: Write) -> None:
+    text = """
+        import threading
+        import tiny
+
+        started = threading.Thread(target=threading.Event().wait, daemon=True)
+        started.start()
+
+        @udf
+        def threaded() -> int:
+            return tiny.VERSION + started.is_alive()
+    """
+    crosslane.load(con, write("threaded", "'tiny'", text))
+    assert value(con, "SELECT threaded()") == 2
