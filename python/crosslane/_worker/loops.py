@@ -74,7 +74,8 @@ def prepare(functions: list[Declared]) -> inlining.Sources:
 
 def translate(functions: list[Declared], sources: inlining.Sources) -> None:
     """Translates functions in the zygote. A lane would translate a function before its first call."""
-    inner = [(one.inner, len(one.shapes)) for one in functions if one.inner]
+    called = (one for one in functions if one.kind in ("row", "vectorized"))
+    inner = [(one.inner, len(one.shapes)) for one in called if one.inner]
     translation.prepare([*_plain(functions), *inner], sources)
 
 

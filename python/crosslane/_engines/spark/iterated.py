@@ -19,7 +19,7 @@ class Iterated:
 
     kind = "stream"
     table = None
-    callable = inner = None
+    callable = None
     memory_limit = None
     columns = ["pandas", "pyarrow"]
 
