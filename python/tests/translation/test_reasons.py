@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from crosslane._declare import library as libraries
@@ -156,3 +158,23 @@ def test_a_look_up_that_is_mentioned_often(library: Library) -> None:
     )
     (declared,) = libraries.load_file(str(path))
     assert "look-ups in more than 200,000 constants" in str(translation.reason_against(declared))
+
+
+def test_the_line_is_one_of_the_file(library: Library, tmp_path: Path) -> None:
+    (tmp_path / "other.py").write_text(
+        "\n" * 30 + "def listed(x):\n    return [x][0]\n\ndef text(x):\n    return str(x)\n"
+    )
+    path = library("""
+        from other import listed, text
+
+        @udf
+        def one(x: int) -> int:
+            return listed(x) + 1
+
+        @udf
+        def two(x: int) -> int:
+            return x + text(x)
+    """)
+    one, two = (translation.reason_against(declared) for declared in libraries.load_file(str(path)))
+    assert one == "line 7: an expression `list`: listed in line 32 of other.py"
+    assert two == "line 11: an operand is a str, where a number is known"

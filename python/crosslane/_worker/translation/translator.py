@@ -12,6 +12,7 @@ import builtins
 import dataclasses
 import datetime
 import math
+import os
 import struct
 import time
 from collections.abc import Iterable
@@ -92,10 +93,13 @@ class Translator:
         sources: inlining.Sources,
         outer: list[FunctionType],
         counter: Counter,
+        line: int | None = None,
     ) -> None:
         self._function = function
         self._sources = sources
         self._counter = counter
+        #: If the function is in another file than the first one: the line of its call.
+        self._line = line
         self._outer = [*outer, function]
         self._code = function.__code__
         self._cells = dict(zip(self._code.co_freevars, function.__closure__ or ()))
@@ -123,7 +127,11 @@ class Translator:
         return {"parameters": names, "body": body}
 
     def _refuse(self, node: ast.AST, reason: str) -> Untranslatable:
-        return Untranslatable(reason, getattr(node, "lineno", 0))
+        line = getattr(node, "lineno", 0)
+        if self._line is None:
+            return Untranslatable(reason, line)
+        place = f"{self._code.co_name} in line {line} of {os.path.basename(self._code.co_filename)}"
+        return Untranslatable(f"{reason}: {place}", self._line)
 
     def _block(self, statements: list[ast.stmt]) -> list[Any]:
         self._statement_depth += 1
@@ -205,7 +213,7 @@ class Translator:
         self._counter.expressions += 1
         if self._counter.expressions > _MOST_EXPRESSIONS:
             raise self._refuse(node, f"more than {_MOST_EXPRESSIONS} expressions")
-        made = [node.lineno, self._node(node)]
+        made = [self._line or node.lineno, self._node(node)]
         self._depth -= 1
         return made
 
@@ -427,7 +435,9 @@ class Translator:
             raise self._refuse(node, f"a call of {function.__name__}, which calls itself")
         if len(node.args) != function.__code__.co_argcount:
             raise self._refuse(node, f"a call of {function.__name__} with such arguments")
-        inner = Translator(function, self._sources, self._outer, self._counter)
+        is_here = self._line is None and function.__code__.co_filename == self._code.co_filename
+        line = None if is_here else self._line or node.lineno
+        inner = Translator(function, self._sources, self._outer, self._counter, line)
         source = inner.source()
         self.guards += inner.guards
         return source
