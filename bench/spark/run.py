@@ -113,7 +113,7 @@ class Results:
         lines = [
             self.line(name, work, who, target)
             for name, work, who, target in (
-                (ROWS.name, ROWS, OURS, 3),
+                (ROWS.name, ROWS, OURS, 4),
                 (COLUMNS.name, COLUMNS, OURS, 1.5),
                 (THREE.name, THREE, OURS, 1.5),
                 (UNCHANGED.name, UNCHANGED, ON, 2),

@@ -8,6 +8,7 @@ import click
 from rich.markup import escape
 
 from crosslane._cli.output import EXIT_CODES, complain, out
+from crosslane._runtime.languages import is_python
 
 
 @click.command(epilog=EXIT_CODES)
@@ -25,6 +26,10 @@ def lock(files: tuple[str, ...], offline: bool) -> None:
 
     failed = False
     for file in files:
+        if not is_python(file):
+            failed = True
+            complain(f"{file} is no file in Python, and only these have environments of their own")
+            continue
         try:
             written = environments.lock(file, offline=offline)
             environment = environments.of(file)

@@ -49,6 +49,19 @@ def guests() -> list[Guest]:
     return found
 
 
+def is_python(file: str) -> bool:
+    """Whether a file is loaded as Python: its suffix belongs to no other language."""
+    others = {
+        ".js",
+        ".mjs",
+        ".cjs",
+        ".ts",
+        ".rb",
+        *(suffix for guest in guests() for suffix in guest.suffixes),
+    }
+    return Path(file).suffix not in others
+
+
 def command(file: Path) -> list[str]:
     """The command of the guest for a file.
 

@@ -70,6 +70,9 @@ class Guest:
             self.functions = library.load_file(name, files)
         else:
             self.functions = library.load_pickles(pickles)
+        if self._in_environment:
+            # After a restart, the file must have the packages that it had.
+            files.append((b"environment", os.fsencode(sys.prefix)))
         declared = json.dumps([function.message() for function in self.functions])
         self.sources = _warm_up(self.functions)
         return declared, _guest.text(files) if files else None

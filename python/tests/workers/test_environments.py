@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import json
 import subprocess
 import sys
 import textwrap
@@ -10,6 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import duckdb
+import psutil
 import pytest
 from click.testing import CliRunner
 
@@ -17,7 +20,7 @@ import crosslane
 from crosslane._cli.program import main
 from crosslane._runtime import environments
 
-from ..conftest import error, value
+from ..conftest import error, processes, value
 
 pytestmark = pytest.mark.any_duckdb
 
@@ -104,7 +107,7 @@ def test_the_database_s_packages_are_not_there(con: duckdb.DuckDBPyConnection, w
     assert con.execute("SELECT has('duckdb'), has('pytest'), has('crosslane')").fetchall() == [
         (False, False, True)
     ]
-    assert str(value(con, "SELECT prefix_of_it()")).startswith(f"{environments._cache('environments')}/")
+    assert str(value(con, "SELECT prefix_of_it()")).startswith(f"{environments._folder('environments')}/")
 
 
 def test_an_environment_is_made_once(write: Write, tmp_path: Path) -> None:
@@ -170,6 +173,99 @@ def test_what_is_wrong_is_said(con: duckdb.DuckDBPyConnection, write: Write) -> 
     # The database goes on.
     crosslane.load(con, write("twice", "'tiny'", VERSION.format(name="twice")))
     assert value(con, "SELECT twice()") == 1
+
+
+def test_the_same_needs_in_two_folders(
+    con: duckdb.DuckDBPyConnection, tmp_path: Path, wheels: Path, write: Write
+) -> None:
+    for number in (1, 2):
+        folder = tmp_path / str(number)
+        (folder / "wheels").mkdir(parents=True)
+        wheel(folder / "wheels", number)
+        text = write(f"of_{number}", "'tiny'", VERSION.format(name=f"of_{number}")).read_text()
+        path = folder / f"of_{number}.py"
+        path.write_text(text.replace(str(wheels), "wheels"))
+        crosslane.load(con, path)
+    assert con.execute("SELECT of_1(), of_2()").fetchall() == [(1, 2)]
+
+
+def test_what_is_broken_is_made_again(con: duckdb.DuckDBPyConnection, tmp_path: Path, write: Write) -> None:
+    path = write("again", "'tiny'", VERSION.format(name="again"))
+    (cache,) = {environments._folder(part).rsplit("/", 1)[0] for part in ("notes", "environments")}
+    crosslane.load(con, path)
+    (note,) = (one for one in Path(cache, "notes").iterdir() if one.suffix != ".lock")
+    (folder,) = (one for one in Path(cache, "environments").iterdir() if one.is_dir())
+    (folder / "bin/python").unlink()
+    (folder / "bin/python").symlink_to(tmp_path / "gone")
+    crosslane.load(con, path, replace=True)
+    assert value(con, "SELECT again()") == 1
+    for text in ("", "[]", "null", json.dumps(json.loads(note.read_text()) | {"package": "/gone"})):
+        note.write_text(text)
+        crosslane.load(con, path, replace=True)
+        assert value(con, "SELECT again()") == 1
+
+
+def test_settings_for_other_programs_of_uv(
+    con: duckdb.DuckDBPyConnection, write: Write, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, text in (
+        ("UV_FROZEN", "1"),
+        ("UV_PYTHON", "3.7"),
+        ("UV_NO_MANAGED_PYTHON", "1"),
+        ("VIRTUAL_ENV", "/"),
+    ):
+        monkeypatch.setenv(name, text)
+    (path := write("plain", "'tiny'", VERSION.format(name="plain"))).with_name(".python-version").write_text(
+        "3.7"
+    )
+    crosslane.load(con, path)
+    assert value(con, "SELECT plain()") == 1
+
+
+def test_a_lock_that_is_out_of_date(con: duckdb.DuckDBPyConnection, wheels: Path, write: Write) -> None:
+    path = write("late", "'tiny'", VERSION.format(name="late"))
+    environments.lock(str(path))
+    wheel(wheels, 2)
+    path.write_text(path.read_text().replace("'tiny'", "'tiny>=2'"))
+    assert f"`crosslane lock {path}` makes a new lock" in error(con, f"CALL crosslane_load('{path}')")
+
+
+def test_a_cache_that_cannot_be_used(
+    con: duckdb.DuckDBPyConnection, write: Write, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = write("cached", "'tiny'", VERSION.format(name="cached"))
+    monkeypatch.setenv("XDG_CACHE_HOME", "/dev/null/cache")
+    assert "set XDG_CACHE_HOME to another folder" in error(con, f"CALL crosslane_load('{path}')")
+
+
+def test_a_zygote_that_restarts_has_the_same_packages(
+    con: duckdb.DuckDBPyConnection, wheels: Path, write: Write
+) -> None:
+    path = write("restarted", "'tiny'", VERSION.format(name="restarted"))
+    wheel(wheels, 2)
+    crosslane.load(con, path)
+    assert value(con, "SELECT restarted()") == 2
+    path.write_text(path.read_text().replace("'tiny'", "'tiny<2'"))
+    environments.lock(str(path))
+    path.write_text(path.read_text().replace("'tiny<2'", "'tiny'"))
+    for process in processes():
+        process.kill()
+    psutil.wait_procs(processes(), 10)
+    with contextlib.suppress(duckdb.Error):
+        assert value(con, "SELECT restarted()") == 2
+
+
+def test_paths_and_files_of_other_languages_are_refused(
+    con: duckdb.DuckDBPyConnection, wheels: Path, write: Write, tmp_path: Path
+) -> None:
+    path = write("paths", "'tiny'", VERSION.format(name="paths"))
+    wheel_file = wheels / "tiny-1-py3-none-any.whl"
+    source = f'# [tool.uv.sources]\n# tiny = {{ path = "{wheel_file}" }}\n# ///\nfrom'
+    path.write_text(path.read_text().replace("# ///\nfrom", source))
+    assert "an environment is never changed" in error(con, f"CALL crosslane_load('{path}')")
+    (tmp_path / "other.rb").write_text("# /// script\n# dependencies = []\n# ///\n")
+    done = CliRunner().invoke(main, ["lock", str(tmp_path / "other.rb")])
+    assert (done.exit_code, (tmp_path / "other.rb.lock").exists()) == (1, False)
 
 
 def test_a_file_that_starts_threads(con: duckdb.DuckDBPyConnection, write: Write) -> None:

@@ -6,6 +6,8 @@
 //! environment before it loads the file.
 
 use crate::control::text;
+use serde::Deserialize;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::{env, fs};
 
@@ -25,12 +27,16 @@ impl Needs {
     /// # Errors
     /// What is wrong with the metadata.
     pub fn of(file: &Path, interpreter: &Path) -> Result<Option<Self>, String> {
-        let Ok(content) = fs::read_to_string(file) else { return Ok(None) };
-        let Some(metadata) = metadata(&content)? else { return Ok(None) };
+        let Ok(content) = fs::read(file) else { return Ok(None) };
+        let Some(metadata) = metadata(&String::from_utf8_lossy(&content))? else { return Ok(None) };
         let lock = fs::read(lock_of(file)).unwrap_or_default();
-        let parts: [(&[u8], &[u8]); 3] = [
+        // Packages may come from places that are named from the file's folder.
+        let real = file.canonicalize().unwrap_or_else(|_| file.to_owned());
+        let folder = real.parent().unwrap_or(&real);
+        let parts: [(&[u8], &[u8]); 4] = [
             (b"metadata", metadata.as_bytes()),
             (b"lock", &lock),
+            (b"folder", folder.as_os_str().as_encoded_bytes()),
             (b"interpreter", interpreter.as_os_str().as_encoded_bytes()),
         ];
         let note = cache().join("notes").join(text(parts));
@@ -48,20 +54,36 @@ pub fn lock_of(file: &Path) -> PathBuf {
 /// The folder of what is made for this user.
 pub fn cache() -> PathBuf {
     let home = || env::home_dir().unwrap_or_default().join(".cache");
-    let folder = env::var_os("XDG_CACHE_HOME").filter(|path| !path.is_empty()).map(PathBuf::from);
+    let folder = env::var_os("XDG_CACHE_HOME").map(PathBuf::from).filter(|path| path.is_absolute());
     folder.unwrap_or_else(home).join("crosslane")
+}
+
+/// What a note says.
+#[derive(Debug, Deserialize)]
+struct Note {
+    /// The version of the package that has written it.
+    version: String,
+    /// The folder of that package.
+    package: PathBuf,
+    command: Vec<String>,
 }
 
 /// The command of a zygote in the environment of a file, if it is there.
 pub(super) fn command(file: &Path, interpreter: &Path) -> Option<Vec<String>> {
     let needs = Needs::of(file, interpreter).ok()??;
-    let command: Vec<String> = serde_json::from_slice(&fs::read(needs.note).ok()?).ok()?;
-    Path::new(command.first()?).exists().then_some(command)
+    let owner = fs::metadata(cache()).ok()?.uid();
+    let note: Note = serde_json::from_slice(&fs::read(needs.note).ok()?).ok()?;
+    // An environment that is not there any more is made again by a zygote of this interpreter.
+    let is_usable = owner == rustix::process::geteuid().as_raw()
+        && note.version == env!("CARGO_PKG_VERSION")
+        && note.package.join("_worker").exists()
+        && Path::new(note.command.first()?).exists();
+    is_usable.then_some(note.command)
 }
 
 /// The content of the block `script` of a file, as PEP 723 defines it.
 fn metadata(text: &str) -> Result<Option<String>, String> {
-    let lines: Vec<_> = text.lines().collect();
+    let lines: Vec<_> = text.trim_start_matches('\u{feff}').lines().collect();
     let mut found = None;
     let mut at = 0;
     while let Some(line) = lines.get(at) {
@@ -78,7 +100,15 @@ fn metadata(text: &str) -> Result<Option<String>, String> {
             }
         }
     }
-    Ok(found)
+    // Whoever writes this wants an environment.
+    let is_meant = |line: &&&str| line.split_whitespace().eq(["#", "///", "script"]);
+    match (&found, lines.iter().find(is_meant)) {
+        (None, Some(_)) => {
+            Err("its block `# /// script` has no end `# ///`, or has lines that do not begin with `# `"
+                .into())
+        }
+        _ => Ok(found),
+    }
 }
 
 fn is_kind(text: &str) -> bool {
@@ -103,8 +133,10 @@ mod tests {
                 .count(),
             3
         );
-        assert_eq!(of("# /// script\n# a = 1\n\n# ///\n"), Ok(None));
-        assert_eq!(of("# /// other\n# /// script\n# ///\n"), Ok(None));
+        assert_eq!(of("# /// other\n# x\n# ///\n"), Ok(None));
+        assert!(of("# /// script\n# a = 1\n\n# ///\n").is_err());
+        assert!(of("# /// script \n# a = 1\n# ///\n").is_err());
+        assert_eq!(of("\u{feff}# /// script\n# ///\n"), Ok(Some(String::new())));
         assert_eq!(of("# /// script\r\n# a = 1\r\n# ///\r\n"), Ok(Some("a = 1\n".into())));
         assert!(of("# /// script\n# ///\n# x\n\n# /// script\n# ///\n").is_err());
     }

@@ -13,7 +13,7 @@ from functools import partial
 from crosslane._cli.doctor import languages
 from crosslane._cli.doctor.finding import Finding, optional, tried
 from crosslane._cli.doctor.spark import examine_spark
-from crosslane._runtime.languages import guests
+from crosslane._runtime.languages import guests, is_python
 
 OLDEST_PYTHON = (3, 11)
 
@@ -50,6 +50,8 @@ def examine_file(file: str) -> Finding:
     """What a file of functions will run in."""
     from crosslane._runtime import environments
 
+    if not is_python(file):
+        return Finding("good", file, "runs in the host of its language, without an environment of its own")
     try:
         environment = environments.of(file)
     except environments.EnvironmentFailed as error:
