@@ -15,8 +15,9 @@ from crosslane._runtime.languages import is_python
 @click.argument(
     "files", nargs=-1, required=True, metavar="FILE...", type=click.Path(exists=True, dir_okay=False)
 )
+@click.option("--upgrade", is_flag=True, help="Take newer versions than an existing lock has.")
 @click.option("--offline", is_flag=True, help="Use only packages that uv has in its cache.")
-def lock(files: tuple[str, ...], offline: bool) -> None:
+def lock(files: tuple[str, ...], upgrade: bool, offline: bool) -> None:
     """Writes beside each Python FILE which packages it gets, and makes its environment.
 
     A FILE says what it needs in inline script metadata (`# /// script`). `FILE.lock` then pins all
@@ -31,7 +32,7 @@ def lock(files: tuple[str, ...], offline: bool) -> None:
             complain(f"{file} is no file in Python, and only these have environments of their own")
             continue
         try:
-            written = environments.lock(file, offline=offline)
+            written = environments.lock(file, upgrade=upgrade, offline=offline)
             environment = environments.of(file)
         except environments.EnvironmentFailed as error:
             failed = True

@@ -103,8 +103,13 @@ def of(file: str, interpreter: str = sys.executable) -> Environment | None:
     return made
 
 
-def lock(file: str, *, offline: bool = False) -> str:
+def lock(file: str, *, upgrade: bool = False, offline: bool = False) -> str:
     """Resolves what a file needs, and writes that beside it. Returns the path of the lock.
+
+    Args:
+        file: its path.
+        upgrade: whether newer versions take the place of those in an existing lock.
+        offline: whether only packages count that uv has in its cache.
 
     Raises:
         EnvironmentFailed: if the file names no needs, or they cannot be resolved.
@@ -113,7 +118,8 @@ def lock(file: str, *, offline: bool = False) -> str:
     if needs is None:
         raise EnvironmentFailed(f"{file} has no inline script metadata (`# /// script`), so it needs no lock")
     _parsed(file, needs[0])
-    _uv(file, "lock", "-q", "--script", os.path.abspath(file), *(["--offline"] if offline else []))
+    options = [*(["--upgrade"] if upgrade else []), *(["--offline"] if offline else [])]
+    _uv(file, "lock", "-q", *options, "--script", os.path.abspath(file))
     return lock_of(file)
 
 

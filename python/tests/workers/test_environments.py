@@ -140,6 +140,9 @@ def test_a_lock_pins_versions(con: duckdb.DuckDBPyConnection, wheels: Path, writ
     shown = CliRunner().invoke(main, ["doctor", str(path)])
     assert shown.exit_code == 0
     assert "pinned by its lock: tiny==1" in " ".join(shown.output.split())
+    environments.lock(str(path), upgrade=True)
+    crosslane.load(con, path, replace=True)
+    assert value(con, "SELECT pinned()") == 2
     # With another lock, the file gets another environment.
     Path(environments.lock_of(str(path))).unlink()
     crosslane.load(con, path, replace=True)
