@@ -41,6 +41,8 @@ _MAKES_FUNCTIONS_OR_BINDS = (
 )  # fmt: skip
 
 Node = ast.FunctionDef | ast.Lambda
+#: Since Python 3.12.
+_MONITORING = getattr(sys, "monitoring", None)
 
 
 class File(NamedTuple):
@@ -94,8 +96,7 @@ def is_watched() -> bool:
     """Whether a debugger, a profiler or a similar tool watches the calls of this thread."""
     if sys.gettrace() is not None or sys.getprofile() is not None:
         return True
-    monitoring = getattr(sys, "monitoring", None)
-    return monitoring is not None and any(map(monitoring.get_tool, range(6)))
+    return _MONITORING is not None and any(map(_MONITORING.get_tool, range(6)))
 
 
 def source_of(code: CodeType, sources: Sources) -> Node | None:

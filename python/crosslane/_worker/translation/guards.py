@@ -126,27 +126,31 @@ Guard = tuple[Place, str, Any]
 
 
 def hold(guards: list[Guard]) -> bool:
-    """Whether all names still stand for the same objects."""
+    """Whether all names still stand for the same objects. Each batch waits for this."""
     try:
-        return all(found(place, name) is value for place, name, value in guards)
+        for place, name, value in guards:
+            if found(place, name) is not value:
+                return False
     except Exception:
         return False
+    return True
 
 
 def found(place: Place, name: str) -> Any:
     """What is found under a name now."""
-    if isinstance(place, dict):
-        return place.get(name, ABSENT)
-    if isinstance(place, ModuleType):
-        # Another class could give it other attributes.
-        return vars(place).get(name, ABSENT) if type(place) is ModuleType else ABSENT
-    if isinstance(place, FunctionType):
+    kind = type(place)
+    if kind is FunctionType:
         return place.__defaults__ if name else place.__code__
-    if isinstance(place, _guest.Elements):
+    if kind is dict:
+        return place.get(name, ABSENT)
+    if kind is _guest.Elements:
         return place.are_unchanged()
-    if isinstance(place, Holder):
+    if kind is Holder:
         return place.found(name)
-    try:
-        return place.cell_contents
-    except ValueError:
-        return ABSENT
+    if kind is CellType:
+        try:
+            return place.cell_contents
+        except ValueError:
+            return ABSENT
+    # A module. Another class could give it other attributes.
+    return vars(place).get(name, ABSENT) if kind is ModuleType else ABSENT
