@@ -89,6 +89,7 @@ pub(crate) enum IntOp {
     Minimum,
     Maximum,
     Gcd,
+    Lcm,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -127,6 +128,12 @@ pub(crate) enum FloatFunction {
     Log2,
     Log10,
     Log1p,
+    Asinh,
+    Acosh,
+    Atanh,
+    Exp2,
+    Erf,
+    Erfc,
     Sqrt,
     Radians,
     Degrees,
@@ -250,6 +257,8 @@ pub(crate) enum Step {
     NegateInt(Ints, Ints),
     AbsoluteInt(Ints, Ints),
     InvertInt(Ints, Ints),
+    /// The greatest int whose square is not greater.
+    SquareRoot(Ints, Ints),
     Float(FloatOp, Floats, Floats, Floats),
     Function(FloatFunction, Floats, Floats),
     Test(FloatTest, Floats, Bools),

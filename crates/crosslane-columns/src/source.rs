@@ -1,5 +1,6 @@
 //! A function as the translator writes it: its statements, with all names resolved.
 
+use crate::program::Time;
 use serde::Deserialize;
 
 /// A function of rows.
@@ -90,4 +91,31 @@ pub enum Node {
     Slice(Box<Expression>, Option<Box<Expression>>, Option<Box<Expression>>),
     /// The parts of an f-string. One with a format is a call of `format`.
     Format(Vec<Expression>),
+}
+
+impl Node {
+    /// The int of a constant.
+    pub(crate) fn int(&self) -> Option<i64> {
+        if let Node::Int(value) = self { Some(*value) } else { None }
+    }
+
+    /// The float of a constant.
+    pub(crate) fn float(&self) -> Option<f64> {
+        if let Node::Float(bits) = self { Some(f64::from_bits(*bits)) } else { None }
+    }
+
+    /// The bytes of a str that is a constant.
+    pub(crate) fn text(&self) -> Option<Vec<u8>> {
+        if let Node::Text(value) = self { Some(value.as_bytes().to_vec()) } else { None }
+    }
+
+    /// The days or microseconds of a constant.
+    pub(crate) fn time(&self) -> Option<(Time, i64)> {
+        match self {
+            Node::Date(value) => Some((Time::Date, *value)),
+            Node::Datetime(value) => Some((Time::Datetime, *value)),
+            Node::Timedelta(value) => Some((Time::Timedelta, *value)),
+            _ => None,
+        }
+    }
 }

@@ -63,7 +63,7 @@ _INDICES = ("0", "1", "3", "-1", "-2", "9", "<int>")
 _BOUNDS = ("", *_INDICES)
 _ONE_FLOAT = (
     "sin", "cos", "tan", "asin", "acos", "atan", "sinh", "cosh", "tanh", "exp", "expm1", "log", "log2", "log10", "log1p",
-    "sqrt", "radians", "degrees", "fabs",
+    "sqrt", "radians", "degrees", "fabs", "asinh", "acosh", "atanh", "exp2", "erf", "erfc",
 )  # fmt: skip
 _ORDERS = ("<", "<=", "==", "!=", ">", ">=")
 
@@ -83,10 +83,11 @@ _FORMS: dict[str, list[list[str]]] = {
         [f"(<int> {operator} (<int> % 90 - 3))" for operator in ("<<", ">>")],
         [f"(<int> ** {exponent})" for exponent in range(4)],
         [f"{function}(<int>)" for function in ("-", "~", "+", "abs")],
-        [f"{function}(<int>, <int>)" for function in ("min", "max", "math.gcd")],
+        [f"{function}(<int>, <int>)" for function in ("min", "max", "math.gcd", "math.lcm")],
         [f"{function}(<float>)" for function in ("int", "round", "math.floor", "math.ceil", "math.trunc")],
         ["len(<str>)", "<str>.find(<str>)", "<str>.count(<str>)", "int(<str>)"],
         ["(<bool> + <int>)", "n", "(n if n is not None else <int>)"],
+        ["math.isqrt(<int>)"],
         ["divmod(<int>, <int>)[0]", "divmod(<int>, <int>)[1]", "(<delta> // <delta>)"],
         ["WORDS[<str>]", "WORDS.get(<str>, <int>)", "WORDS.get(<str>, 0)"],
         [f"<date>.{part}" for part in ("year", "month", "day", "weekday()", "isoweekday()", "toordinal()")],
@@ -105,7 +106,7 @@ _FORMS: dict[str, list[list[str]]] = {
         [f"math.{function}(<float>)" for function in _ONE_FLOAT],
         [f"{function}(<float>)" for function in ("-", "+", "abs")],
         [f"{function}(<float>, <float>)" for function in ("min", "max")],
-        [f"math.{function}(<float>, <float>)" for function in ("atan2", "fmod", "copysign", "pow")],
+        [f"math.{function}(<float>, <float>)" for function in ("atan2", "fmod", "copysign", "pow", "log")],
         [f"round(<float>, {digits})" for digits in range(5)],
         ["divmod(<float>, <float>)[0]", "divmod(<float>, <float>)[1]"],
         ["RATES[<int>]", "RATES.get(<int>)", "RATES.get(<int>, <float>)", "RATES[<date>.month % 3]"],

@@ -4,8 +4,7 @@ use super::builder::{Number, Value};
 use super::{Compiled, Compiler, Unsupported};
 use crate::format::Format;
 use crate::program::{
-    FloatFunction, FloatOp, FloatTest, IntOp, Ints, Register, Rounding, Step, TextCount, TextFunction, Texts,
-    Time,
+    FloatFunction, FloatOp, FloatTest, IntOp, Register, Rounding, Step, TextCount, TextFunction, Texts,
 };
 use crate::source::{Expression, Node};
 
@@ -110,45 +109,29 @@ impl Compiler {
 
     /// `min` or `max`: the first of the least or greatest values.
     fn extreme(&mut self, name: &str, first: Value, rest: &[Value]) -> Compiled<Value> {
-        if [first].iter().chain(rest).any(|value| matches!(value.register, Some(Register::Bool(_)))) {
-            return Err(self.builder.refuse(format!("{name} of a bool")));
-        }
-        if let Some(Register::Time(time, _)) = first.register {
-            return self.extreme_time(name, time, first, rest);
-        }
-        let mut best = self.builder.number(first)?;
+        use Register as R;
+        let (of_ints, of_floats) = match name {
+            "min" => (IntOp::Minimum, FloatOp::Minimum),
+            _ => (IntOp::Maximum, FloatOp::Maximum),
+        };
+        let mut best = self.builder.require(first)?;
         for value in rest {
-            best = match (best, self.builder.number(*value)?) {
-                (Number::Int(a), Number::Int(b)) => {
-                    let operation = if name == "min" { IntOp::Minimum } else { IntOp::Maximum };
-                    Number::Int(self.builder.make(|out| Step::Int(operation, a, b, out)))
+            best = match (best, self.builder.require(*value)?) {
+                (R::Int(a), R::Int(b)) => self.builder.make(|out| Step::Int(of_ints, a, b, out)).into(),
+                (R::Time(time, a), R::Time(other, b)) if time == other => {
+                    R::Time(time, self.builder.make(|out| Step::Int(of_ints, a, b, out)))
                 }
-                (Number::Float(a), Number::Float(b)) => {
-                    let operation = if name == "min" { FloatOp::Minimum } else { FloatOp::Maximum };
-                    Number::Float(self.builder.make(|out| Step::Float(operation, a, b, out)))
+                (R::Float(a), R::Float(b)) => {
+                    self.builder.make(|out| Step::Float(of_floats, a, b, out)).into()
                 }
-                _ => return Err(self.builder.refuse(format!("{name} of ints and floats"))),
+                _ => {
+                    return Err(self
+                        .builder
+                        .refuse(format!("{name} of values of several types, or of bools and texts")));
+                }
             };
         }
-        Ok(match best {
-            Number::Int(ints) => ints.into(),
-            Number::Float(floats) => floats.into(),
-        })
-    }
-
-    fn extreme_time(&mut self, name: &str, time: Time, first: Value, rest: &[Value]) -> Compiled<Value> {
-        let operation = if name == "min" { IntOp::Minimum } else { IntOp::Maximum };
-        let mut best: Option<Ints> = None;
-        for value in [first].iter().chain(rest) {
-            best = match (self.builder.require(*value)?, best) {
-                (Register::Time(other, ints), None) if other == time => Some(ints),
-                (Register::Time(other, ints), Some(best)) if other == time => {
-                    Some(self.builder.make(|out| Step::Int(operation, best, ints, out)))
-                }
-                _ => return Err(self.builder.refuse(format!("{name} of values of several types"))),
-            };
-        }
-        best.map(|best| Register::Time(time, best).into()).ok_or_else(|| self.unknown(name))
+        Ok(best.into())
     }
 
     fn of_one(&mut self, name: &str, number: Number) -> Compiled<Value> {
@@ -167,6 +150,10 @@ impl Compiler {
             ("abs", Number::Int(ints), _) => {
                 return Ok(self.builder.make(|out| Step::AbsoluteInt(ints, out)).into());
             }
+            ("math.isqrt", Number::Int(ints), _) => {
+                return Ok(self.builder.make(|out| Step::SquareRoot(ints, out)).into());
+            }
+            ("math.isqrt", Number::Float(_), _) => return Err(self.unknown(name)),
             _ => {}
         }
         let floats = self.builder.float_of(number);
@@ -197,6 +184,12 @@ impl Compiler {
             "math.log2" => FloatFunction::Log2,
             "math.log10" => FloatFunction::Log10,
             "math.log1p" => FloatFunction::Log1p,
+            "math.asinh" => FloatFunction::Asinh,
+            "math.acosh" => FloatFunction::Acosh,
+            "math.atanh" => FloatFunction::Atanh,
+            "math.exp2" => FloatFunction::Exp2,
+            "math.erf" => FloatFunction::Erf,
+            "math.erfc" => FloatFunction::Erfc,
             "math.sqrt" => FloatFunction::Sqrt,
             "math.radians" => FloatFunction::Radians,
             "math.degrees" => FloatFunction::Degrees,
@@ -206,8 +199,22 @@ impl Compiler {
     }
 
     fn of_two(&mut self, name: &str, a: Number, b: Number) -> Compiled<Value> {
-        if let ("math.gcd", Number::Int(a), Number::Int(b)) = (name, a, b) {
-            return Ok(self.builder.make(|out| Step::Int(IntOp::Gcd, a, b, out)).into());
+        match (name, a, b) {
+            ("math.gcd", Number::Int(a), Number::Int(b)) => {
+                return Ok(self.builder.make(|out| Step::Int(IntOp::Gcd, a, b, out)).into());
+            }
+            ("math.lcm", Number::Int(a), Number::Int(b)) => {
+                return Ok(self.builder.make(|out| Step::Int(IntOp::Lcm, a, b, out)).into());
+            }
+            ("math.log", ..) => {
+                // As CPython does it, for ints and for floats.
+                let [a, b] = [a, b].map(|number| {
+                    let float = self.builder.float_of(number);
+                    self.builder.make(|out| Step::Function(FloatFunction::Log, float, out))
+                });
+                return Ok(self.builder.make(|out| Step::Float(FloatOp::Divide, a, b, out)).into());
+            }
+            _ => {}
         }
         let operation = match name {
             "math.atan2" => FloatOp::Atan2,

@@ -2,7 +2,7 @@
 
 use super::builder::{Number, Value};
 use super::{Compiled, Compiler};
-use crate::program::{BoolOp, FloatFunction, FloatOp, IntOp, Register, Step, TextFunction, Time};
+use crate::program::{BoolOp, FloatFunction, FloatOp, IntOp, Ints, Register, Step, TextFunction, Time};
 use crate::source::{Expression, Node};
 
 impl Compiler {
@@ -125,11 +125,7 @@ impl Compiler {
                     "^" => IntOp::Xor,
                     "<<" => IntOp::ShiftLeft,
                     ">>" => IntOp::ShiftRight,
-                    "/" => {
-                        // The quotient of two exact floats is rounded once, as Python's is.
-                        let [a, b] = [a, b].map(|ints| self.builder.exact_float_of(Number::Int(ints)));
-                        return Ok(self.builder.make(|out| Step::Float(FloatOp::Divide, a, b, out)).into());
-                    }
+                    "/" => return Ok(self.quotient(a, b)),
                     "**" => {
                         let Node::Int(exponent) = right.1 else {
                             return Err(self.builder.refuse("** of ints whose exponent is no constant"));
@@ -158,6 +154,13 @@ impl Compiler {
                 Ok(self.builder.make(|out| Step::Float(operation, a, b, out)).into())
             }
         }
+    }
+
+    /// The float that is closest to the quotient of two ints. The quotient of two exact floats is rounded
+    /// once, as Python's is.
+    pub(super) fn quotient(&mut self, a: Ints, b: Ints) -> Value {
+        let [a, b] = [a, b].map(|ints| self.builder.exact_float_of(Number::Int(ints)));
+        self.builder.make(|out| Step::Float(FloatOp::Divide, a, b, out)).into()
     }
 
     /// `and` and `or` give one of their operands.

@@ -16,17 +16,9 @@ fn places<K: Hash + Eq, M: FromIterator<(K, u32)>>(
     constants.iter().zip(0..).map(|(constant, place)| Some((key(&constant.1)?, place))).collect()
 }
 
-fn int(node: &Node) -> Option<i64> {
-    if let Node::Int(value) = node { Some(*value) } else { None }
-}
-
-fn time(time: Time, node: &Node) -> Option<i64> {
-    match (time, node) {
-        (Time::Date, Node::Date(value))
-        | (Time::Datetime, Node::Datetime(value))
-        | (Time::Timedelta, Node::Timedelta(value)) => Some(*value),
-        _ => None,
-    }
+/// The days or microseconds of a constant of this kind.
+fn time(kind: Time, node: &Node) -> Option<i64> {
+    node.time().filter(|(of, _)| *of == kind).map(|(_, value)| value)
 }
 
 impl Compiler {
@@ -36,7 +28,7 @@ impl Compiler {
         let register = self.builder.require(value)?;
         Ok(match register {
             Register::Int(ints) => {
-                let places = places(constants, int).ok_or_else(|| several(self))?;
+                let places = places(constants, Node::int).ok_or_else(|| several(self))?;
                 self.builder.make(|out| Step::IntPlace(ints, Places::Ints(places), out))
             }
             Register::Time(kind, ints) => {
@@ -44,11 +36,7 @@ impl Compiler {
                 self.builder.make(|out| Step::IntPlace(ints, Places::Ints(places), out))
             }
             Register::Text(texts) => {
-                let text = |node: &Node| match node {
-                    Node::Text(text) => Some(text.clone().into_bytes()),
-                    _ => None,
-                };
-                let places = places(constants, text).ok_or_else(|| several(self))?;
+                let places = places(constants, Node::text).ok_or_else(|| several(self))?;
                 self.builder.make(|out| Step::TextPlace(texts, Places::Texts(places), out))
             }
             Register::Bool(_) | Register::Float(_) => {
@@ -120,31 +108,19 @@ impl Compiler {
                 })?;
                 self.pick_from(Constant::Bools, values, |table, out| Step::PickBool(place, table, out))
             }
-            Some(Node::Int(_)) => {
-                let values = self.all(values, int)?;
-                Register::Int(self.pick_int(place, values))
-            }
+            Some(Node::Int(_)) => Register::Int(self.pick_int(place, self.all(values, Node::int)?)),
             Some(Node::Float(_)) => {
-                let values = self.all(values, |node| match node {
-                    Node::Float(bits) => Some(f64::from_bits(*bits)),
-                    _ => None,
-                })?;
+                let values = self.all(values, Node::float)?;
                 self.pick_from(Constant::Floats, values, |table, out| Step::PickFloat(place, table, out))
             }
             Some(Node::Text(_)) => {
-                let values = self.all(values, |node| match node {
-                    Node::Text(value) => Some(value.clone().into_bytes()),
-                    _ => None,
-                })?;
+                let values = self.all(values, Node::text)?;
                 self.pick_from(Constant::Texts, values, |table, out| Step::PickText(place, table, out))
             }
             Some(node) => {
-                let kind = match node {
-                    Node::Date(_) => Time::Date,
-                    Node::Datetime(_) => Time::Datetime,
-                    Node::Timedelta(_) => Time::Timedelta,
-                    _ => return Err(self.builder.refuse("a look-up whose values are no constants")),
-                };
+                let kind = node.time().map(|(kind, _)| kind);
+                let kind =
+                    kind.ok_or_else(|| self.builder.refuse("a look-up whose values are no constants"))?;
                 let values = self.all(values, |node| time(kind, node))?;
                 Register::Time(kind, self.pick_int(place, values))
             }

@@ -9,14 +9,6 @@ use crate::source::{Expression, Node};
 /// The most zeros that `zfill` adds.
 const MOST_ZEROS: i64 = 100;
 
-/// The bytes of a constant.
-fn constant(argument: &Expression) -> Option<Vec<u8>> {
-    match &argument.1 {
-        Node::Text(value) => Some(value.as_bytes().to_vec()),
-        _ => None,
-    }
-}
-
 impl Compiler {
     pub(super) fn method(
         &mut self,
@@ -26,7 +18,7 @@ impl Compiler {
     ) -> Compiled<Value> {
         // `separator.join(text.split())`, without the list.
         if let ("join", Some(separator), [Expression(_, Node::Method(split, text, of))]) =
-            (name, constant(object), arguments)
+            (name, object.1.text(), arguments)
             && split == "split"
             && of.is_empty()
         {
@@ -76,14 +68,14 @@ impl Compiler {
             ("swapcase", []) => Some(TextFunction::SwapCase),
             ("strip" | "lstrip" | "rstrip", [] | [Expression(_, Node::None)]) => Some(strip(None)),
             ("strip" | "lstrip" | "rstrip", [bytes]) => {
-                constant(bytes).filter(|bytes| bytes.is_ascii()).map(|bytes| strip(Some(bytes)))
+                bytes.1.text().filter(|bytes| bytes.is_ascii()).map(|bytes| strip(Some(bytes)))
             }
-            ("replace", [old, new]) => match (constant(old), constant(new)) {
+            ("replace", [old, new]) => match (old.1.text(), new.1.text()) {
                 (Some(old), Some(new)) if !old.is_empty() => Some(TextFunction::Replace { old, new }),
                 _ => None,
             },
-            ("removeprefix", [prefix]) => constant(prefix).map(TextFunction::RemovePrefix),
-            ("removesuffix", [suffix]) => constant(suffix).map(TextFunction::RemoveSuffix),
+            ("removeprefix", [prefix]) => prefix.1.text().map(TextFunction::RemovePrefix),
+            ("removesuffix", [suffix]) => suffix.1.text().map(TextFunction::RemoveSuffix),
             ("zfill", [Expression(_, Node::Int(digits))]) if *digits <= MOST_ZEROS => {
                 Some(TextFunction::ZeroFill(width(*digits)))
             }
@@ -91,7 +83,7 @@ impl Compiler {
                 let fill = match fill {
                     [] => Some(b' '),
                     [fill] => {
-                        constant(fill).filter(|fill| fill.len() == 1 && fill.is_ascii()).map(|fill| fill[0])
+                        fill.1.text().filter(|fill| fill.len() == 1 && fill.is_ascii()).map(|fill| fill[0])
                     }
                     _ => None,
                 };
@@ -126,7 +118,7 @@ impl Compiler {
             _ => None,
         };
         if let (Some(test), Node::Tuple(parts)) = (test, &part.1) {
-            let parts: Option<_> = parts.iter().map(constant).collect();
+            let parts: Option<_> = parts.iter().map(|part| part.1.text()).collect();
             let parts =
                 parts.ok_or_else(|| self.builder.refuse(format!("{name} of texts that are no constants")))?;
             return Ok(self.builder.make(|out| Step::TextTestAny(test, text, parts, out)).into());

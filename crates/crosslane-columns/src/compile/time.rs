@@ -1,8 +1,8 @@
 //! Dates, datetimes and timedeltas.
 
-use super::builder::{Number, Value};
+use super::builder::Value;
 use super::{Compiled, Compiler};
-use crate::program::{FloatOp, IntOp, Ints, Register, Step, Texts, Time, TimeField};
+use crate::program::{IntOp, Ints, Register, Step, Texts, Time, TimeField};
 use crate::source::{Expression, Node};
 use crate::strftime::{self, DAY, Directive, FIRST_DAY, LAST_DAY};
 
@@ -95,12 +95,6 @@ impl Compiler {
             _ => return Some(Err(self.builder.refuse(format!("the operator {operator} of such values")))),
         };
         Some(Ok(value))
-    }
-
-    /// The float that is closest to the quotient of two ints.
-    fn quotient(&mut self, a: Ints, b: Ints) -> Value {
-        let [a, b] = [a, b].map(|ints| self.builder.exact_float_of(Number::Int(ints)));
-        self.builder.make(|out| Step::Float(FloatOp::Divide, a, b, out)).into()
     }
 
     pub(super) fn attribute(&mut self, name: &str, object: &Expression) -> Compiled<Value> {

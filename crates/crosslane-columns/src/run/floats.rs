@@ -16,6 +16,17 @@ use super::sink::{Sink, pairs};
 use crate::program::{FloatFunction, FloatOp, FloatTest, Rounding};
 use std::f64::consts::PI;
 
+// Rust has functions of its own for some of them, and CPython has those of the C library.
+// SAFETY: the C library's mathematical functions have these types, and take any float.
+unsafe extern "C" {
+    safe fn asinh(x: f64) -> f64;
+    safe fn acosh(x: f64) -> f64;
+    safe fn atanh(x: f64) -> f64;
+    safe fn exp2(x: f64) -> f64;
+    safe fn erf(x: f64) -> f64;
+    safe fn erfc(x: f64) -> f64;
+}
+
 /// The result, and whether the row leaves.
 type Checked<T> = (T, bool);
 
@@ -129,6 +140,12 @@ pub(super) fn function(function: FloatFunction, x: &[f64], sink: Sink<'_, f64>) 
         FloatFunction::Log2 => sink.costly(|row| checked(x[row], x[row].log2())),
         FloatFunction::Log10 => sink.costly(|row| checked(x[row], x[row].log10())),
         FloatFunction::Log1p => sink.costly(|row| checked(x[row], x[row].ln_1p())),
+        FloatFunction::Asinh => sink.costly(|row| checked(x[row], asinh(x[row]))),
+        FloatFunction::Acosh => sink.costly(|row| checked(x[row], acosh(x[row]))),
+        FloatFunction::Atanh => sink.costly(|row| checked(x[row], atanh(x[row]))),
+        FloatFunction::Exp2 => sink.costly(|row| checked(x[row], exp2(x[row]))),
+        FloatFunction::Erf => sink.costly(|row| checked(x[row], erf(x[row]))),
+        FloatFunction::Erfc => sink.costly(|row| checked(x[row], erfc(x[row]))),
     }
 }
 

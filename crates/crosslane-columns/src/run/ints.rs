@@ -3,6 +3,7 @@
 //! | operation | rows that leave |
 //! |---|---|
 //! | `+ - *`, `-x`, `abs`, `**`, `<<` | an overflow; a negative shift |
+//! | `math.gcd`, `math.lcm`, `math.isqrt` | an overflow; a negative number of `isqrt` |
 //! | `//`, `%` | a divisor of 0; the quotient 2^63 |
 //! | `/`, a comparison with a float | a divisor of 0; an int beyond 2^53, which may be no float |
 
@@ -29,6 +30,7 @@ pub(super) fn binary(operation: IntOp, a: &[i64], b: &[i64], sink: Sink<'_, i64>
         IntOp::Minimum => sink.all(rows.map(|(a, b)| a.min(b))),
         IntOp::Maximum => sink.all(rows.map(|(a, b)| a.max(b))),
         IntOp::Gcd => sink.costly(|row| gcd(a[row], b[row])),
+        IntOp::Lcm => sink.costly(|row| lcm(a[row], b[row])),
     }
 }
 
@@ -61,9 +63,23 @@ fn shift_left(a: i64, b: i64) -> Checked<i64> {
 }
 
 fn gcd(a: i64, b: i64) -> Checked<i64> {
-    let (mut a, mut b) = (a.unsigned_abs(), b.unsigned_abs());
+    let divisor = divisor(a.unsigned_abs(), b.unsigned_abs());
+    (divisor as i64, i64::try_from(divisor).is_err())
+}
+
+/// The greatest common divisor.
+fn divisor(mut a: u64, mut b: u64) -> u64 {
     while b != 0 {
         (a, b) = (b, a % b);
     }
-    (a as i64, i64::try_from(a).is_err())
+    a
+}
+
+fn lcm(a: i64, b: i64) -> Checked<i64> {
+    let (a, b) = (a.unsigned_abs(), b.unsigned_abs());
+    if a == 0 || b == 0 {
+        return (0, false);
+    }
+    let multiple = (a / divisor(a, b)).checked_mul(b).and_then(|multiple| i64::try_from(multiple).ok());
+    (multiple.unwrap_or_default(), multiple.is_none())
 }

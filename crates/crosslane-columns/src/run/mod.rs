@@ -137,6 +137,12 @@ fn expand(bits: &[u8], rows: Range<usize>, out: &mut [u8]) {
     }
 }
 
+/// Whether all parts of some bytes are UTF-8. The first byte is at this place.
+fn are_texts(bytes: &[u8], start: i32, spans: &[Span]) -> bool {
+    let begins = |text: &str, span: &Span| text.is_char_boundary(span.start as usize - start as usize);
+    std::str::from_utf8(bytes).is_ok_and(|text| spans.iter().all(|span| begins(text, span)))
+}
+
 /// The values of an input as wider ones.
 fn widen<T: bytemuck::Pod, U>(column: &Column<'_>, rows: Range<usize>, out: &mut [U], to: impl Fn(T) -> U) {
     match column.values::<T>() {
@@ -185,7 +191,7 @@ impl Registers {
                 let bytes = &column.data[start as usize..end as usize];
                 text.ascii = bytes.is_ascii();
                 text.region = Some((number, start as u32..end as u32));
-                if !text.ascii {
+                if !text.ascii && !are_texts(bytes, start, &text.spans) {
                     // CPython has no str of other bytes.
                     for (span, left) in text.spans.iter().zip(&mut self.left) {
                         *left |= u8::from(std::str::from_utf8(span.of(column.data)).is_err());
@@ -280,6 +286,9 @@ impl Registers {
             Step::InvertInt(a, out) => {
                 self.ints(mask, out, |this, sink| sink.all(this.int(a).iter().map(|a| !a)));
             }
+            Step::SquareRoot(a, out) => self.ints(mask, out, |this, sink| {
+                sink.costly(|row| option(this.int(a)[row].checked_isqrt()));
+            }),
             Step::BoolToInt(a, out) => {
                 self.ints(mask, out, |this, sink| sink.all(this.bool(a).iter().map(|a| i64::from(*a))));
             }

@@ -33,9 +33,9 @@ _PARAMETERS = {
 }
 _CLASS_METHODS = ("date.fromisoformat", "date.fromordinal", "datetime.fromisoformat", "datetime.strptime")
 _MATH = (
-    "acos", "asin", "atan", "atan2", "ceil", "copysign", "cos", "cosh", "degrees", "exp", "expm1", "fabs", "floor",
-    "fmod", "gcd", "isfinite", "isinf", "isnan", "log", "log10", "log1p", "log2", "pow", "radians", "sin", "sinh",
-    "sqrt", "tan", "tanh", "trunc",
+    "acos", "acosh", "asin", "asinh", "atan", "atan2", "atanh", "ceil", "copysign", "cos", "cosh", "degrees",
+    "erf", "erfc", "exp", "exp2", "expm1", "fabs", "floor", "fmod", "gcd", "isfinite", "isinf", "isnan", "isqrt", "lcm",
+    "log", "log10", "log1p", "log2", "pow", "radians", "sin", "sinh", "sqrt", "tan", "tanh", "trunc",
 )  # fmt: skip
 _OBJECTS = {
     **{name: getattr(builtins, name) for name in _BUILTINS},
