@@ -82,6 +82,7 @@ def _check_python(file: str) -> list[_Listed]:
     """Lists the functions of a file in Python."""
     from crosslane._declare import library
     from crosslane._runtime import environments, errors, forks
+    from crosslane._worker import translation
 
     try:
         environment = environments.of(file)
@@ -96,18 +97,7 @@ def _check_python(file: str) -> list[_Listed]:
     except BaseException as error:
         raise _Unloadable(*errors.describe(error)) from None
     _warn(file, forks.lost_threads())
-    listed = _listed(file, [item.message() for item in declared])
-    return [(*seen[:3], _way(seen[2], item)) for seen, item in zip(listed, declared)]
-
-
-def _way(kind: str, declared: Any) -> str:
-    """How a function is evaluated, for a table."""
-    from crosslane._worker import translation
-
-    if kind != "row":
-        return ""
-    why = translation.reason_against(declared)
-    return "by columns" if why is None else f"row by row; {why}"
+    return _listed(file, [{**item.message(), "evaluated": translation.way(item)} for item in declared])
 
 
 def _check_guest(file: str) -> list[_Listed]:
@@ -160,7 +150,7 @@ def _declared(function: dict[str, Any]) -> _Listed:
     kind, calling = function.get("kind", "scalar"), function["calling"]
     said = ([kind] if kind != "scalar" else []) + ([calling] if kind == "scalar" or calling != "row" else [])
     place = f"{_relative(function['file'])}:{function['line']}"
-    return place, function["signature"], ", ".join(said), ""
+    return place, function["signature"], ", ".join(said), function.get("evaluated", "")
 
 
 def _plain_signature(signature: str) -> str:

@@ -32,7 +32,7 @@ from crosslane._worker import zygote
 sys.argv[0] = zygote.__file__
 zygote.main(in_environment=True)
 """
-#: Asks an interpreter for its version, and whether the package can be imported there.
+#: Asks an interpreter which one it is.
 _QUESTION = """\
 import sys, sysconfig
 print(sys.implementation.name, sys.version_info[0], sys.version_info[1], sysconfig.get_config_var("Py_GIL_DISABLED") or 0)

@@ -73,7 +73,13 @@ class Guest:
         if self._in_environment:
             # After a restart, the file must have the packages that it had.
             files.append((b"environment", os.fsencode(sys.prefix)))
-        declared = json.dumps([function.message() for function in self.functions])
+        messages = [function.message() for function in self.functions]
+        if self._arguments[:1] == ["check"]:
+            from crosslane._worker import translation
+
+            for message, function in zip(messages, self.functions):
+                message["evaluated"] = translation.way(function)
+        declared = json.dumps(messages)
         self.sources = _warm_up(self.functions)
         return declared, _guest.text(files) if files else None
 

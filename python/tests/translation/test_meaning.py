@@ -237,6 +237,7 @@ def test_structs(load: Load) -> None:
 
 LEFT = """
     import logging
+    import textwrap
 
     STATE = {0: 0}
     LOG = logging.getLogger("test")
@@ -260,6 +261,25 @@ LEFT = """
             raise Fault(1)
         return STATE[0]
 
+    LEVELS = [1]
+
+    @udf
+    def aliased(x: int) -> bool:
+        levels = LEVELS
+        try:
+            return 10 // x in LEVELS
+        except ZeroDivisionError:
+            levels += [x]
+            return False
+
+    @udf
+    def told(x: int) -> int:
+        try:
+            return 10 // x
+        except ZeroDivisionError:
+            textwrap.info(x)
+            return 0
+
     @udf
     def logged(x: int) -> int | None:
         try:
@@ -275,6 +295,8 @@ def test_rows_that_leave_change_nothing(load: Load, library: Library) -> None:
     assert by_name["logged"] is None
     assert "where an exception is raised or caught" in str(by_name["counted"])
     assert "where an exception is raised or caught" in str(by_name["faulty"])
+    assert "where an exception is raised or caught" in str(by_name["aliased"])
+    assert "where an exception is raised or caught" in str(by_name["told"])
     con = load(LEFT)
     con.execute("SET threads = 1")
     rows = con.execute("SELECT counted(x) FROM (VALUES (1), (0), (2), (0), (3)) t(x)").fetchall()

@@ -73,11 +73,10 @@ Usable = tuple[str, Callable[[], bool]]
 
 def of(declared: Any, count: int) -> Usable | None:
     """The translation of a declared function; None if the function must be called."""
-    function = declared.inner or declared.callee()
     if _unusual(declared):
         return None
     try:
-        text, names = translate(function, count)
+        text, names = translate(declared.inner or declared.callee(), count)
     except Untranslatable:
         return None
     return text, lambda: not inlining.is_watched() and guards.hold(names)
@@ -117,3 +116,13 @@ def reason_against(declared: Any) -> str | None:
     exact = declared.inner is not None
     why = _guest.why_not_columns(text, declared.signature, declared.admits_null, exact)
     return why and (f"line {why[0]}: {why[1]}" if why[0] else why[1])
+
+
+def way(declared: Any) -> str:
+    """How a function is evaluated, for `crosslane check --explain`. Nothing for functions that are not
+    called with a row."""
+    message = declared.message()
+    if (message["kind"], message["calling"]) != ("scalar", "row"):
+        return ""
+    why = reason_against(declared)
+    return "by columns" if why is None else f"row by row; {why}"

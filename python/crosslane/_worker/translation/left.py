@@ -43,6 +43,9 @@ def find_harmful(
                 harmless = name in _QUESTIONS
             case ast.Call(func=called):
                 harmless = not _is_local(called, variables) and _is_harmless(object_of(called))
+            case ast.AugAssign(value=value):
+                # A list could get more elements, under the name of a variable, too.
+                harmless = isinstance(value, ast.Constant) and type(value.value) in (int, float)
             case ast.Name(id=name, ctx=ast.Store() | ast.Del()):
                 harmless = name in variables
             case ast.Attribute(ctx=context) | ast.Subscript(ctx=context):
@@ -66,7 +69,8 @@ def _is_local(node: ast.expr, variables: set[str]) -> bool:
 
 
 def _is_logger(node: ast.expr, variables: set[str], object_of: Callable[[ast.expr], Any]) -> bool:
-    return not _is_local(node, variables) and type(object_of(node)) in (logging.Logger, type(logging))
+    owner = None if _is_local(node, variables) else object_of(node)
+    return owner is logging or type(owner) is logging.Logger
 
 
 def _is_harmless(called: Any) -> bool:

@@ -111,14 +111,13 @@ class Translator:
 
     def source(self) -> dict[str, Any]:
         """The whole function."""
-        line = self._code.co_firstlineno
+        first = self._code.co_firstlineno
         if not inlining.may_loop(self._code):
-            raise Untranslatable(
-                "it has comprehensions, inner functions, unusual parameters or none, or looks at frames", line
-            )
+            reason = "it has comprehensions, inner functions, unusual parameters or none, or looks at frames"
+            raise self._refused(first, reason)
         node = inlining.source_of(self._code, self._sources)
         if node is None:
-            raise Untranslatable("its source is not there, or is another one", line)
+            raise self._refused(first, "its source is not there, or is another one")
         if isinstance(node, ast.Lambda):
             body: list[Any] = [{"return": self._expression(node.body)}]
         else:
@@ -126,8 +125,14 @@ class Translator:
         names = list(self._code.co_varnames[: self._code.co_argcount])
         return {"parameters": names, "body": body}
 
+    def _line_of(self, node: ast.expr | ast.stmt) -> int:
+        """The line of the first function's file to which a part belongs."""
+        return self._line or node.lineno
+
     def _refuse(self, node: ast.AST, reason: str) -> Untranslatable:
-        line = getattr(node, "lineno", 0)
+        return self._refused(getattr(node, "lineno", 0), reason)
+
+    def _refused(self, line: int, reason: str) -> Untranslatable:
         if self._line is None:
             return Untranslatable(reason, line)
         place = f"{self._code.co_name} in line {line} of {os.path.basename(self._code.co_filename)}"
@@ -144,7 +149,9 @@ class Translator:
     def _statement(self, node: ast.stmt) -> list[Any]:
         match node:
             case ast.Return(value=value):
-                return [{"return": [node.lineno, "none"] if value is None else self._expression(value)}]
+                return [
+                    {"return": [self._line_of(node), "none"] if value is None else self._expression(value)}
+                ]
             case ast.Assign(targets=[target], value=value):
                 return self._assign(target, value)
             case ast.AnnAssign(target=ast.Name() as target, value=ast.expr() as value):
@@ -156,10 +163,10 @@ class Translator:
                 return [{"if": [self._expression(test), self._block(body), self._block(orelse)]}]
             case ast.Raise(exc=raised, cause=cause):
                 self._check_left([raised, cause])
-                return [{"leave": node.lineno}]
+                return [{"leave": self._line_of(node)}]
             case ast.Assert(test=test, msg=message):
                 self._check_left([message])
-                return [{"if": [self._expression(test), [], [{"leave": node.lineno}]]}]
+                return [{"if": [self._expression(test), [], [{"leave": self._line_of(node)}]]}]
             case ast.Try(body=body, handlers=handlers, orelse=orelse, finalbody=[]):
                 # A row that raises an exception leaves.
                 self._check_left(handlers)
@@ -197,7 +204,9 @@ class Translator:
                 for one, name in zip(targets, hidden):
                     if not isinstance(one, ast.Name):
                         raise self._refuse(one, "an assignment to something else than a variable")
-                    made.append({"assign": [self._local(one, one.id), [one.lineno, {"variable": name}]]})
+                    made.append(
+                        {"assign": [self._local(one, one.id), [self._line_of(one), {"variable": name}]]}
+                    )
                 return made
         raise self._refuse(target, "an assignment to something else than a variable")
 
@@ -213,7 +222,7 @@ class Translator:
         self._counter.expressions += 1
         if self._counter.expressions > _MOST_EXPRESSIONS:
             raise self._refuse(node, f"more than {_MOST_EXPRESSIONS} expressions")
-        made = [self._line or node.lineno, self._node(node)]
+        made = [self._line_of(node), self._node(node)]
         self._depth -= 1
         return made
 
@@ -304,9 +313,14 @@ class Translator:
             raise self._refuse(node, f"look-ups in more than {_MOST_OF_ALL:,} constants")
         if type(value) in (set, list, dict):
             self.guards.append((_guest.Elements(value), "", True))
-        constants = [[node.lineno, self._single(node, one)] for one in value]
+        constants = [[self._line_of(node), self._single(node, one)] for one in value]
         if type(value) is dict:
-            return {"dict": [constants, [[node.lineno, self._single(node, one)] for one in value.values()]]}
+            return {
+                "dict": [
+                    constants,
+                    [[self._line_of(node), self._single(node, one)] for one in value.values()],
+                ]
+            }
         return {"tuple" if type(value) in (tuple, list) else "set": constants}
 
     def _single(self, node: ast.expr, value: Any) -> Any:
@@ -319,7 +333,7 @@ class Translator:
         """The right side of a comparison: behind `in`, a set or a list of constants, too."""
         match op, node:
             case ast.In() | ast.NotIn(), ast.Set(elts=elements) | ast.List(elts=elements):
-                return [node.lineno, {"set": [self._expression(element) for element in elements]}]
+                return [self._line_of(node), {"set": [self._expression(element) for element in elements]}]
         return self._expression(node)
 
     def _part(self, node: ast.expr) -> list[Any]:
@@ -340,7 +354,10 @@ class Translator:
             raise self._refuse(node, "a format that is not Unicode")
         # A date has the formats of `strftime`.
         self._guard_calendar()
-        return [node.lineno, {"call": ["format", [self._expression(value), [node.lineno, {"text": spec}]]]}]
+        return [
+            self._line_of(node),
+            {"call": ["format", [self._expression(value), [self._line_of(node), {"text": spec}]]]},
+        ]
 
     def _call(self, node: ast.Call) -> Any:
         if any(isinstance(argument, ast.Starred) for argument in node.args):
@@ -379,7 +396,7 @@ class Translator:
             raise self._refuse(node, f"a call of {name} with such arguments")
         if name != "timedelta" and not set(names[:3]) <= set(given):
             raise self._refuse(node, f"a call of {name} without a day")
-        zero = [node.lineno, {"int": 0}]
+        zero = [self._line_of(node), {"int": 0}]
         return [self._expression(given[one]) if one in given else zero for one in names]
 
     def _record(self, node: ast.Call, class_: type) -> list[list[Any]]:
@@ -398,7 +415,7 @@ class Translator:
             elif default is guards.ABSENT:
                 raise self._refuse(node, f"a call of {class_.__name__} without {name}")
             else:
-                values.append([name, [node.lineno, self._single(node, default)]])
+                values.append([name, [self._line_of(node), self._single(node, default)]])
         return values
 
     def _is_divmod(self, node: ast.expr) -> bool:
