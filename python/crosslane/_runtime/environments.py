@@ -302,7 +302,11 @@ def _alone(path: str) -> Iterator[None]:
     import fcntl
 
     with open(f"{path}.lock", "w") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            print("crosslane: another program makes this environment", file=sys.stderr, flush=True)
+            fcntl.flock(file, fcntl.LOCK_EX)
         yield
 
 

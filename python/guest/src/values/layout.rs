@@ -316,17 +316,24 @@ unsafe fn dicts_have_versions(py: Python<'_>) -> PyResult<bool> {
     let dict = PyDict::new(py);
     // SAFETY: as the caller says.
     let version = || unsafe { version_in(&dict) };
+    let more = PyDict::new(py);
+    more.set_item(5, 6)?;
+    let changes: [&dyn Fn() -> PyResult<()>; 7] = [
+        &|| dict.set_item(1, 2),
+        &|| dict.set_item(1, 3),
+        &|| dict.set_item(2, 3),
+        &|| dict.del_item(1),
+        &|| dict.update(more.as_mapping()),
+        &|| dict.call_method0("popitem").map(drop),
+        &|| dict.call_method0("clear").map(drop),
+    ];
     let mut versions = vec![version()];
-    for change in
-        ["d[1] = 2", "d[1] = 3", "d[2] = 3", "del d[1]", "d.update({5: 6})", "d.popitem()", "d.clear()"]
-    {
+    for change in changes {
         let before = version();
         dict.get_item(1)?;
         dict.contains(2)?;
-        let names = PyDict::new(py);
-        names.set_item("d", &dict)?;
         let unchanged = version() == before;
-        py.run(&std::ffi::CString::new(change)?, None, Some(&names))?;
+        change()?;
         if !unchanged || versions.contains(&version()) {
             return Ok(false);
         }
