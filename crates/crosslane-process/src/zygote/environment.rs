@@ -45,7 +45,7 @@ impl Needs {
 }
 
 /// The path of a file's lock, which uv writes.
-pub fn lock_of(file: &Path) -> PathBuf {
+fn lock_of(file: &Path) -> PathBuf {
     let mut lock = file.as_os_str().to_owned();
     lock.push(".lock");
     lock.into()
