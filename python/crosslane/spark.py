@@ -128,7 +128,7 @@ def register(
     declaration, declared = of_program(function, signature, options)
     if declaration.overload:
         raise declaration.error("Spark has one function of a name, and no overloads: give it another name")
-    pickled = dump(declaration, declared)
+    pickled = dump(declaration, declared, is_near=False)
     return plugin.register(spark._jsparkSession, declared[0].name, bytearray(pickled))[0]
 
 

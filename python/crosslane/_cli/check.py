@@ -6,7 +6,6 @@ import contextlib
 import json
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +14,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from crosslane._cli.output import EXIT_CODES, complain, err, print_table
+from crosslane._runtime.languages import is_python
 
 
 @click.command(epilog=EXIT_CODES)
@@ -28,9 +28,8 @@ def check(files: tuple[str, ...], explain: bool) -> None:
     for head in ("line", "signature", "kind", *(["evaluated"] if explain else [])):
         table.add_column(head, justify="right" if head == "line" else "left", overflow="fold")
     failed = False
-    checks = _checks()
     for file in files:
-        examine = checks.get(Path(file).suffix, _check_python)
+        examine = _check_python if is_python(file) else _check_guest
         try:
             _check_path(file)
             declared = examine(file)
@@ -52,18 +51,6 @@ def check(files: tuple[str, ...], explain: bool) -> None:
 
 #: The place, the signature and the kind of a function, and how it is evaluated.
 _Listed = tuple[str, str, str, str]
-#: Returns this for each function of a file.
-_Check = Callable[[str], list[_Listed]]
-
-
-def _checks() -> dict[str, _Check]:
-    """The checks of languages other than Python, by the suffix of the file."""
-    from crosslane._runtime.languages import guests
-
-    checks: dict[str, _Check] = dict.fromkeys((".js", ".mjs", ".cjs", ".ts"), _check_guest)
-    # Ruby would look for a relative path in its own folders.
-    checks[".rb"] = lambda file: _check_guest(str(Path(file).resolve()))
-    return checks | {suffix: _check_guest for guest in guests() for suffix in guest.suffixes}
 
 
 class _Unloadable(Exception):
@@ -89,7 +76,7 @@ def _check_python(file: str) -> list[_Listed]:
     except environments.EnvironmentFailed as error:
         raise _Unloadable("EnvironmentFailed", str(error), "") from None
     if environment is not None:
-        return _checked(file, [*environment.command(), "check", str(Path(file).resolve())])
+        return _checked(file, environment.command())
     try:
         declared = library.load_file(file)
     except KeyboardInterrupt:
@@ -108,7 +95,7 @@ def _check_guest(file: str) -> list[_Listed]:
         program = command(Path(file))
     except FileNotFoundError as error:
         raise _Unloadable("Error", str(error), "") from None
-    return _checked(file, [*program, "check", file])
+    return _checked(file, program)
 
 
 def _warn(file: str, lost: list[str]) -> None:
@@ -119,8 +106,10 @@ def _warn(file: str, lost: list[str]) -> None:
         err.print(f"[yellow]note[/] on {escape(file)}: {escape(_guest.note(lost))}", highlight=False)
 
 
-def _checked(file: str, command: list[str]) -> list[_Listed]:
+def _checked(file: str, guest: list[str]) -> list[_Listed]:
     """The functions of a file, which a guest prints as JSON on its last line."""
+    # Ruby would look for a relative path in its own folders.
+    command = [*guest, "check", str(Path(file).resolve())]
     try:
         run = subprocess.run(command, stdout=subprocess.PIPE, text=True)
     except OSError as error:

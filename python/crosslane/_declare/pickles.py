@@ -28,8 +28,9 @@ _LONGEST_SOURCE = 1 << 20
 _one_at_a_time = threading.Lock()
 
 
-def dump(declaration: Declaration, declared: list[Declared]) -> bytes:
-    """The bytes of a function, and of the folders in which its program finds modules.
+def dump(declaration: Declaration, declared: list[Declared], *, is_near: bool = True) -> bytes:
+    """The bytes of a function, and of the folders in which its program finds modules. Workers that are not
+    near may have none of the program's files, and get the sources, too.
 
     :func:`crosslane._declare.library.load_pickles` reads them. The types are known already, because
     the names in annotations may be unknown in a worker.
@@ -39,7 +40,7 @@ def dump(declaration: Declaration, declared: list[Declared]) -> bytes:
     """
     folders = pickle.dumps([os.path.abspath(folder) for folder in sys.path])
     try:
-        return folders + _pickled(declared)
+        return folders + _pickled(declared, is_near)
     except Exception as error:
         what = _culprit(declaration.function, set()) or "it"
         raise declaration.error(
@@ -48,10 +49,10 @@ def dump(declaration: Declaration, declared: list[Declared]) -> bytes:
         ) from error
 
 
-def _pickled(thing: object) -> bytes:
+def _pickled(thing: object, is_near: bool = True) -> bytes:
     buffer = io.BytesIO()
     with _one_at_a_time:
-        pickler = _Pickler(buffer)
+        pickler = _Pickler(buffer, is_near)
         try:
             pickler.dump(thing)
         finally:
@@ -62,8 +63,9 @@ def _pickled(thing: object) -> bytes:
 class _Pickler(cloudpickle.Pickler):
     """Pickles functions and classes by value if a worker cannot import their module."""
 
-    def __init__(self, file: io.BytesIO) -> None:
+    def __init__(self, file: io.BytesIO, is_near: bool) -> None:
         super().__init__(file)
+        self._is_near = is_near
         self._seen: set[str] = set()
         self._sent: set[str] = set()
         self._by_value: list[ModuleType] = []
@@ -84,8 +86,8 @@ class _Pickler(cloudpickle.Pickler):
         return super().reducer_override(obj)
 
     def _source(self, file: str) -> str | None:
-        """The source in a file, or in a cell of a notebook. None if it was sent already."""
-        if file in self._sent:
+        """The source in a file, or in a cell of a notebook. None if it was sent already, or is there."""
+        if file in self._sent or (self._is_near and os.path.isfile(file)):
             return None
         self._sent.add(file)
         text = "".join(linecache.getlines(file))

@@ -119,7 +119,7 @@ def lock(file: str, *, upgrade: bool = False, offline: bool = False) -> str:
         raise EnvironmentFailed(f"{file} has no inline script metadata (`# /// script`), so it needs no lock")
     _parsed(file, needs[0])
     options = [*(["--upgrade"] if upgrade else []), *(["--offline"] if offline else [])]
-    _uv(file, "lock", "-q", *options, "--script", os.path.abspath(file))
+    _uv(file, "lock", *options, "--script", os.path.abspath(file), shows=True)
     return lock_of(file)
 
 
@@ -166,11 +166,11 @@ def _make(file: str, metadata: str, note: str) -> Environment:
         made = Environment(f"{new}/environment")
         # The interpreter of this program, if it is one that the file may have.
         spec = str(needs.get("requires-python") or "") or _base()
-        _uv(file, "venv", "-q", "--no-project", "--relocatable", "-p", spec, made.folder)
+        _uv(file, "venv", "--no-project", "--relocatable", "-p", spec, made.folder)
         version = _version(file, made.python)
         exact = ["-p", made.python, "--script", script]
         resolved = _uv(
-            file, "export", "-q", "--no-header", "--no-annotate", *(["--locked"] if is_locked else []), *exact
+            file, "export", "--no-header", "--no-annotate", *(["--locked"] if is_locked else []), *exact
         )
         _refuse_paths(file, resolved)
         # What other indexes and folders have may be other packages of the same names.
@@ -179,7 +179,7 @@ def _make(file: str, metadata: str, note: str) -> Environment:
         with _alone(named.folder):
             if not named.is_whole():
                 frozen = ["--frozen"] if is_locked else []
-                _uv(file, "sync", "-q", "--active", *frozen, *exact, active=made.folder)
+                _uv(file, "sync", "--active", *frozen, *exact, active=made.folder, shows=True)
                 with open(made.requirements, "w") as requirements:
                     requirements.write(resolved)
                 shutil.rmtree(named.folder, ignore_errors=True)
@@ -219,8 +219,8 @@ def _refuse_paths(file: str, resolved: str) -> None:
             )
 
 
-def _uv(file: str, *words: str, active: str | None = None) -> str:
-    """What uv prints. It works in an environment, if one is active."""
+def _uv(file: str, *words: str, active: str | None = None, shows: bool = False) -> str:
+    """What uv prints. It works in an environment, if one is active. At a terminal, it may show how far it is."""
     import subprocess
 
     environment = {name: value for name, value in os.environ.items() if name not in _FOREIGN}
@@ -230,16 +230,18 @@ def _uv(file: str, *words: str, active: str | None = None) -> str:
         environment["VIRTUAL_ENV"] = active
     # uv's own files in the file's folder count, and not those of whatever folder the database is in.
     folder = os.path.dirname(os.path.abspath(file))
+    shows = shows and sys.stderr.isatty()
     done = subprocess.run(
-        [_program(), *words],
+        [_program(), *words, *([] if shows else ["-q"])],
         env=environment,
         cwd=folder,
-        capture_output=True,
-        text=True,
         stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=None if shows else subprocess.PIPE,
+        text=True,
     )
     if done.returncode:
-        said = "\n".join(done.stderr.strip().splitlines()[-_LINES:])
+        said = "\n".join((done.stderr or "what is above").strip().splitlines()[-_LINES:])
         advice = f"\n`crosslane lock {file}` makes a new lock" if "--locked" in words else ""
         raise EnvironmentFailed(f"the environment of {file} cannot be made: uv says\n{said}{advice}")
     return done.stdout

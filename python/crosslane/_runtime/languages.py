@@ -11,6 +11,8 @@ from pathlib import Path
 PACKAGE = Path(__file__).parent.parent
 #: The program that runs JavaScript functions; missing if V8 could not be built in.
 JAVASCRIPT = PACKAGE / "crosslane-js"
+#: The suffixes of their files, as the engine knows them.
+_JAVASCRIPT_FILES, _RUBY_FILES = (".js", ".mjs", ".cjs", ".ts"), ".rb"
 #: The program that serves functions to other machines.
 SERVER = PACKAGE / "crosslane-server"
 #: The Ruby files of the gem; missing if there was no Ruby when the package was built.
@@ -51,15 +53,9 @@ def guests() -> list[Guest]:
 
 def is_python(file: str) -> bool:
     """Whether a file is loaded as Python: its suffix belongs to no other language."""
-    others = {
-        ".js",
-        ".mjs",
-        ".cjs",
-        ".ts",
-        ".rb",
-        *(suffix for guest in guests() for suffix in guest.suffixes),
-    }
-    return Path(file).suffix not in others
+    suffix = Path(file).suffix
+    others = (*_JAVASCRIPT_FILES, _RUBY_FILES, *(one for guest in guests() for one in guest.suffixes))
+    return suffix not in others
 
 
 def command(file: Path) -> list[str]:
@@ -72,9 +68,9 @@ def command(file: Path) -> list[str]:
         FileNotFoundError: if the guest is missing; says why.
     """
     suffix = file.suffix
-    if suffix in (".js", ".mjs", ".cjs", ".ts"):
+    if suffix in _JAVASCRIPT_FILES:
         return [str(_there(JAVASCRIPT, "the package was built without V8"))]
-    if suffix == ".rb":
+    if suffix == _RUBY_FILES:
         gem = _there(RUBY, "the package was built without Ruby")
         return ["ruby", f"-I{gem}", "-rcrosslane/worker/zygote", "-e", "Crosslane::Zygote.run"]
     for guest in guests():

@@ -72,16 +72,12 @@ def declare(
     returns = _spark_type(return_type)
     if eval_type == BATCHED:
         called = row_function(function, types, returns, conf)
-        declared = _declared(name, signature, function, called, "row")
-        declared.inner = function if is_unchanged(types, returns) else None
-        return [declared]
+        return [_declared(name, signature, function, called, "row", is_unchanged(types, returns))]
     if eval_type in ITERATORS:
         return [Iterated(name, signature, function, eval_type, types, returns, conf)]
     called = column_function(function, eval_type, types, returns, conf)
-    declared = _declared(name, signature, function, called, "vectorized")
-    if eval_type == ARROW_BATCHED and Shortcut.has_plain_values(conf) and is_unchanged(types, returns):
-        declared.inner = function
-    return [declared]
+    is_plain = eval_type == ARROW_BATCHED and Shortcut.has_plain_values(conf) and is_unchanged(types, returns)
+    return [_declared(name, signature, function, called, "vectorized", is_plain)]
 
 
 def _prepare(files: str, broadcasts: dict[str, str]) -> None:
@@ -107,6 +103,7 @@ def _declared(
     function: Callable[..., Any],
     called: Callable[..., Any],
     kind: str,
+    is_plain: bool,
 ) -> Declared:
     _, parameters, returns, _ = _guest.parse_signature(signature)
     inner = ", ".join(f"{quoted(parameter)} {sql}" for parameter, sql in parameters)
@@ -123,6 +120,7 @@ def _declared(
         # Spark calls a function for each row, even if it is deterministic.
         deterministic=False,
         inline=called is function,
+        inner=function if is_plain else None,
         file=file,
         line=line,
         description=inspect.getdoc(function) or "",
