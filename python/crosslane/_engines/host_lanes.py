@@ -7,6 +7,7 @@ interpreter's lock.
 
 from __future__ import annotations
 
+import _weakrefset
 import atexit
 import contextlib
 import ctypes
@@ -17,6 +18,7 @@ import socket
 import sys
 import threading
 import time
+import weakref
 from typing import TYPE_CHECKING, Any
 
 from crosslane import _guest
@@ -24,7 +26,16 @@ from crosslane._engines.control import Control, EndOfFile
 from crosslane._runtime.errors import LaneEnded
 
 if TYPE_CHECKING:
+    from types import FrameType
+
     from crosslane._declare.signature.declared import Declared
+
+#: Seconds after which a thread that goes on is told again to end.
+_AGAIN = 1.0
+#: Seconds after which a thread is told that runs no function, or deletes an object.
+_LATER = 0.02
+#: Files of Python whose functions are callbacks of weak references.
+_WEAK = (weakref.__file__, _weakrefset.__file__)
 
 
 class _Process:
@@ -169,7 +180,8 @@ class Host:
             # A lane that was told to end needs no watch: its thread says when it is done.
             if not lane.told:
                 waiting.register(watch, select.POLLRDHUP)
-        for ready, _ in waiting.poll():
+        again = [lane.end() for lane in self._lanes.values() if lane.told]
+        for ready, _ in waiting.poll(1000 * min(again) if again else None):
             if ready == self._wakeup:
                 self._sweep()
             elif ready == self._process.ready:
@@ -179,6 +191,10 @@ class Host:
             elif ready in self._lanes:
                 # The engine has dropped the lane, and does not wait for the call.
                 self._lanes[ready].end()
+        for lane in self._lanes.values():
+            if lane.thread and not lane.thread.is_alive():
+                # LaneEnded came when it was about to tell that.
+                self._tell(lane)
 
     def _answer(self, message: dict[str, Any], descriptors: list[int]) -> None:
         if message["op"] == "load":
@@ -260,30 +276,57 @@ class _Lane:
         self.entered = False
         #: Whether the thread was told to end.
         self.told = False
+        #: When the thread may be told again, as `time.monotonic` counts.
+        self._next = 0.0
 
     def is_busy(self) -> bool:
         """Whether the thread runs a function, or is about to end."""
-        if not self.thread or not self.thread.is_alive():
-            return False
-        frame = sys._current_frames().get(self.thread.ident or 0)
+        frame = self._frame()
         # Between calls, the thread waits in native code that this function has called.
         return frame is not None and frame.f_code is not Host._live.__code__
 
-    def end(self) -> None:
-        """Raises LaneEnded in the thread, at its next line of Python."""
-        if self.told:
-            return
+    def end(self) -> float:
+        """Raises LaneEnded in the thread, at its next line of Python, if it runs a function.
+
+        Python loses what is raised while it deletes an object, and a function may catch it. So this
+        is called until the thread has ended.
+
+        Returns:
+            The seconds until this should be called again.
+        """
         self.told = True
+        left = self._next - time.monotonic()
+        if left > 0:
+            return left
+        seconds = _LATER
         # The number of a thread that has ended may belong to another thread by now.
-        if self.entered and self.thread and self.thread.is_alive():
+        if self.entered and self.is_busy() and not self._deletes() and self.thread:
             identity = ctypes.c_ulong(self.thread.ident or 0)
             ctypes.pythonapi.PyThreadState_SetAsyncExc(identity, ctypes.py_object(LaneEnded))
+            seconds = _AGAIN
+        self._next = time.monotonic() + seconds
+        return seconds
+
+    def _deletes(self) -> bool:
+        """Whether the thread runs a method `__del__`, or a callback of a weak reference."""
+        frame = self._frame()
+        while frame:
+            if frame.f_code.co_name == "__del__" or frame.f_code.co_filename in _WEAK:
+                return True
+            frame = frame.f_back
+        return False
+
+    def _frame(self) -> FrameType | None:
+        """What the thread runs."""
+        if not self.thread or not self.thread.is_alive():
+            return None
+        return sys._current_frames().get(self.thread.ident or 0)
 
     def close(self) -> None:
         """Waits for the end of the thread, and closes the descriptors of the lane."""
-        if self.thread:
-            # A thread that has ended does not write to the pipe any more.
-            self.thread.join()
+        # A thread that has ended does not write to the pipe any more.
+        while self.thread and self.thread.is_alive():
+            self.thread.join(self.end())
         for descriptor in self.descriptors:
             os.close(descriptor)
         with contextlib.suppress(OSError), socket.socket(fileno=self.watch) as connection:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import gc
 import sys
 import threading
@@ -18,6 +19,7 @@ import pandas as pd
 import pytest
 
 import crosslane
+from crosslane._engines import host_lanes
 from crosslane._runtime.errors import describe
 
 from ..conftest import Load, eventually
@@ -308,6 +310,51 @@ def test_a_lane_that_is_dropped_ends(
     assert eventually(lambda: threading.active_count() <= before, 10)
     gc.collect()
     assert caplog.text == ""
+
+
+class Slow:
+    """Whose deletion takes until a flag is set."""
+
+    def __init__(self, flag: threading.Event) -> None:
+        self.flag = flag
+
+    def __del__(self) -> None:
+        while not self.flag.is_set():
+            pass
+
+
+@pytest.mark.parametrize("lost", ["caught", "deleting"])
+def test_a_lane_whose_end_was_lost_is_told_again(
+    con: duckdb.DuckDBPyConnection, lost: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Python prints what is raised while it deletes an object, and goes on."""
+    before = threading.active_count()
+    told = threading.Event()
+
+    def caught(x: int) -> int:
+        with contextlib.suppress(BaseException):
+            while x >= 0:
+                pass
+        told.set()
+        while x >= 0:
+            pass
+        return x
+
+    def deleting(x: int) -> int:
+        Slow(told)
+        while x >= 0:
+            pass
+        return x
+
+    function = {"caught": caught, "deleting": deleting}[lost]
+    crosslane.register(con, function, name="f", lane="thread", timeout=0.05, on_error="null")
+    assert con.execute("SELECT f(1)").fetchall() == [(None,)]
+    lanes = [lane for host in host_lanes._this_process()._hosts for lane in host.lanes()]
+    assert eventually(lambda: any(lane.told for lane in lanes), 10)
+    told.set()
+    con.close()
+    assert eventually(lambda: threading.active_count() <= before, 10)
+    assert "ignored" not in capfd.readouterr().err
 
 
 def test_frames_of_another_package_whose_name_begins_like_this_ones_are_shown() -> None:
