@@ -180,7 +180,7 @@ class Host:
             # A lane that was told to end needs no watch: its thread says when it is done.
             if not lane.told:
                 waiting.register(watch, select.POLLRDHUP)
-        again = [lane.end() for lane in self._lanes.values() if lane.told]
+        again = [lane.remind() for lane in self._lanes.values() if lane.told]
         for ready, _ in waiting.poll(1000 * min(again) if again else None):
             if ready == self._wakeup:
                 self._sweep()
@@ -285,7 +285,12 @@ class _Lane:
         # Between calls, the thread waits in native code that this function has called.
         return frame is not None and frame.f_code is not Host._live.__code__
 
-    def end(self) -> float:
+    def end(self) -> None:
+        """Tells the thread to end."""
+        self.told = True
+        self.remind()
+
+    def remind(self) -> float:
         """Raises LaneEnded in the thread, at its next line of Python, if it runs a function.
 
         Python loses what is raised while it deletes an object, and a function may catch it. So this
@@ -294,7 +299,6 @@ class _Lane:
         Returns:
             The seconds until this should be called again.
         """
-        self.told = True
         left = self._next - time.monotonic()
         if left > 0:
             return left
@@ -326,7 +330,7 @@ class _Lane:
         """Waits for the end of the thread, and closes the descriptors of the lane."""
         # A thread that has ended does not write to the pipe any more.
         while self.thread and self.thread.is_alive():
-            self.thread.join(self.end())
+            self.thread.join(self.remind() if self.told else None)
         for descriptor in self.descriptors:
             os.close(descriptor)
         with contextlib.suppress(OSError), socket.socket(fileno=self.watch) as connection:
