@@ -48,7 +48,14 @@ class Bench:
         self.ours = crosslane.connect(
             functions=[
                 FOLDER / name
-                for name in ("scalar.py", "by_columns.py", "scalar.js", "tables.py", "aggregates.py")
+                for name in (
+                    "scalar.py",
+                    "by_columns.py",
+                    "costly.py",
+                    "scalar.js",
+                    "tables.py",
+                    "aggregates.py",
+                )
             ]
         )
         #: Rows per second of streams, by their depths.

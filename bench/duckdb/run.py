@@ -16,7 +16,7 @@ import duckdb
 
 from ..figures import RESULTS, machine
 from ..report import say_written, targets, wide_console
-from . import by_columns, javascript, other_kinds, process, ruby, scalar
+from . import by_columns, costly, javascript, other_kinds, process, ruby, scalar
 from .engines import Bench
 from .pictures import Figures, draw
 
@@ -28,6 +28,7 @@ MEASUREMENTS = (
     scalar.rows,
     by_columns.by_columns,
     by_columns.leaving,
+    costly.memoize,
     scalar.vectorized,
     scalar.scaling,
     scalar.fan_out,

@@ -69,13 +69,14 @@ impl<Callee> Declarations<Callee> {
 }
 
 /// The options, and their possible values.
-const OPTIONS: [(&str, &str); 9] = [
+const OPTIONS: [(&str, &str); 10] = [
     ("nulls", "\"skip\" or \"call\""),
     ("deterministic", "true or false"),
     ("vectorized", "true or false"),
     ("concurrency", "1: calls of this language do not wait side by side"),
     ("timeout", "a positive number of seconds"),
     ("memory_limit", "a size in bytes, or such as \"500 MB\" or \"2 GiB\""),
+    ("memoize", "a size in bytes, or such as \"500 MB\" or \"2 GiB\""),
     ("on_error", "\"fail\" or \"null\""),
     ("retries", "a whole number from 0"),
     ("overload", "true or false"),
@@ -116,7 +117,7 @@ fn spec(
                 nulls = choice == "call";
                 nulls || choice == "skip"
             }
-            ("memory_limit", Value::String(text)) => match size(text) {
+            ("memory_limit" | "memoize", Value::String(text)) => match size(text) {
                 Some(bytes) => {
                     spec.insert(name.clone(), json!(bytes));
                     continue;
@@ -126,7 +127,7 @@ fn spec(
             ("deterministic" | "vectorized" | "overload", Value::Bool(_)) => true,
             ("concurrency", number) => number.as_f64() == Some(1.0),
             ("timeout", Value::Number(_)) => true,
-            ("memory_limit" | "retries", Value::Number(number)) => number.is_u64(),
+            ("memory_limit" | "memoize" | "retries", Value::Number(number)) => number.is_u64(),
             ("on_error", Value::String(choice)) => matches!(&choice[..], "fail" | "null"),
             _ => false,
         };
@@ -189,10 +190,11 @@ mod tests {
     #[test]
     fn options_are_what_the_engine_is_told() {
         let spec =
-            of(json!({ "nulls": "call", "memory_limit": "1.5 KiB", "retries": 2, "on_error": "null", "overload": true }))
+            of(json!({ "nulls": "call", "memory_limit": "1.5 KiB", "memoize": "2MB", "retries": 2, "on_error": "null", "overload": true }))
                 .unwrap();
         assert_eq!(spec.admits_null, [true, true]);
-        assert_eq!((spec.memory_limit, spec.retries, spec.line), (Some(1536), 2, 3));
+        assert_eq!((spec.memory_limit, spec.memoize), (Some(1536), Some(2_000_000)));
+        assert_eq!((spec.retries, spec.line), (2, 3));
         assert_eq!((spec.deterministic, spec.calling, spec.overload), (true, Calling::Row, true));
         let spec = of(json!({ "vectorized": true })).unwrap();
         assert_eq!(spec.calling, Calling::Vectorized);
@@ -207,6 +209,8 @@ mod tests {
             (json!({ "nulls": "never" }), "nulls is \"skip\" or \"call\", not \"never\""),
             (json!({ "concurrency": 4 }), "concurrency is 1"),
             (json!({ "memory_limit": "1 parsec" }), "memory_limit is a size"),
+            (json!({ "memoize": true }), "memoize is a size"),
+            (json!({ "memoize": 5, "deterministic": false }), "memoize is for scalar functions"),
             (json!({ "retries": -1 }), "retries is a whole number"),
             (json!({ "overload": 1 }), "overload is true or false"),
             (json!({ "on_error": "skip" }), "on_error is \"fail\" or \"null\""),

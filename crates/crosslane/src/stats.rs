@@ -33,6 +33,8 @@ pub struct Counters {
     pub rows: Counter,
     /// Rows that were evaluated by columns, without a call of the function.
     pub by_columns: Counter,
+    /// Rows whose result was known: that of an equal row of the chunk, or one that `memoize` keeps.
+    pub reused: Counter,
     /// Rows that became NULL because of `on_error = null`.
     pub errors: Counter,
     pub retries: Counter,
@@ -112,14 +114,15 @@ impl FunctionStats {
 }
 
 impl Counters {
-    fn each(&self) -> [&Counter; 12] {
+    fn each(&self) -> [&Counter; 13] {
         #[rustfmt::skip]
         let Self {
-            calls, rows, by_columns, errors, retries, deaths, fanned_out, bytes_out, copy_in, travel, guest, copy_out,
+            calls, rows, by_columns, reused, errors, retries, deaths, fanned_out, bytes_out, copy_in, travel,
+            guest, copy_out,
         } = self;
         [
-            calls, rows, by_columns, errors, retries, deaths, fanned_out, bytes_out, copy_in, travel, guest,
-            copy_out,
+            calls, rows, by_columns, reused, errors, retries, deaths, fanned_out, bytes_out, copy_in, travel,
+            guest, copy_out,
         ]
     }
 

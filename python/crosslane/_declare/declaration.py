@@ -47,6 +47,7 @@ class Options(AggregateOptions, total=False):
     concurrency: int | None
     inline: bool
     overload: bool
+    memoize: int | str | None
 
 
 class TableOptions(AggregateOptions, total=False):
@@ -74,6 +75,7 @@ class Declaration:
     retries: int
     inline: bool
     overload: bool
+    memoize: int | None
     #: The options as they were given.
     given: Options
     #: ``"scalar"``, ``"table"`` or ``"aggregate"``.
@@ -107,6 +109,7 @@ def declare(
     retries: int = 0,
     inline: bool = True,
     overload: bool = False,
+    memoize: int | str | None = None,
     partitions: Callable[..., Any] | None = None,
     cardinality: int | None = None,
     kind: str = "scalar",
@@ -143,6 +146,7 @@ def declare(
         retries=retries,
         inline=inline,
         overload=overload,
+        memoize=None,
         given=given,  # type: ignore[arg-type]
         kind=kind,
         partitions=partitions,
@@ -192,7 +196,10 @@ def declare(
             )
         declaration.timeout = float(timeout)
     try:
-        declaration.memory_limit = None if memory_limit is None else parse_bytes(memory_limit)
+        if memory_limit is not None:
+            declaration.memory_limit = parse_bytes(memory_limit)
+        if memoize is not None:
+            declaration.memoize = parse_bytes(memoize, "memoize")
     except ValueError as error:
         raise declaration.error(str(error)) from None
     return declaration
@@ -213,8 +220,8 @@ def _count(declaration: Declaration, option: str, value: int, least: int, most: 
     return int(value)
 
 
-def parse_bytes(size: int | str) -> int:
-    """A number of bytes, from a number or from text such as ``"500 MB"`` or ``"2 GiB"``.
+def parse_bytes(size: int | str, option: str = "memory_limit") -> int:
+    """The number of bytes of an option, from a number or from text such as ``"500 MB"`` or ``"2 GiB"``.
 
     >>> parse_bytes("1.5 KiB")
     1536
@@ -225,5 +232,5 @@ def parse_bytes(size: int | str) -> int:
         unit = _UNITS.get(match[2].upper()) if match else None
         count = float(match[1]) * unit if match and unit else None
     if not (_is_number(count, numbers.Real) and 1 <= count <= _LARGEST_MEMORY_LIMIT):
-        raise ValueError(f"memory_limit is a size such as '500 MB' or '2 GiB', at most 1 PiB, not {size!r}")
+        raise ValueError(f"{option} is a size such as '500 MB' or '2 GiB', at most 1 PiB, not {size!r}")
     return int(count)

@@ -53,6 +53,8 @@ def udf(function: Any = None, /, **options: Unpack[Options]) -> Any:
         timeout: seconds after which a call is ended (a row's; a vectorized function's batch).
         memory_limit: bytes that the function may allocate, as a number or text such as ``"500
             MB"``.
+        memoize: bytes that kept results may take. The engine keeps the results for all its queries,
+            and does not call the function again with the same arguments.
         on_error: ``"fail"``: an exception ends the query; ``"null"``: it makes the row NULL.
         retries: how often a failed call is tried again, with growing pauses.
         inline: a row function that is one expression is compiled into the loop over the rows;

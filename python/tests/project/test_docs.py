@@ -36,7 +36,7 @@ PAGES = {
     "README.md": 15,
     "CONTRIBUTING.md": 1,
     "docs/clients.md": 18,
-    "docs/functions.md": 12,
+    "docs/functions.md": 14,
     "docs/javascript.md": 13,
     "docs/kinds.md": 8,
     "docs/lua.md": 2,

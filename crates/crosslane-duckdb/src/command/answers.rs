@@ -82,6 +82,7 @@ fn options(function: &Function) -> String {
     }
     options.extend(spec.timeout.map(|seconds| format!("timeout={seconds}")));
     options.extend(spec.memory_limit.map(|bytes| format!("memory_limit={bytes}")));
+    options.extend(spec.memoize.map(|bytes| format!("memoize={bytes}")));
     if spec.on_error == OnError::Null {
         options.push("on_error=null".to_owned());
     }
@@ -122,6 +123,7 @@ pub(super) fn statistics(function: &Function) -> Vec<Cell> {
         integer(calls),
         integer(stats.rows.get()),
         integer(stats.by_columns.get()),
+        integer(stats.reused.get()),
         integer(stats.errors.get()),
         integer(stats.retries.get()),
         integer(stats.deaths.get()),

@@ -166,6 +166,7 @@ static COMMANDS: [Command; 17] = [
             (c"calls", COUNT),
             (c"rows", COUNT),
             (c"by_columns", COUNT),
+            (c"reused", COUNT),
             (c"errors", COUNT),
             (c"retries", COUNT),
             (c"lanes_lost", COUNT),

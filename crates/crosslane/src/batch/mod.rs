@@ -5,6 +5,7 @@ pub mod builder;
 mod column;
 mod encode;
 mod header;
+mod key;
 mod rows;
 
 pub use borrowed::Borrowed;
@@ -15,4 +16,5 @@ pub use column::{
 };
 pub use encode::{Body, Encode, Frame, Plan};
 pub use header::{BATCH, CANCEL, FAILURE, HEAD, Header, LAST};
+pub(crate) use key::append_key;
 pub use rows::Rows;

@@ -14,6 +14,10 @@ pub trait Input {
     /// # Errors
     /// If there are no such rows, or if there is not enough memory.
     fn slice(&self, rows: Range<usize>, take: &mut dyn FnMut(&dyn Encode)) -> Result<(), Error>;
+    /// The number of a row among the engine's rows, from 0. Errors show it.
+    fn number(&self, row: usize) -> usize {
+        row
+    }
     /// Copies some of the rows into a batch outside of a lane.
     ///
     /// # Errors

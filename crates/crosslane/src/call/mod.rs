@@ -26,7 +26,7 @@ mod scan;
 mod stream;
 
 pub use crate::function::backoff;
-pub use chunk::{call, call_on, deliver};
+pub use chunk::{call, call_on, deliver, once};
 pub(crate) use clock::Clock;
 pub use group::{CallGroup, CallGroups, Caller};
 pub use input::{Input, Output};

@@ -17,7 +17,8 @@ pub fn place(function: &Function, entry: Entry, input: &dyn Input, row: Option<u
     Place(types.map(|((types, of_input), row)| {
         let count = types.takes().count();
         let shown = if made { types.leading.len()..count - function.spec.hidden } else { 0..count };
-        let (row, arguments) = (row + 1, arguments(types, shown, input, of_input));
+        let row = if made { row } else { input.number(row) } + 1;
+        let arguments = arguments(types, shown, input, of_input);
         if made { Spot::Made { row, arguments } } else { Spot::Given { row, arguments } }
     }))
 }

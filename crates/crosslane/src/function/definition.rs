@@ -2,7 +2,7 @@
 
 use crate::cost::{Cost, Costs};
 use crate::error::{Error, Failure, shortened};
-use crate::function::{EntryTypes, FunctionSpec, Kind};
+use crate::function::{EntryTypes, FunctionSpec, Kind, Memo, Repeats};
 use crate::lane::{Entry, ROUND_TRIP};
 use crate::stats::FunctionStats;
 use crate::types::signature::{Signature, types_text};
@@ -28,6 +28,9 @@ pub struct Function {
     /// Counters of its calls so far.
     pub stats: Arc<FunctionStats>,
     costs: Arc<Costs>,
+    /// The results that it keeps.
+    pub(crate) memo: Option<Arc<Memo>>,
+    pub(crate) repeats: Arc<Repeats>,
 }
 
 impl Function {
@@ -113,8 +116,9 @@ impl Function {
         spec.admits_null.resize(signature.parameters.len(), false);
         spec.named.resize(signature.parameters.len(), false);
         let timeout = spec.timeout.map(Duration::from_secs_f64);
-        let (stats, costs) = Default::default();
-        Ok(Self { index, signature, spec, timeout, types: None, stats, costs })
+        let (stats, costs, repeats) = Default::default();
+        let memo = spec.memoize.map(|bytes| Arc::new(Memo::new(signature.returns.clone(), bytes)));
+        Ok(Self { index, signature, spec, timeout, types: None, stats, costs, memo, repeats })
     }
 
     /// The function for arguments of these types: it has one parameter per argument.
@@ -135,6 +139,8 @@ impl Function {
             types: Some(text.into()),
             stats: Arc::clone(&self.stats),
             costs: Arc::clone(&self.costs),
+            memo: self.memo.clone(),
+            repeats: Arc::clone(&self.repeats),
         })
     }
 

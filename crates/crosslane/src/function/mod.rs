@@ -5,14 +5,18 @@ mod definition;
 mod instances;
 mod kind;
 mod library;
+mod memo;
 mod on_error;
+mod repeats;
 mod spec;
 
 pub use definition::Function;
 pub use instances::Instances;
 pub use kind::{EntryTypes, Kind};
 pub use library::Library;
+pub(crate) use memo::Memo;
 pub use on_error::{ErrorPolicy, OnError, Verdict, backoff};
+pub(crate) use repeats::Repeats;
 pub use spec::{
     Calling, FunctionSpec, LARGEST_MEMORY_LIMIT, LONGEST_TIMEOUT, MOST_CONCURRENCY, MOST_RETRIES,
 };

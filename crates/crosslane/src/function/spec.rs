@@ -59,6 +59,9 @@ pub struct FunctionSpec {
     /// The bytes that the function may allocate.
     #[serde(default)]
     pub memory_limit: Option<u64>,
+    /// The bytes that kept results may take. Without it, no results are kept.
+    #[serde(default)]
+    pub memoize: Option<u64>,
     /// The result of a row whose call failed.
     #[serde(default)]
     pub on_error: OnError,
@@ -131,6 +134,7 @@ impl FunctionSpec {
             concurrency: one(),
             timeout: None,
             memory_limit: None,
+            memoize: None,
             on_error: OnError::Fail,
             retries: 0,
             file: String::new(),
@@ -172,6 +176,15 @@ impl FunctionSpec {
             return Err(format!(
                 "memory_limit is at least 1 and at most {LARGEST_MEMORY_LIMIT} bytes, not {limit}"
             ));
+        }
+        if self.memoize.is_some_and(|bytes| !(1..=LARGEST_MEMORY_LIMIT).contains(&bytes)) {
+            return Err(format!("memoize is at least 1 and at most {LARGEST_MEMORY_LIMIT} bytes"));
+        }
+        let has_own_results = self.kind == Kind::Scalar && self.deterministic && !self.whole_batches;
+        if self.memoize.is_some() && !has_own_results {
+            return Err(
+                "memoize is for scalar functions whose result depends on the row's arguments alone".into()
+            );
         }
         if !(1..=MOST_CONCURRENCY).contains(&self.concurrency) {
             return Err(format!("concurrency is 1 to {MOST_CONCURRENCY}, not {}", self.concurrency));

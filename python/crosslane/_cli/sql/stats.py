@@ -14,11 +14,11 @@ def print_stats(con: Any) -> None:
     """Prints what the functions have cost since the database was opened."""
     cursor = con.cursor()
     rows = cursor.execute(
-        "SELECT function, rows, calls, by_columns, errors, retries, lanes_lost, fanned_out, guest_seconds, ns_per_row,"
-        " copy_in_us, travel_us, copy_out_us FROM crosslane_stats() WHERE calls > 0"
+        "SELECT function, rows, calls, by_columns, reused, errors, retries, lanes_lost, fanned_out, guest_seconds,"
+        " ns_per_row, copy_in_us, travel_us, copy_out_us FROM crosslane_stats() WHERE calls > 0"
     ).fetchall()
     # Counters that are 0 for all functions get no column.
-    rare = ["by columns", "errors", "retries", "workers lost", "fanned out"]
+    rare = ["by columns", "reused", "errors", "retries", "workers lost", "fanned out"]
     shown = [index for index in range(len(rare)) if any(row[3 + index] for row in rows)]
     table = Table(title="what the functions cost", title_justify="left", header_style="bold")
     table.add_column("function")

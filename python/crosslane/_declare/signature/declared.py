@@ -18,7 +18,17 @@ if TYPE_CHECKING:
 
 
 #: The fields that a declaration and a declared function have in common.
-_OPTIONS = ("deterministic", "timeout", "memory_limit", "on_error", "retries", "overload", "file", "line")
+_OPTIONS = (
+    "deterministic",
+    "timeout",
+    "memory_limit",
+    "memoize",
+    "on_error",
+    "retries",
+    "overload",
+    "file",
+    "line",
+)
 
 
 @dataclasses.dataclass(kw_only=True)
@@ -42,6 +52,7 @@ class Declared:
     concurrency: int = 1
     timeout: float | None = None
     memory_limit: int | None = None
+    memoize: int | None = None
     on_error: str = "fail"
     retries: int = 0
     inline: bool = False
@@ -114,6 +125,7 @@ class Declared:
             "concurrency": self.concurrency,
             "timeout": self.timeout,
             "memory_limit": self.memory_limit,
+            "memoize": self.memoize,
             "on_error": self.on_error,
             "retries": self.retries,
             "kind": "aggregate" if isinstance(self.callable, Aggregate) else "scalar",

@@ -5,7 +5,7 @@ module Crosslane
   class Declaration
     DEFAULTS = {
       nulls: :skip, deterministic: true, vectorized: false, concurrency: 1, timeout: nil, memory_limit: nil,
-      on_error: :fail, retries: 0, overload: false
+      memoize: nil, on_error: :fail, retries: 0, overload: false
     }.freeze
     UNITS = {
       "" => 1, "B" => 1, "KB" => 10**3, "MB" => 10**6, "GB" => 10**9, "KIB" => 2**10, "MIB" => 2**20, "GIB" => 2**30
@@ -91,7 +91,8 @@ module Crosslane
       {
         signature: signature, kind: kind, admits_null: admits_null, deterministic: @deterministic,
         calling: calling, concurrency: @concurrency,
-        timeout: @timeout, memory_limit: @memory_limit, on_error: on_error, retries: @retries,
+        timeout: @timeout, memory_limit: @memory_limit, memoize: @memoize, on_error: on_error,
+        retries: @retries,
         file: file, line: line, description: description, overload: @overload
       }
     end
@@ -170,7 +171,8 @@ module Crosslane
       @concurrency = count(options, :concurrency, 1)
       @retries = count(options, :retries, 0)
       @timeout = seconds(options[:timeout])
-      @memory_limit = bytes(options[:memory_limit])
+      @memory_limit = bytes(options, :memory_limit)
+      @memoize = bytes(options, :memoize)
       raise error("a function is vectorized or concurrent, not both") if @vectorized && @concurrency > 1
     end
 
@@ -196,13 +198,14 @@ module Crosslane
       raise error("timeout is a positive number of seconds, at most #{MOST[:timeout]}, not #{value.inspect}")
     end
 
-    def bytes(value)
+    def bytes(options, name)
+      value = options[name]
       return nil if value.nil?
 
       size = value.is_a?(String) ? parsed_bytes(value) : value
       return size.to_i if size.is_a?(Numeric) && size.real? && size >= 1 && size <= MOST[:memory_limit]
 
-      raise error("memory_limit is a size such as '500 MB' or '2 GiB', at most 1 PiB, not #{value.inspect}")
+      raise error("#{name} is a size such as '500 MB' or '2 GiB', at most 1 PiB, not #{value.inspect}")
     end
 
     def parsed_bytes(text)
@@ -281,6 +284,8 @@ module Crosslane
     # @param timeout [Numeric, nil] the seconds after which a call is ended
     # @param memory_limit [Integer, String, nil] the memory that a call may allocate: bytes, or a
     #   text such as "500 MB"
+    # @param memoize [Integer, String, nil] the memory that kept results may take: the engine does not
+    #   call the function again with the same arguments
     # @param on_error [:fail, :null] `:null`: an exception makes the row NULL instead of ending the
     #   query
     # @param retries [Integer] the number of times that a failed call is tried again, with growing

@@ -23,7 +23,7 @@ const KINDS = {
   scalar: {
     __proto__: null,
     declares: "udf",
-    options: { __proto__: null, ...ANY_KIND, concurrency: 1, overload: false },
+    options: { __proto__: null, ...ANY_KIND, concurrency: 1, overload: false, memoize: null },
     usage: 'use udf("name(parameter TYPE) -> TYPE", { options }, function), the options as you need them',
   },
   table: {
@@ -46,12 +46,15 @@ KINDS.aggregate = {
 class DeclarationError extends Error {}
 defineProperty(DeclarationError.prototype, "name", { __proto__: null, value: "DeclarationError" });
 
-function bytes(size) {
+// The bytes of an option's size.
+function bytes(options, name) {
+  const { [name]: size = null } = options;
+  if (size === null) return null;
   const parts = typeof size === "string" ? executed(/^\s*([0-9.]+)\s*([A-Za-z]*)\s*$/, size) : null;
   const count = parts === null ? size : Number(parts[1]) * RULES.sizeUnits[upper(parts[2])];
   if (!(typeof count === "number" && count >= 1 && count <= RULES.most.memory_limit))
     throw new DeclarationError(
-      `memory_limit is a size such as '500 MB' or '2 GiB', at most 1 PiB, not ${show(size)}`,
+      `${name} is a size such as '500 MB' or '2 GiB', at most 1 PiB, not ${show(size)}`,
     );
   return trunc(count);
 }
@@ -104,7 +107,8 @@ function checkOptions(options) {
   return {
     __proto__: null,
     ...options,
-    memory_limit: options.memory_limit === null ? null : bytes(options.memory_limit),
+    memory_limit: bytes(options, "memory_limit"),
+    memoize: bytes(options, "memoize"),
   };
 }
 

@@ -4,10 +4,12 @@ mod chunk_call;
 mod deliver;
 mod feed;
 mod lost;
+mod once;
 mod replies;
 mod run;
 mod wait;
 mod worker;
 
 pub use deliver::deliver;
+pub use once::once;
 pub use run::{call, call_on};

@@ -1,6 +1,7 @@
 //! The loop of a call, which sends slices, collects results, and waits.
 
 use crate::call::chunk::chunk_call::ChunkCall;
+use crate::call::chunk::once::once;
 use crate::call::chunk::worker::Worker;
 use crate::call::{Caller, Input, Output};
 use crate::error::Error;
@@ -8,11 +9,22 @@ use crate::function::{Function, Library};
 use crate::lane::{Entry, Lane};
 use crate::pool::{PooledLane, Zygote};
 
-/// Calls `function` with all rows of `input`.
+/// Calls `function` with all rows of `input`, once for equal rows where that is faster.
 ///
 /// # Errors
 /// The error that the function raised, or how its lane was lost; see [`Error`].
 pub fn call<Z: Zygote>(
+    library: &Library<Z>,
+    function: &Function,
+    caller: Caller<'_>,
+    input: &dyn Input,
+    output: &mut dyn Output,
+) -> Result<(), Error> {
+    once(function, input, output, &mut |input, output| call_rows(library, function, caller, input, output))
+}
+
+/// Calls `function` with each row of `input`.
+fn call_rows<Z: Zygote>(
     library: &Library<Z>,
     function: &Function,
     caller: Caller<'_>,

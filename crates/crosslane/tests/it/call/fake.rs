@@ -317,7 +317,7 @@ impl Output for Results {
     fn accept(&mut self, first: usize, results: &Column<'_>) -> Result<(), Error> {
         for row in 0..results.rows {
             assert_eq!(self.0[first + row], None, "a row that came twice");
-            self.0[first + row] = Some(results.value(row));
+            self.0[first + row] = results.is_valid(row).then(|| results.value(row));
         }
         Ok(())
     }
@@ -402,7 +402,7 @@ impl Fixture {
         }
     }
 
-    pub(super) fn call(&self, values: Range<i64>) -> Result<Vec<Option<i64>>, Error> {
+    pub(super) fn call(&self, values: impl IntoIterator<Item = i64>) -> Result<Vec<Option<i64>>, Error> {
         self.call_of(now(), values)
     }
 
@@ -414,8 +414,12 @@ impl Fixture {
     }
 
     /// A call of a query that began at the time `begun`.
-    pub(super) fn call_of(&self, begun: u64, values: Range<i64>) -> Result<Vec<Option<i64>>, Error> {
-        let input = Values(values.collect());
+    pub(super) fn call_of(
+        &self,
+        begun: u64,
+        values: impl IntoIterator<Item = i64>,
+    ) -> Result<Vec<Option<i64>>, Error> {
+        let input = Values(values.into_iter().collect());
         let mut results = Results(vec![None; input.0.len()]);
         let function = &self.library.functions[0];
         call::call(&self.library, function, Caller::since(&self.group, 2, begun), &input, &mut results)

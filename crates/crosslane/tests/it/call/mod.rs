@@ -2,4 +2,5 @@
 
 mod fake;
 mod losses;
+mod once;
 mod slices;

@@ -11,7 +11,7 @@ use crate::engine::functions::host::{self, Block};
 use crate::functions::callable::Callable;
 use crate::values::Vm;
 use crosslane::batch;
-use crosslane::call::{Caller, Input, Output, call, deliver, place};
+use crosslane::call::{Caller, Input, Output, call, deliver, once, place};
 use crosslane::{ColumnBuilder, DataType, Entry, Error, Failure, Function, Library};
 use crosslane_guest::{CallError, Progress};
 use crosslane_gvl::{self as gvl, Stand, Unwind, stand};
@@ -79,7 +79,9 @@ impl Scalar for Registered {
             && function.spec.timeout.is_none()
             && !function.wants_lanes(arguments.rows(), state.width);
         if here || stand == Stand::Locked {
-            return call_here(function, &state.session, stand, arguments, results);
+            return once(function, arguments, results, &mut |arguments, results| {
+                call_here(function, &state.session, stand, arguments, results)
+            });
         }
         host::keep(&state.host, state.width);
         let caller = Caller::new(&state.session.group, state.width);

@@ -1,0 +1,41 @@
+"""Functions that cost something, with `memoize` and without."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterator
+from itertools import count
+
+from ..figures import Line
+from ..report import ratio
+from .engines import Bench, milliseconds
+
+#: Rows that are enough to measure a function of 100 us.
+FEW = 20_000
+MANY = 1_000_000
+
+
+def memoize(bench: Bench) -> Iterator[Line]:
+    """A function of 100 us with `memoize`, and the same function called for each row."""
+    # In each round the arguments are new, so that nothing is kept from the round before.
+    rounds = count()
+
+    def query(function: str, rows: int, distinct: int) -> float:
+        first = next(rounds) * MANY
+        text = f"SELECT sum({function}({first} + i % {distinct})) FROM range({rows}) r(i)"
+        return bench.seconds(bench.ours, text, 2)
+
+    taken = bench.alternate(
+        {
+            "called": lambda: query("works_each", FEW, FEW),
+            "different": lambda: query("works_kept", FEW, FEW),
+            "repeated": lambda: query("works_kept", MANY, 1000),
+        }
+    )
+    called = statistics.median(taken["called"]) * MANY / FEW
+    line = ("1 million rows of 100 us, 1,000 distinct, memoize", "called for each row")
+    texts = (milliseconds(taken["repeated"]), f"{called:.0f} s, from {FEW:,} rows")
+    yield Line(*line, *texts, called / statistics.median(taken["repeated"]), 100)
+    line = ("memoize, where all rows differ", "without memoize")
+    texts = (milliseconds(taken["different"]), milliseconds(taken["called"]))
+    yield Line(*line, *texts, ratio(taken["called"], taken["different"]), 0.95)

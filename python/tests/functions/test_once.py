@@ -1,0 +1,208 @@
+"""Equal rows are called once, and results that `memoize` keeps not at all."""
+
+from __future__ import annotations
+
+import textwrap
+import threading
+import time
+from pathlib import Path
+
+import duckdb
+import pytest
+
+import crosslane
+
+from ..conftest import Library, Load, error, value
+
+TRIPLED = {
+    "py": """
+        from crosslane import udf
+        @udf(memoize="1 MB")
+        def tripled(x: int) -> int:
+            return 3 * x
+        """,
+    "rb": """
+        udf("tripled(x BIGINT) -> BIGINT", memoize: "1 MB") { |x| 3 * x }
+        """,
+    "js": """
+        udf("tripled(x BIGINT) -> BIGINT", { memoize: "1 MB" }, (x) => 3 * x);
+        """,
+    "lua": """
+        udf("tripled(x BIGINT) -> BIGINT", { memoize = "1 MB" }, function(x) return 3 * x end)
+        """,
+}
+
+
+def counted(con: duckdb.DuckDBPyConnection, function: str) -> tuple[int, int]:
+    """The rows that were called, and those whose result was known."""
+    row = con.execute("SELECT rows, reused FROM crosslane_stats() WHERE function = ?", [function]).fetchone()
+    assert row
+    return row
+
+
+@pytest.mark.any_duckdb
+@pytest.mark.parametrize("language", TRIPLED)
+def test_results_are_kept(con: duckdb.DuckDBPyConnection, tmp_path: Path, language: str) -> None:
+    path = tmp_path / f"functions.{language}"
+    path.write_text(textwrap.dedent(TRIPLED[language]))
+    crosslane.load(con, path)
+    rows = 50_000
+    query = f"SELECT sum(tripled(i % 10)) FROM range({rows}) r(i)"
+    assert value(con, query) == sum(3 * (i % 10) for i in range(rows))
+    called, reused = counted(con, "tripled")
+    # Both threads may begin with the same values.
+    assert 10 <= called <= 20
+    assert called + reused == rows
+    assert value(con, query) == sum(3 * (i % 10) for i in range(rows))
+    assert counted(con, "tripled") == (called, rows + reused)
+    assert "memoize=1000000" in str(
+        value(con, "SELECT options FROM crosslane_functions() WHERE function = 'tripled'")
+    )
+
+
+def test_all_kinds_of_values_are_kept(load: Load) -> None:
+    con = load("""
+        @udf("plain(a VARCHAR, b STRUCT(x DOUBLE, y BOOLEAN)[], c INTEGER[2]) -> STRUCT(t VARCHAR, n BIGINT[])", nulls="call")
+        def plain(a, b, c):
+            if a == "none":
+                return None
+            return {"t": repr((a, b, c)), "n": [len(b or []), None]}
+
+        kept = udf("kept(a VARCHAR, b STRUCT(x DOUBLE, y BOOLEAN)[], c INTEGER[2]) -> STRUCT(t VARCHAR, n BIGINT[])",
+            name="kept", nulls="call", memoize="10 MB")(lambda a, b, c: plain(a, b, c))
+        """)
+    con.execute("""
+        CREATE TABLE t AS SELECT
+            [NULL, 'none', '', 'a', 'ab', 'längerer Text mit mehr Zeichen'][1 + i % 6] AS a,
+            [NULL, [], [{x: 0.0, y: true}], [{x: '-0.0'::DOUBLE, y: true}], [NULL, {x: NULL, y: NULL}]][1 + i % 5] AS b,
+            [NULL, [1, 2]::INTEGER[2], [1, NULL]::INTEGER[2]][1 + i % 3] AS c
+        FROM range(9000) r(i)""")
+    for _ in range(2):
+        different = "SELECT count(*) FROM t WHERE kept(a, b, c) IS DISTINCT FROM plain(a, b, c)"
+        assert value(con, different) == 0
+    called, reused = counted(con, "kept")
+    assert 30 <= called <= 60
+    assert called + reused == 18_000
+
+
+def test_arguments_of_any_type_are_told_apart(load: Load) -> None:
+    """Zeros of many types have the same bytes."""
+    con = load("""
+        @udf("kind(*values ANY) -> VARCHAR", memoize="1 MB")
+        def kind(*values):
+            return ", ".join(type(value).__name__ for value in values)
+        """)
+    for arguments, shown in [
+        ("0::BIGINT", "int"),
+        ("0::DOUBLE", "float"),
+        ("0::BIGINT, 0::BIGINT", "int, int"),
+        ("''", "str"),
+        ("0::UBIGINT", "int"),
+        ("''::BLOB", "bytes"),
+    ]:
+        for _ in range(2):
+            assert value(con, f"SELECT any_value(kind({arguments})) FROM range(3) WHERE range >= 0") == shown
+
+
+def test_a_text_that_is_too_long_for_a_row_of_the_engine_is_kept(load: Load) -> None:
+    con = load("""
+        @udf(memoize="100 MB")
+        def long(x: int) -> str:
+            return str(x) * 1_000_000
+        """)
+    query = "SELECT sum(length(long(i % 3))) FROM range(30) r(i)"
+    assert value(con, query) == value(con, query) == 30_000_000
+    assert counted(con, "long")[0] <= 6
+
+
+def test_failures_are_not_kept(load: Load, tmp_path: Path) -> None:
+    flag = tmp_path / "flag"
+    con = load(f"""
+        from pathlib import Path
+        @udf(memoize="1 MB", on_error="null")
+        def answers(x: int) -> int:
+            if x == 2 and not Path({str(flag)!r}).exists():
+                raise ValueError(x)
+            return x
+        @udf(memoize="1 MB")
+        def insists(x: int) -> int:
+            return 1 // x
+        """)
+    query = "SELECT sum(answers(i % 3)) FROM range(9) r(i)"
+    assert value(con, query) == 3
+    flag.touch()
+    assert value(con, query) == 9
+    failed = error(con, "SELECT insists((i + 1) % 3) FROM range(9) r(i)")
+    assert "ZeroDivisionError" in failed
+    assert "in row 3 of the batch, with x = 0" in failed
+
+
+def test_an_expensive_function_is_called_once_for_equal_rows(load: Load) -> None:
+    con = load("""
+        import time
+        @udf
+        def slow(x: int) -> int:
+            time.sleep(0.0005)
+            return x
+        @udf(deterministic=False)
+        def each(x: int) -> int:
+            time.sleep(0.0005)
+            return x
+        """)
+    for name in ("slow", "each"):
+        # This measures it.
+        assert value(con, f"SELECT sum({name}(i)) FROM range(20) r(i)") == 190
+        assert value(con, f"SELECT sum({name}(i % 5)) FROM range(1000) r(i)") == 2000
+    assert counted(con, "slow") == (25, 995)
+    assert counted(con, "each") == (1020, 0)
+
+
+def test_a_changed_file_begins_without_results(con: duckdb.DuckDBPyConnection, python: Load) -> None:
+    text = """
+        from crosslane import udf
+        @udf(memoize="1 MB")
+        def f(x: int) -> int:
+            return x + {}
+        """
+    for number in (1, 2):
+        python(text.format(number))
+        assert value(con, "SELECT f(1)") == value(con, "SELECT f(1)") == 1 + number
+
+
+def test_queries_that_are_cancelled_and_that_go_on_share_results(load: Load) -> None:
+    con = load("""
+        import time
+        @udf(memoize="1 MB")
+        def slow(x: int) -> int:
+            time.sleep(0.05)
+            return x
+        """)
+    failed: list[str] = []
+    thread = threading.Thread(
+        target=lambda: failed.append(error(con, "SELECT slow(i) FROM range(1000) r(i)"))
+    )
+    thread.start()
+    other = con.cursor()
+    while not value(other, "SELECT sum(busy) FROM crosslane_pools()"):
+        time.sleep(0.01)
+    con.interrupt()
+    thread.join()
+    assert "cancelled" in failed[0]
+    assert value(con, "SELECT sum(slow(i)) FROM range(3) r(i)") == 3
+
+
+def test_options_that_cannot_be(con: duckdb.DuckDBPyConnection, library: Library) -> None:
+    for options, message in [
+        ('memoize="much"', "memoize is a size such as '500 MB' or '2 GiB'"),
+        ("memoize=0", "memoize is a size such as"),
+        ("memoize=10, deterministic=False", "memoize is for scalar functions"),
+    ]:
+        path = library(f"""
+            @udf({options})
+            def f(x: int) -> int:
+                return x
+            """)
+        with pytest.raises(Exception, match=message) as raised:
+            crosslane.load(con, path)
+        assert "functions_" in str(raised.value)
+        assert "function f" in str(raised.value)
