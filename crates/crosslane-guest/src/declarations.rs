@@ -69,7 +69,7 @@ impl<Callee> Declarations<Callee> {
 }
 
 /// The options, and their possible values.
-const OPTIONS: [(&str, &str); 10] = [
+const OPTIONS: [(&str, &str); 11] = [
     ("nulls", "\"skip\" or \"call\""),
     ("deterministic", "true or false"),
     ("vectorized", "true or false"),
@@ -77,6 +77,7 @@ const OPTIONS: [(&str, &str); 10] = [
     ("timeout", "a positive number of seconds"),
     ("memory_limit", "a size in bytes, or such as \"500 MB\" or \"2 GiB\""),
     ("memoize", "a size in bytes, or such as \"500 MB\" or \"2 GiB\""),
+    ("rate", "a text such as \"50/s\""),
     ("on_error", "\"fail\" or \"null\""),
     ("retries", "a whole number from 0"),
     ("overload", "true or false"),
@@ -128,6 +129,7 @@ fn spec(
             ("concurrency", number) => number.as_f64() == Some(1.0),
             ("timeout", Value::Number(_)) => true,
             ("memory_limit" | "memoize" | "retries", Value::Number(number)) => number.is_u64(),
+            ("rate", Value::String(_)) => true,
             ("on_error", Value::String(choice)) => matches!(&choice[..], "fail" | "null"),
             _ => false,
         };
@@ -210,6 +212,8 @@ mod tests {
             (json!({ "concurrency": 4 }), "concurrency is 1"),
             (json!({ "memory_limit": "1 parsec" }), "memory_limit is a size"),
             (json!({ "memoize": true }), "memoize is a size"),
+            (json!({ "rate": 5 }), "rate is a text such as \"50/s\", not 5"),
+            (json!({ "rate": "5/s", "vectorized": true }), "rate is for scalar functions"),
             (json!({ "memoize": 5, "deterministic": false }), "memoize is for scalar functions"),
             (json!({ "retries": -1 }), "retries is a whole number"),
             (json!({ "overload": 1 }), "overload is true or false"),

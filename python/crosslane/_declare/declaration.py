@@ -48,6 +48,7 @@ class Options(AggregateOptions, total=False):
     inline: bool
     overload: bool
     memoize: int | str | None
+    rate: str | None
 
 
 class TableOptions(AggregateOptions, total=False):
@@ -76,6 +77,7 @@ class Declaration:
     inline: bool
     overload: bool
     memoize: int | None
+    rate: str | None
     #: The options as they were given.
     given: Options
     #: ``"scalar"``, ``"table"`` or ``"aggregate"``.
@@ -110,6 +112,7 @@ def declare(
     inline: bool = True,
     overload: bool = False,
     memoize: int | str | None = None,
+    rate: str | None = None,
     partitions: Callable[..., Any] | None = None,
     cardinality: int | None = None,
     kind: str = "scalar",
@@ -147,6 +150,7 @@ def declare(
         inline=inline,
         overload=overload,
         memoize=None,
+        rate=rate,
         given=given,  # type: ignore[arg-type]
         kind=kind,
         partitions=partitions,
@@ -157,6 +161,8 @@ def declare(
         )
     if not isinstance(declaration.name, str):
         raise declaration.error(f"name is a text, not {name!r}")
+    if not isinstance(rate, str | None):
+        raise declaration.error(f"rate is a text such as '50/s', not {rate!r}")
     for option, value, choices in (
         ("nulls", nulls, ("skip", "call")),
         ("on_error", on_error, ("fail", "null")),

@@ -2,7 +2,7 @@
 
 use crate::cost::{Cost, Costs};
 use crate::error::{Error, Failure, shortened};
-use crate::function::{EntryTypes, FunctionSpec, Kind, Memo, Repeats};
+use crate::function::{EntryTypes, FunctionSpec, Kind, Memo, Rate, Repeats};
 use crate::lane::{Entry, ROUND_TRIP};
 use crate::stats::FunctionStats;
 use crate::types::signature::{Signature, types_text};
@@ -31,6 +31,8 @@ pub struct Function {
     /// The results that it keeps.
     pub(crate) memo: Option<Arc<Memo>>,
     pub(crate) repeats: Arc<Repeats>,
+    /// How often it may be called.
+    pub(crate) rate: Option<Arc<Rate>>,
 }
 
 impl Function {
@@ -118,7 +120,9 @@ impl Function {
         let timeout = spec.timeout.map(Duration::from_secs_f64);
         let (stats, costs, repeats) = Default::default();
         let memo = spec.memoize.map(|bytes| Arc::new(Memo::new(signature.returns.clone(), bytes)));
-        Ok(Self { index, signature, spec, timeout, types: None, stats, costs, memo, repeats })
+        let rate = spec.rate.as_deref().map(Rate::parse).transpose().map_err(wrong)?;
+        let rate = rate.map(|per_second| Arc::new(Rate::new(per_second)));
+        Ok(Self { index, signature, spec, timeout, types: None, stats, costs, memo, repeats, rate })
     }
 
     /// The function for arguments of these types: it has one parameter per argument.
@@ -141,6 +145,7 @@ impl Function {
             costs: Arc::clone(&self.costs),
             memo: self.memo.clone(),
             repeats: Arc::clone(&self.repeats),
+            rate: self.rate.clone(),
         })
     }
 

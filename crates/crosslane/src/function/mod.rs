@@ -7,6 +7,7 @@ mod kind;
 mod library;
 mod memo;
 mod on_error;
+mod rate;
 mod repeats;
 mod spec;
 
@@ -16,6 +17,7 @@ pub use kind::{EntryTypes, Kind};
 pub use library::Library;
 pub(crate) use memo::Memo;
 pub use on_error::{ErrorPolicy, OnError, Verdict, backoff};
+pub(crate) use rate::Rate;
 pub(crate) use repeats::Repeats;
 pub use spec::{
     Calling, FunctionSpec, LARGEST_MEMORY_LIMIT, LONGEST_TIMEOUT, MOST_CONCURRENCY, MOST_RETRIES,

@@ -62,6 +62,9 @@ pub struct FunctionSpec {
     /// The bytes that kept results may take. Without it, no results are kept.
     #[serde(default)]
     pub memoize: Option<u64>,
+    /// The most calls in a time, such as "50/s".
+    #[serde(default)]
+    pub rate: Option<String>,
     /// The result of a row whose call failed.
     #[serde(default)]
     pub on_error: OnError,
@@ -135,6 +138,7 @@ impl FunctionSpec {
             timeout: None,
             memory_limit: None,
             memoize: None,
+            rate: None,
             on_error: OnError::Fail,
             retries: 0,
             file: String::new(),
@@ -185,6 +189,9 @@ impl FunctionSpec {
             return Err(
                 "memoize is for scalar functions whose result depends on the row's arguments alone".into()
             );
+        }
+        if self.rate.is_some() && (self.kind != Kind::Scalar || self.calling == Calling::Vectorized) {
+            return Err("rate is for scalar functions that are called for each row".into());
         }
         if !(1..=MOST_CONCURRENCY).contains(&self.concurrency) {
             return Err(format!("concurrency is 1 to {MOST_CONCURRENCY}, not {}", self.concurrency));

@@ -23,6 +23,7 @@ _OPTIONS = (
     "timeout",
     "memory_limit",
     "memoize",
+    "rate",
     "on_error",
     "retries",
     "overload",
@@ -53,6 +54,7 @@ class Declared:
     timeout: float | None = None
     memory_limit: int | None = None
     memoize: int | None = None
+    rate: str | None = None
     on_error: str = "fail"
     retries: int = 0
     inline: bool = False
@@ -126,6 +128,7 @@ class Declared:
             "timeout": self.timeout,
             "memory_limit": self.memory_limit,
             "memoize": self.memoize,
+            "rate": self.rate,
             "on_error": self.on_error,
             "retries": self.retries,
             "kind": "aggregate" if isinstance(self.callable, Aggregate) else "scalar",

@@ -5,7 +5,7 @@ module Crosslane
   class Declaration
     DEFAULTS = {
       nulls: :skip, deterministic: true, vectorized: false, concurrency: 1, timeout: nil, memory_limit: nil,
-      memoize: nil, on_error: :fail, retries: 0, overload: false
+      memoize: nil, rate: nil, on_error: :fail, retries: 0, overload: false
     }.freeze
     UNITS = {
       "" => 1, "B" => 1, "KB" => 10**3, "MB" => 10**6, "GB" => 10**9, "KIB" => 2**10, "MIB" => 2**20, "GIB" => 2**30
@@ -91,7 +91,7 @@ module Crosslane
       {
         signature: signature, kind: kind, admits_null: admits_null, deterministic: @deterministic,
         calling: calling, concurrency: @concurrency,
-        timeout: @timeout, memory_limit: @memory_limit, memoize: @memoize, on_error: on_error,
+        timeout: @timeout, memory_limit: @memory_limit, memoize: @memoize, rate: @rate, on_error: on_error,
         retries: @retries,
         file: file, line: line, description: description, overload: @overload
       }
@@ -173,6 +173,8 @@ module Crosslane
       @timeout = seconds(options[:timeout])
       @memory_limit = bytes(options, :memory_limit)
       @memoize = bytes(options, :memoize)
+      @rate = options[:rate]
+      raise error("rate is a text such as '50/s', not #{@rate.inspect}") unless @rate.nil? || @rate.is_a?(String)
       raise error("a function is vectorized or concurrent, not both") if @vectorized && @concurrency > 1
     end
 
@@ -286,6 +288,8 @@ module Crosslane
     #   text such as "500 MB"
     # @param memoize [Integer, String, nil] the memory that kept results may take: the engine does not
     #   call the function again with the same arguments
+    # @param rate [String, nil] the most rows that may be called in a time, such as "50/s", by all
+    #   workers of the engine together
     # @param on_error [:fail, :null] `:null`: an exception makes the row NULL instead of ending the
     #   query
     # @param retries [Integer] the number of times that a failed call is tried again, with growing

@@ -23,7 +23,7 @@ const KINDS = {
   scalar: {
     __proto__: null,
     declares: "udf",
-    options: { __proto__: null, ...ANY_KIND, concurrency: 1, overload: false, memoize: null },
+    options: { __proto__: null, ...ANY_KIND, concurrency: 1, overload: false, memoize: null, rate: null },
     usage: 'use udf("name(parameter TYPE) -> TYPE", { options }, function), the options as you need them',
   },
   table: {
@@ -90,6 +90,8 @@ function checkOptions(options) {
       `timeout is a positive number of seconds, at most ${RULES.most.timeout}, not ${show(timeout)}`,
     );
   }
+  const { rate = null } = options;
+  if (rate !== null && typeof rate !== "string") throw error(`rate is a text such as '50/s', not ${show(rate)}`);
   const { cardinality = null, partitions = null } = options;
   if (cardinality !== null && !(isSafeInteger(cardinality) && cardinality >= 0)) {
     throw error(`cardinality is a whole number of rows, not ${show(cardinality)}`);

@@ -5,6 +5,7 @@ mod deliver;
 mod feed;
 mod lost;
 mod once;
+mod paced;
 mod replies;
 mod run;
 mod wait;

@@ -36,7 +36,7 @@ fn is_worth_it(function: &Function, input: &dyn Input) -> bool {
 }
 
 /// Calls a function with some rows.
-type Call<'a> = dyn FnMut(&dyn Input, &mut dyn Output) -> Result<(), Error> + 'a;
+pub(super) type Call<'a> = dyn FnMut(&dyn Input, &mut dyn Output) -> Result<(), Error> + 'a;
 
 /// Has a function called by `call`: with all rows of `input`, or once for equal rows, and with none
 /// whose result is kept, where that is faster.

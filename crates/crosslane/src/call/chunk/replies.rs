@@ -109,6 +109,7 @@ impl<Z: Zygote> ChunkCall<'_, Z> {
         let stats = self.function.stats.here();
         let free = std::mem::replace(&mut self.lanes[index].free, collected);
         let Submitted { bytes: sent, submitting, submitted, .. } = submitted;
+        self.function.rate.iter().for_each(|rate| rate.spend(header.retries));
         stats.record(&header, rows.len(), Times { submitting, submitted, free, collected });
         self.lanes[index].lane.stats().record(&header, rows.len());
         stats.bytes_out.add(bytes as u64);

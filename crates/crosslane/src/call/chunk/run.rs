@@ -2,6 +2,7 @@
 
 use crate::call::chunk::chunk_call::ChunkCall;
 use crate::call::chunk::once::once;
+use crate::call::chunk::paced::paced;
 use crate::call::chunk::worker::Worker;
 use crate::call::{Caller, Input, Output};
 use crate::error::Error;
@@ -20,7 +21,11 @@ pub fn call<Z: Zygote>(
     input: &dyn Input,
     output: &mut dyn Output,
 ) -> Result<(), Error> {
-    once(function, input, output, &mut |input, output| call_rows(library, function, caller, input, output))
+    once(function, input, output, &mut |input, output| {
+        paced(function, caller, input, output, &mut |input, output| {
+            call_rows(library, function, caller, input, output)
+        })
+    })
 }
 
 /// Calls `function` with each row of `input`.

@@ -3,4 +3,5 @@
 mod fake;
 mod losses;
 mod once;
+mod paced;
 mod slices;

@@ -77,6 +77,7 @@ impl Scalar for Registered {
         let stand = stand();
         let here = stand != Stand::Foreign
             && function.spec.timeout.is_none()
+            && function.spec.rate.is_none()
             && !function.wants_lanes(arguments.rows(), state.width);
         if here || stand == Stand::Locked {
             return once(function, arguments, results, &mut |arguments, results| {

@@ -1,7 +1,9 @@
-"""Equal rows are called once, and results that `memoize` keeps not at all."""
+"""Functions that cost something: equal rows are called once, results are kept, calls have a rate."""
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import textwrap
 import threading
 import time
@@ -31,6 +33,26 @@ TRIPLED = {
         udf("tripled(x BIGINT) -> BIGINT", { memoize = "1 MB" }, function(x) return 3 * x end)
         """,
 }
+
+
+RATED = {
+    "py": """
+        from crosslane import udf
+        @udf(rate={})
+        def tripled(x: int) -> int:
+            return 3 * x
+        """,
+    "rb": """
+        udf("tripled(x BIGINT) -> BIGINT", rate: {}) {{ |x| 3 * x }}
+        """,
+    "js": """
+        udf("tripled(x BIGINT) -> BIGINT", {{ rate: {} }}, (x) => 3 * x);
+        """,
+    "lua": """
+        udf("tripled(x BIGINT) -> BIGINT", {{ rate = {} }}, function(x) return 3 * x end)
+        """,
+}
+EXAMPLES = Path(__file__).parents[3] / "examples"
 
 
 def counted(con: duckdb.DuckDBPyConnection, function: str) -> tuple[int, int]:
@@ -187,8 +209,32 @@ def test_queries_that_are_cancelled_and_that_go_on_share_results(load: Load) -> 
         time.sleep(0.01)
     con.interrupt()
     thread.join()
-    assert "cancelled" in failed[0]
+    assert "cancelled" in failed[0] or "INTERRUPT" in failed[0]
     assert value(con, "SELECT sum(slow(i)) FROM range(3) r(i)") == 3
+
+
+@pytest.mark.any_duckdb
+@pytest.mark.parametrize("language", RATED)
+def test_calls_have_a_rate(con: duckdb.DuckDBPyConnection, tmp_path: Path, language: str) -> None:
+    path = tmp_path / f"functions.{language}"
+    for rate, message in (("5", "rate is a text such as"), ("'often'", "rate is a number of calls such as")):
+        path.write_text(textwrap.dedent(RATED[language]).format(rate))
+        with pytest.raises(duckdb.Error, match=message):
+            crosslane.load(con, path)
+    path.write_text(textwrap.dedent(RATED[language]).format("'200/s'"))
+    crosslane.load(con, path)
+    begun = time.monotonic()
+    # 200 calls may be saved up.
+    assert value(con, "SELECT sum(tripled(i)) FROM range(221) r(i)") == 72_930
+    assert time.monotonic() - begun >= 0.1
+
+
+def test_the_example_of_a_service_loses_no_row() -> None:
+    program = EXAMPLES / "classify" / "classify.py"
+    ended = subprocess.run([sys.executable, program], check=True, capture_output=True, text=True, timeout=120)
+    assert "100,000 rows in" in ended.stdout
+    assert all(f"{topic:10}   20,000" in ended.stdout for topic in ("sports", "politics", "music", "science"))
+    assert "the service: 2,000 answers" in ended.stdout
 
 
 def test_options_that_cannot_be(con: duckdb.DuckDBPyConnection, library: Library) -> None:

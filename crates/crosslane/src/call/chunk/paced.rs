@@ -1,0 +1,83 @@
+//! Calls a function no more often than its `rate` says. A chunk is called in parts, each with as many
+//! rows as may begin at the moment.
+
+use super::once::Call;
+use crate::batch::{Borrowed, Column, Encode};
+use crate::call::{Caller, Clock, Input, Output};
+use crate::error::Error;
+use crate::function::Function;
+use std::ops::Range;
+use std::time::Instant;
+
+/// Has a function called by `call` with all rows of `input`, at its rate.
+///
+/// # Errors
+/// Those of `call`; [`Error::Cancelled`] if the query is cancelled during a pause.
+pub(super) fn paced(
+    function: &Function,
+    caller: Caller<'_>,
+    input: &dyn Input,
+    output: &mut dyn Output,
+    call: &mut Call<'_>,
+) -> Result<(), Error> {
+    let Some(rate) = &function.rate else { return call(input, output) };
+    let mut clock = Clock::new(function);
+    let mut from = 0;
+    while from < input.rows() {
+        match rate.take(input.rows() - from, Instant::now()) {
+            Ok(count) => {
+                let rows = from..from + count;
+                from = rows.end;
+                call(&Part { input, rows: rows.clone() }, &mut Behind { output, before: rows.start })?;
+            }
+            Err(pause) => clock.rest(pause, function, caller)?,
+        }
+    }
+    Ok(())
+}
+
+/// Consecutive rows of an input.
+struct Part<'a> {
+    input: &'a dyn Input,
+    rows: Range<usize>,
+}
+
+impl Input for Part<'_> {
+    fn rows(&self) -> usize {
+        self.rows.len()
+    }
+
+    fn slice(&self, rows: Range<usize>, take: &mut dyn FnMut(&dyn Encode)) -> Result<(), Error> {
+        self.input.slice(self.rows.start + rows.start..self.rows.start + rows.end, take)
+    }
+
+    fn number(&self, row: usize) -> usize {
+        self.input.number(self.rows.start + row)
+    }
+}
+
+/// An output whose first rows are not meant.
+struct Behind<'a> {
+    output: &'a mut dyn Output,
+    before: usize,
+}
+
+impl Output for Behind<'_> {
+    fn accept(&mut self, first: usize, results: &Column<'_>) -> Result<(), Error> {
+        self.output.accept(self.before + first, results)
+    }
+
+    fn accept_borrowed(
+        &mut self,
+        first: usize,
+        results: &Column<'_>,
+        values: Borrowed<'_>,
+        check: &mut dyn FnMut(&Column<'_>) -> Result<(), Error>,
+    ) -> Result<bool, Error> {
+        self.output.accept_borrowed(self.before + first, results, values, check)
+    }
+
+    fn null(&mut self, row: usize) {
+        self.output.null(self.before + row);
+    }
+}
