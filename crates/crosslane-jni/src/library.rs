@@ -77,9 +77,9 @@ pub fn load(
 /// The same with a fixed seed for Python's hashes of texts, unless the user has chosen one. They
 /// must agree on all machines.
 fn with_hash_seed(mut program: Program) -> Program {
-    const SEED: &[(&str, &str)] = &[("PYTHONHASHSEED", "0")];
-    if program.environment.is_empty() && env::var_os(SEED[0].0).is_none() {
-        program.environment = SEED;
+    const SEED: &str = "PYTHONHASHSEED";
+    if program.environment.is_empty() && env::var_os(SEED).is_none() {
+        program.environment.push((SEED.to_owned(), "0".to_owned()));
     }
     program
 }

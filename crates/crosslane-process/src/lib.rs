@@ -35,5 +35,5 @@ pub use warden::log::{
     set_log_form,
 };
 pub use zygote::{
-    ForkServer, Loaded, Origin, Program, Zygote, ZygoteOptions, compiled_ruby, environment, guests, reaper,
+    ForkServer, Loaded, Origin, Program, Zygote, ZygoteOptions, environment, guests, prepared_ruby, reaper,
 };

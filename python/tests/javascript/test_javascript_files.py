@@ -107,7 +107,7 @@ BAD_FILES = {
     "missing();": ["ReferenceError: missing is not defined", "functions.js:1:1"],
     "1;\nimport './nope.js';": ['cannot import "./nope.js"', "functions.js:2:8"],
     "import './words';": ['did you mean "./words.json"?'],
-    "import _ from 'lodash';": ["only paths such as", "esbuild lodash --bundle"],
+    "import _ from 'lodash';": ["there is no such package in node_modules", "npm install lodash"],
     "import fs from 'node:fs';": ["functions have no files, sockets or processes"],
     "await new Promise(() => {});": ["a top-level await waits for something that nothing can settle"],
     "udf('f(x BIGNT) -> BIGINT', (x) => x);": ["SignatureError", "f(x BIGNT)", "functions.js:1"],

@@ -1,23 +1,18 @@
 //! Loads a library: makes a snapshot of a JavaScript file and the modules that it imports.
 
 use crate::isolate::{self, Builder, Host, Isolate, Reason, Snapshot, Thrown};
-use crate::library::source;
+use crate::library::loader::{Loader, note};
 use crosslane::{DataType, Entry, ErrorPolicy, Failure, Kind, OnError, Signature};
 use crosslane_process::control;
 use serde::Deserialize;
 use serde_json::{Value, json};
 use std::fs;
-use std::path::{Component, Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::path::Path;
+use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 /// The memory limit of loading, in bytes.
 const MEMORY: usize = 512 << 20;
-/// The name of a module that exports `udf` and the other globals. It is for editors and type
-/// checkers that do not know the globals.
-const OURS: &str = "crosslane";
-const OURS_SOURCE: &[u8] = b"export const { udf, udtf, udaf, Timestamp } = globalThis; export default udf;";
-
 /// A function that a file declares.
 #[derive(Debug, Clone, Deserialize)]
 pub struct Function {
@@ -212,10 +207,10 @@ pub fn load(
         failure
     };
     let text = read(path)?;
-    let loader = Loader::new(host, path);
+    let mut loader = Loader::new(host, path);
     let files = Arc::clone(&loader.files);
     note(&files, &path.display().to_string(), &text);
-    let source = module(path, text)?;
+    let source = module(&mut loader, path, text)?;
     let mut builder = Builder::new(Box::new(loader), MEMORY).map_err(explain)?;
     builder.load(&path.display().to_string(), &source, time).map_err(explain)?;
     let declared = builder.declarations().map_err(explain)?;
@@ -257,10 +252,10 @@ pub fn load(
 /// # Errors
 /// The errors of [`Library::load`].
 pub fn from_source(path: &Path, time: Duration, host: impl Host + 'static) -> Result<Isolate, Failure> {
-    let source = module(path, read(path)?)?;
+    let mut loader = Loader::new(host, path);
+    let source = module(&mut loader, path, read(path)?)?;
     let explain = |thrown| explain(thrown, time);
-    let mut isolate =
-        Isolate::start(None, Box::new(Loader::new(host, path)), MEMORY, MEMORY).map_err(explain)?;
+    let mut isolate = Isolate::start(None, Box::new(loader), MEMORY, MEMORY).map_err(explain)?;
     isolate.load(&path.display().to_string(), &source).map_err(explain)?;
     Ok(isolate)
 }
@@ -274,8 +269,8 @@ fn read(path: &Path) -> Result<Vec<u8>, Failure> {
 }
 
 /// Makes a module of a file with this text.
-fn module(path: &Path, text: Vec<u8>) -> Result<Vec<u8>, Failure> {
-    source::module(path, text).map_err(|unreadable| {
+fn module<H>(loader: &mut Loader<H>, path: &Path, text: Vec<u8>) -> Result<Vec<u8>, Failure> {
+    loader.module(path, text).map_err(|unreadable| {
         let place = unreadable.place.map(|(line, column)| format!(":{line}:{column}"));
         Failure {
             class: "SyntaxError".into(),
@@ -442,121 +437,4 @@ fn describe(data_type: &DataType) -> Value {
         _ => &name,
     };
     json!({ "kind": kind, "name": name, "child": children().next() })
-}
-
-/// The environment variable with folders, in the format of `PATH`. Files may import modules from
-/// these folders and from the file's own folder.
-const IMPORTS: &str = "CROSSLANE_JS_IMPORTS";
-/// The paths and texts of the files that were read.
-type Files = Arc<Mutex<Vec<(String, Vec<u8>)>>>;
-
-fn note(files: &Files, path: &str, source: &[u8]) {
-    files.lock().unwrap_or_else(PoisonError::into_inner).push((path.to_owned(), source.to_owned()));
-}
-
-/// The host of the loading isolate. It reads modules.
-struct Loader<H> {
-    host: H,
-    /// The folders of modules, with symbolic links resolved.
-    folders: Vec<PathBuf>,
-    files: Files,
-}
-
-impl<H> Loader<H> {
-    /// Makes a loader for a file and its imports.
-    fn new(host: H, file: &Path) -> Self {
-        let own = file.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
-        let others = std::env::var_os(IMPORTS).unwrap_or_default();
-        let others = std::env::split_paths(&others).filter(|folder| folder.is_absolute());
-        let folders = [own.to_owned()].into_iter().chain(others);
-        let folders = folders.filter_map(|folder| folder.canonicalize().ok()).collect();
-        Self { host, folders, files: Files::default() }
-    }
-
-    fn holds(&self, path: &Path) -> bool {
-        self.folders.iter().any(|folder| path.starts_with(folder))
-    }
-}
-
-/// Removes `.` and `..` from a path. The file need not exist.
-fn plain(path: &Path) -> PathBuf {
-    path.components().fold(PathBuf::new(), |mut plain, part| {
-        match part {
-            Component::ParentDir => drop(plain.pop()),
-            Component::CurDir => {}
-            _ => plain.push(part),
-        }
-        plain
-    })
-}
-
-impl<H: Host> Host for Loader<H> {
-    fn print(&mut self, error: bool, text: &str) {
-        self.host.print(error, text);
-    }
-
-    fn fatal(&mut self, reason: Reason, what: &str) {
-        self.host.fatal(reason, what);
-    }
-
-    fn resolve(&mut self, specifier: &str, referrer: &str) -> Result<(String, Vec<u8>), String> {
-        if specifier == OURS {
-            return Ok((format!("{OURS}:module"), OURS_SOURCE.to_vec()));
-        }
-        let relative = ["./", "../", "/"].iter().any(|start| specifier.starts_with(start));
-        if !relative {
-            return Err(match specifier.split_once(':') {
-                Some(("node", _)) => {
-                    format!("cannot import \"{specifier}\": functions have no files, sockets or processes")
-                }
-                _ => format!(
-                    "cannot import \"{specifier}\": only paths such as \"./{specifier}.js\" are imported. Bundle \
-                     the package into one file (npx esbuild {specifier} --bundle --format=esm \
-                     --outfile={specifier}.mjs) and import that"
-                ),
-            });
-        }
-        let folder = Path::new(referrer).parent().unwrap_or(Path::new("/"));
-        let folder = folder.canonicalize().unwrap_or(folder.to_owned());
-        let path = plain(&folder.join(specifier));
-        // This does not open files in other folders, so the error does not show whether they exist.
-        let elsewhere = || {
-            format!(
-                "cannot import \"{specifier}\": it is not in the file's folder. The environment variable {IMPORTS} \
-                 names other folders to import from"
-            )
-        };
-        let folder = path.parent().and_then(|folder| folder.canonicalize().ok());
-        if !self.holds(&path) || folder.is_some_and(|folder| !self.holds(&folder)) {
-            return Err(elsewhere());
-        }
-        let missing = |error: std::io::Error| {
-            let other = source::ENDINGS.map(|extension| {
-                let mut name = path.clone().into_os_string();
-                name.push(format!(".{extension}"));
-                PathBuf::from(name)
-            });
-            let hint = other.iter().find(|path| path.is_file());
-            let hint = hint
-                .and_then(|path| path.extension())
-                .map(|extension| format!("; did you mean \"{specifier}.{}\"?", extension.to_string_lossy()));
-            format!("cannot import \"{specifier}\": {error}{}", hint.unwrap_or_default())
-        };
-        let path = path.canonicalize().map_err(missing)?;
-        if !self.holds(&path) {
-            return Err(elsewhere());
-        }
-        // Reading a pipe would block.
-        if !path.is_file() {
-            return Err(format!("cannot import \"{specifier}\": it is not a file"));
-        }
-        let source = fs::read(&path).map_err(missing)?;
-        note(&self.files, &path.display().to_string(), &source);
-        let source = source::module(&path, source).map_err(|unreadable| {
-            let place =
-                unreadable.place.map(|(line, column)| format!(" ({}:{line}:{column})", path.display()));
-            format!("cannot import \"{specifier}\": {}{}", unreadable.message, place.unwrap_or_default())
-        })?;
-        Ok((path.display().to_string(), source))
-    }
 }

@@ -138,7 +138,10 @@ pub fn program(source: &Source, settings: &Settings) -> Result<Program, Error> {
     {
         command = own;
     }
-    let (command, environment) = if is_ruby { ruby::compiled(command) } else { (command, &[][..]) };
+    let (command, environment) = match source {
+        Source::File { path } if is_ruby => ruby::prepared(command, path),
+        _ => (command, Vec::new()),
+    };
     Ok(Program { command, environment, advice })
 }
 

@@ -11,4 +11,4 @@ mod ruby;
 pub use fork_server::ForkServer;
 pub use process::{Loaded, Origin, Zygote, ZygoteOptions};
 pub use root::Program;
-pub use ruby::compiled as compiled_ruby;
+pub use ruby::prepared as prepared_ruby;

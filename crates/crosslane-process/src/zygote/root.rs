@@ -30,7 +30,7 @@ pub struct Program {
     /// The interpreter and its arguments.
     pub command: Vec<String>,
     /// The variables that are added to the engine's environment.
-    pub environment: &'static [(&'static str, &'static str)],
+    pub environment: Vec<(String, String)>,
     /// Advice for the error if it does not start.
     pub advice: &'static str,
 }
@@ -45,7 +45,7 @@ impl Program {
         };
         let mut command = Command::new(program);
         let stdout = log.try_clone().map_err(boot_error("log"))?;
-        command.args(arguments).envs(self.environment.iter().copied());
+        command.args(arguments).envs(self.environment.iter().cloned());
         command.stdin(Stdio::null()).stdout(stdout).stderr(log);
         if std::env::var_os(LIBRARY_THREADS.0).is_none() {
             command.env(LIBRARY_THREADS.0, LIBRARY_THREADS.1);

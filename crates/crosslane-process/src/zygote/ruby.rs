@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::env;
 use std::ffi::OsString;
 use std::io::Read;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::{LazyLock, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -15,9 +15,23 @@ const CODE_AREA: &str = "--yjit-exec-mem-size=32";
 /// How long a Ruby may take to report its version.
 const PATIENCE: Duration = Duration::from_secs(5);
 
+/// The environment variable with the Gemfile of a file, or with nothing.
+const GEMFILE: &str = "CROSSLANE_GEMFILE";
+
+/// The command of a Ruby that runs the functions of a file, and the variables to add to its
+/// environment. It uses the gems of the Gemfile beside the file.
+pub fn prepared(command: Vec<String>, file: &Path) -> (Vec<String>, Vec<(String, String)>) {
+    let gemfile = file.with_file_name("Gemfile");
+    let gemfile = if gemfile.is_file() { gemfile.display().to_string() } else { String::new() };
+    let (command, compiler) = compiled(command);
+    let named = |(name, value): &(&str, &str)| (String::from(*name), String::from(*value));
+    let environment = compiler.iter().chain(&[(GEMFILE, &gemfile[..])]).map(named).collect();
+    (command, environment)
+}
+
 /// The command of a Ruby that runs functions, and the variables to add to its environment. It
 /// enables YJIT, unless the user has chosen a compiler.
-pub fn compiled(mut command: Vec<String>) -> (Vec<String>, &'static [(&'static str, &'static str)]) {
+fn compiled(mut command: Vec<String>) -> (Vec<String>, &'static [(&'static str, &'static str)]) {
     if chooses_compiler(|name| env::var_os(name)) {
         return (command, &[]);
     }

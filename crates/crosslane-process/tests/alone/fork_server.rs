@@ -24,7 +24,7 @@ fn server(behaviour: &str, file: &Path) -> Arc<ForkServer> {
     let told = [format!("{}={behaviour}", GUEST[0]), format!("{}={}", GUEST[1], file.display())];
     let arguments = ["fork_server::guest", "--exact", "--nocapture"].map(String::from);
     let command = [&["env".to_owned()][..], &told, &[program], &arguments].concat();
-    ForkServer::new(Program { command, environment: &[], advice: "a test's" }).unwrap()
+    ForkServer::new(Program { command, environment: Vec::new(), advice: "a test's" }).unwrap()
 }
 
 fn start(server: &Arc<ForkServer>, load_timeout: Duration) -> Result<Zygote, Error> {

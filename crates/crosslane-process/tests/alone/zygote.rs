@@ -37,7 +37,7 @@ fn start_with(behaviour: impl Into<PathBuf>, stop: Stop) -> Result<Zygote, Error
     let options = ZygoteOptions {
         origin: Origin::Process(Program {
             command: [&program[..], &arguments[..]].concat(),
-            environment: &[],
+            environment: Vec::new(),
             advice: "a test's",
         }),
         source: Source::File { path: behaviour.into() },

@@ -7,7 +7,7 @@ use crate::stream::{BatchTypes, TypedBatch};
 use crosslane::call::{CallGroup, Caller, Map as Stream, MapInput, MapOptions, MapStep, map_types};
 use crosslane::pool::{Pool, PoolOptions};
 use crosslane::{DataType, Error, Function, Kind, Library, Settings, TypeNames};
-use crosslane_process::{Origin, Program, Source, Zygote, ZygoteOptions, compiled_ruby};
+use crosslane_process::{Origin, Program, Source, Zygote, ZygoteOptions, prepared_ruby};
 use crosslane_remote::AnyZygote;
 use pyo3::exceptions::{PyLookupError, PyRuntimeError};
 use pyo3::prelude::*;
@@ -103,9 +103,12 @@ impl Map {
                 (Source::Pickle { name: name.clone(), pickles: vec![pickles], by_name: true }, None)
             }
         };
-        let is_ruby =
-            matches!(&source, Source::File { path } if path.extension().is_some_and(|it| it == "rb"));
-        let (command, environment) = if is_ruby { compiled_ruby(command) } else { (command, &[][..]) };
+        let (command, environment) = match &source {
+            Source::File { path } if path.extension().is_some_and(|it| it == "rb") => {
+                prepared_ruby(command, path)
+            }
+            _ => (command, Vec::new()),
+        };
         let advice = "does its language run here (`crosslane doctor` tells)?";
         let options = ZygoteOptions {
             origin: Origin::Process(Program { command, environment, advice }),

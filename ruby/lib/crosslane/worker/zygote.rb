@@ -1,5 +1,7 @@
 # frozen_string_literal: true
 
+# This comes before all gems.
+require "crosslane/worker/bundle"
 require "crosslane"
 require "rbconfig"
 
@@ -47,6 +49,7 @@ module Crosslane
     # @return [Array(String, String)] the description of the functions for the engine, and a text
     #   that changes with the content of the files
     def load(path)
+      Bundle.check
       @functions, text = Library.read(path)
       [JSON.generate(@functions.map(&:message)), text]
     end

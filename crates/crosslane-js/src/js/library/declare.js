@@ -91,7 +91,8 @@ function checkOptions(options) {
     );
   }
   const { rate = null } = options;
-  if (rate !== null && typeof rate !== "string") throw error(`rate is a text such as '50/s', not ${show(rate)}`);
+  if (rate !== null && typeof rate !== "string")
+    throw error(`rate is a text such as '50/s', not ${show(rate)}`);
   const { cardinality = null, partitions = null } = options;
   if (cardinality !== null && !(isSafeInteger(cardinality) && cardinality >= 0)) {
     throw error(`cardinality is a whole number of rows, not ${show(cardinality)}`);
