@@ -276,8 +276,8 @@ class _Lane:
         self.entered = False
         #: Whether the thread was told to end.
         self.told = False
-        #: When the thread may be told again, as `time.monotonic` counts.
-        self._next = 0.0
+        #: When the thread was told, and when it may be told again, as `time.monotonic` counts.
+        self._since = self._next = 0.0
 
     def is_busy(self) -> bool:
         """Whether the thread runs a function, or is about to end."""
@@ -287,7 +287,8 @@ class _Lane:
 
     def end(self) -> None:
         """Tells the thread to end."""
-        self.told = True
+        if not self.told:
+            self.told, self._since = True, time.monotonic()
         self.remind()
 
     def remind(self) -> float:
@@ -299,12 +300,14 @@ class _Lane:
         Returns:
             The seconds until this should be called again.
         """
-        left = self._next - time.monotonic()
-        if left > 0:
-            return left
+        now = time.monotonic()
+        if now < self._next:
+            return self._next - now
         seconds = _LATER
+        # A deletion that takes long is ended, too.
+        may_tell = now > self._since + _AGAIN or not self._deletes()
         # The number of a thread that has ended may belong to another thread by now.
-        if self.entered and self.is_busy() and not self._deletes() and self.thread:
+        if self.entered and self.is_busy() and may_tell and self.thread:
             identity = ctypes.c_ulong(self.thread.ident or 0)
             ctypes.pythonapi.PyThreadState_SetAsyncExc(identity, ctypes.py_object(LaneEnded))
             seconds = _AGAIN

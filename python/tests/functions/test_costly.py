@@ -229,6 +229,36 @@ def test_calls_have_a_rate(con: duckdb.DuckDBPyConnection, tmp_path: Path, langu
     assert time.monotonic() - begun >= 0.1
 
 
+def test_rows_that_are_null_without_a_call_do_not_wait(load: Load) -> None:
+    con = load("""
+        @udf(rate="1/h", deterministic=False)
+        def seldom(x: int, y: int | None) -> int:
+            return x
+        """)
+    nulls = "SELECT count(seldom(CASE WHEN i = 3000 THEN i END, i)) FROM range(5000) r(i)"
+    assert value(con, nulls) == 1
+    assert value(con, "SELECT count(seldom(NULL, i)) FROM range(5000) r(i)") == 0
+
+
+def test_functions_of_one_declaration_share_what_they_keep(load: Load) -> None:
+    con = load("""
+        @udf(memoize="1 MB", rate="1/h")
+        def sum_of(x: int, y: int = 1, z: int = 1) -> int:
+            return x + y + z
+        """)
+    assert value(con, "SELECT sum_of(5)") == 7
+    assert value(con, "SELECT sum_of(5)") == 7
+    # There is one call an hour, whatever the number of arguments is.
+    cancelled: list[str] = []
+    thread = threading.Thread(target=lambda: cancelled.append(error(con, "SELECT sum_of(5, 2)")))
+    thread.start()
+    while thread.is_alive():
+        con.interrupt()
+        crosslane.cancel(con)
+        thread.join(0.05)
+    assert "sum_of: cancelled" in cancelled[0] or "INTERRUPT" in cancelled[0]
+
+
 def test_the_example_of_a_service_loses_no_row() -> None:
     program = EXAMPLES / "classify" / "classify.py"
     ended = subprocess.run([sys.executable, program], check=True, capture_output=True, text=True, timeout=120)

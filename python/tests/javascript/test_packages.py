@@ -95,6 +95,8 @@ def test_packages_that_are_not_there(
     install(tmp_path, "broken", {"main": "lib/gone.js"})
     install(tmp_path, "leaving", {"exports": "./../../../secret.js"})
     (tmp_path.parent / "secret.js").write_text("export default 1;")
+    install(tmp_path.parent, "linked", {"main": "x.js"}, x="export default 1;")
+    (tmp_path / "node_modules" / "linked").symlink_to(tmp_path.parent / "node_modules" / "linked")
     path = tmp_path / "functions.js"
     for imported, parts in {
         "left-pad": ["package.json lists it", f"Run `npm install` in {tmp_path}", "functions.js:1:17"],
@@ -102,7 +104,10 @@ def test_packages_that_are_not_there(
         "closed": ["the package closed exports no such module"],
         "closed/hidden": ["the package closed exports no such module"],
         "broken": ["the package broken has no file lib/gone.js"],
-        "leaving": ["the package leaving has no file"],
+        "leaving": ["the package leaving exports no such module"],
+        "broken//etc/passwd": ["the package broken exports no such module"],
+        "broken//no/such/file": ["the package broken exports no such module"],
+        "linked": ["there is no such package"],
         "fs": ["functions have no files, sockets or processes"],
         "#inner": ["neither a path"],
         "https://x.y/z.js": ["neither a path"],

@@ -50,11 +50,17 @@ impl<H> Loader<H> {
     /// If the file is not a module.
     pub(super) fn module(&mut self, path: &Path, text: Vec<u8>) -> Result<Vec<u8>, Unreadable> {
         let read = String::from_utf8_lossy(&text);
-        if !packages::is_script(path, &read) {
+        if !packages::is_script(path, &read, &self.folders) {
             return source::module(path, text);
         }
         let folder = path.parent().and_then(|folder| folder.canonicalize().ok()).unwrap_or_default();
-        let is_there = |name: &str| packages::find(name, &folder, &self.folders, packages::REQUIRED).is_ok();
+        // In a package, a file that is not there may be required where nothing calls it.
+        let is_there = |name: &str| match name.starts_with('.') || name.starts_with('/') {
+            true => {
+                !packages::holds(&folder) || packages::completed(&folder.join(name), &self.folders).is_some()
+            }
+            false => packages::find(name, &folder, &self.folders, packages::REQUIRED).is_ok(),
+        };
         let script = source::common_js(&read, is_there);
         self.scripts.insert(path.to_owned());
         Ok(script.into_bytes())
@@ -95,7 +101,8 @@ impl<H: Host> Host for Loader<H> {
         let is_relative = ["./", "../", "/"].iter().any(|start| specifier.starts_with(start));
         let path = if is_relative {
             let path = plain(&folder.join(specifier));
-            if packages::holds(&folder) { packages::completed(path) } else { path }
+            let is_of_package = packages::holds(&folder);
+            is_of_package.then(|| packages::completed(&path, &self.folders)).flatten().unwrap_or(path)
         } else {
             let is_required = self.scripts.contains(Path::new(referrer));
             let conditions = if is_required { packages::REQUIRED } else { packages::IMPORTED };

@@ -4,7 +4,7 @@
 
 use serde_json::Value;
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::{Component, Path, PathBuf};
 
 /// The conditions of `exports` for `import`, the first that is there counts.
 pub(super) const IMPORTED: &[&str] = &["browser", "import", "module", "default"];
@@ -42,22 +42,26 @@ pub(super) fn holds(folder: &Path) -> bool {
     folder.components().any(|part| part.as_os_str() == FOLDER)
 }
 
-/// A path, with an ending if it names no file.
-pub(super) fn completed(path: PathBuf) -> PathBuf {
-    if path.is_file() {
-        return path;
-    }
+/// The path with symbolic links resolved, if it is there and in one of the folders. What is elsewhere
+/// is as if it were not there, so errors do not show whether it is.
+fn held(path: &Path, roots: &[PathBuf]) -> Option<PathBuf> {
+    path.canonicalize().ok().filter(|path| roots.iter().any(|root| path.starts_with(root)))
+}
+
+/// A path, with an ending if it names no file of the folders. `None` if there is no such file.
+pub(super) fn completed(path: &Path, roots: &[PathBuf]) -> Option<PathBuf> {
     let with = |ending: &&str| {
-        let mut name = path.clone().into_os_string();
+        let mut name = path.as_os_str().to_owned();
         name.push(ending);
         PathBuf::from(name)
     };
-    ENDINGS.iter().map(with).find(|path| path.is_file()).unwrap_or(path.clone())
+    let is_there = |path: &PathBuf| held(path, roots).is_some_and(|path| path.is_file());
+    [""].iter().chain(&ENDINGS).map(with).find(is_there)
 }
 
 /// Whether a file is a CommonJS script, which may require other files: by its ending `.cjs`, or as a
 /// part of a package.
-pub(super) fn is_script(path: &Path, text: &str) -> bool {
+pub(super) fn is_script(path: &Path, text: &str, roots: &[PathBuf]) -> bool {
     let is_module = |line: &str| {
         let line = line.trim_start();
         ["import ", "import{", "import\"", "import'", "export ", "export{", "export*"]
@@ -67,14 +71,14 @@ pub(super) fn is_script(path: &Path, text: &str) -> bool {
     let ending = path.extension().unwrap_or_default();
     ending == "cjs"
         || ending == "js"
-            && path.parent().is_some_and(|folder| holds(folder) && !is_of_modules(folder))
+            && path.parent().is_some_and(|folder| holds(folder) && !is_of_modules(folder, roots))
             && text.contains("require(")
             && !text.lines().any(is_module)
 }
 
 /// Whether the files of a folder are modules, by the `package.json` of their package.
-fn is_of_modules(folder: &Path) -> bool {
-    let read = |folder: &Path| read(&folder.join("package.json"));
+fn is_of_modules(folder: &Path, roots: &[PathBuf]) -> bool {
+    let read = |folder: &Path| read(&folder.join("package.json"), roots);
     folder.ancestors().find_map(read).is_some_and(|package| package["type"] == "module")
 }
 
@@ -99,13 +103,15 @@ pub(super) fn find(
         return Err(refused("it is neither a path, such as \"./file.js\", nor the name of a package".into()));
     }
     let inside = from.ancestors().take_while(|folder| roots.iter().any(|root| folder.starts_with(root)));
-    let package = inside.map(|folder| folder.join(FOLDER).join(name)).find(|package| package.is_dir());
+    let at = |folder: &Path| held(&folder.join(FOLDER).join(name), roots).filter(|package| package.is_dir());
+    let package = inside.into_iter().find_map(at);
     let Some(package) = package else {
         if OF_NODE.contains(&name) {
             return Err(no_system());
         }
         let folder = roots.first().map_or(from, PathBuf::as_path);
-        let lists = read(&folder.join("package.json")).is_some_and(|package| is_listed(&package, name));
+        let lists =
+            read(&folder.join("package.json"), roots).is_some_and(|package| is_listed(&package, name));
         let (why, command) = if lists {
             ("package.json lists it, but it is not installed", "npm install".to_owned())
         } else {
@@ -113,16 +119,17 @@ pub(super) fn find(
         };
         return Err(refused(format!("{why}. Run `{command}` in {}", folder.display())));
     };
-    let described = read(&package.join("package.json")).unwrap_or_default();
-    let file = file(&described, rest, conditions)
-        .ok_or_else(|| refused(format!("the package {name} exports no such module")))?;
-    let path = completed(package.join(&file));
-    // `exports` cannot leave the package.
-    if path.is_file() && !file.split('/').any(|part| part == "..") {
-        Ok(path)
-    } else {
-        Err(refused(format!("the package {name} has no file {file}; is it installed whole (`npm install`)?")))
-    }
+    let described = read(&package.join("package.json"), roots).unwrap_or_default();
+    let file = file(&described, rest, conditions).filter(|file| is_inside(file));
+    let file = file.ok_or_else(|| refused(format!("the package {name} exports no such module")))?;
+    completed(&package.join(&file), roots).ok_or_else(|| {
+        refused(format!("the package {name} has no file {file}; is it installed whole (`npm install`)?"))
+    })
+}
+
+/// Whether a path cannot leave its folder.
+fn is_inside(file: &str) -> bool {
+    Path::new(file).components().all(|part| matches!(part, Component::Normal(_) | Component::CurDir))
 }
 
 /// The package's name, and the path in it.
@@ -141,8 +148,9 @@ fn is_name(name: &str) -> bool {
         && name.split('/').all(part)
 }
 
-fn read(path: &Path) -> Option<Value> {
-    path.is_file().then(|| serde_json::from_slice(&fs::read(path).ok()?).ok()).flatten()
+fn read(path: &Path, roots: &[PathBuf]) -> Option<Value> {
+    let path = held(path, roots).filter(|path| path.is_file())?;
+    serde_json::from_slice(&fs::read(path).ok()?).ok()
 }
 
 fn is_listed(package: &Value, name: &str) -> bool {
@@ -175,13 +183,17 @@ fn exported(exports: &Value, rest: &str, conditions: &[&str]) -> Option<String> 
     if let Some(target) = exports.get(&wanted) {
         return chosen(target, conditions);
     }
-    // The longest pattern that fits counts.
-    let fits = |(pattern, target): (&String, &Value)| {
-        let (before, after) = pattern.split_once('*')?;
-        let star = wanted.strip_prefix(before)?.strip_suffix(after)?;
-        Some((before.len(), chosen(target, conditions)?.replace('*', star)))
-    };
-    exports.as_object()?.iter().filter_map(fits).max().map(|(_, file)| file)
+    // The longest pattern that fits counts, also if it leads to nothing.
+    let fits = |(pattern, _): &(&String, &Value)| star(pattern, &wanted).is_some();
+    let fitting = exports.as_object()?.iter().filter(fits);
+    let (pattern, target) = fitting.max_by_key(|(pattern, _)| pattern.find('*'))?;
+    Some(chosen(target, conditions)?.replace('*', star(pattern, &wanted)?))
+}
+
+/// What the star of a pattern stands for.
+fn star<'a>(pattern: &str, path: &'a str) -> Option<&'a str> {
+    let (before, after) = pattern.split_once('*')?;
+    path.strip_prefix(before)?.strip_suffix(after)
 }
 
 /// The target for the first condition that leads to a file.
@@ -215,6 +227,16 @@ mod tests {
     }
 
     #[test]
+    fn files_of_packages_are_inside_them() {
+        for file in ["/etc/passwd", "../x.js", "a/../../x.js", "a/.."] {
+            assert!(!is_inside(file), "{file}");
+        }
+        for file in ["x.js", "a/b", "./a//b"] {
+            assert!(is_inside(file), "{file}");
+        }
+    }
+
+    #[test]
     fn a_package_says_which_file_it_is() {
         let import = |package: Value, rest: &str| file(&package, rest, IMPORTED);
         let some = |file: &str| Some(file.to_owned());
@@ -232,12 +254,12 @@ mod tests {
             ".": [{ "worker": "./w.js" }, { "import": { "node": "./n.js", "default": "./d.js" } }],
             "./fp/*": "./lib/fp/*.js",
             "./fp/a*": "./lib/a/*.js",
-            "./private/*": null,
+            "./fp/private/*": null,
         } });
         assert_eq!(import(paths.clone(), ""), some("d.js"));
         assert_eq!(import(paths.clone(), "fp/zip"), some("lib/fp/zip.js"));
         assert_eq!(import(paths.clone(), "fp/add"), some("lib/a/dd.js"));
-        assert_eq!(import(paths.clone(), "private/x"), None);
+        assert_eq!(import(paths.clone(), "fp/private/x"), None);
         assert_eq!(import(paths, "other"), None);
     }
 }

@@ -83,14 +83,13 @@ fn strip_types(_: String) -> Result<String, Unreadable> {
     Err(Unreadable { message: message.to_owned(), place: None })
 }
 
-/// Returns the paths of all `require("./path")` and the packages that are there, without duplicates.
+/// Returns the paths and the packages of all `require("name")` that are there, without duplicates.
 fn required(text: &str, is_there: impl Fn(&str) -> bool) -> Vec<&str> {
     let mut found = Vec::new();
     for rest in text.split("require(").skip(1) {
         let Some(quote @ ('"' | '\'')) = rest.chars().next() else { continue };
         let Some((name, rest)) = rest[1..].split_once(quote) else { continue };
-        let is_path = ["./", "../", "/"].iter().any(|start| name.starts_with(start));
-        if rest.starts_with(')') && !found.contains(&name) && (is_path || is_there(name)) {
+        if rest.starts_with(')') && name != "crosslane" && !found.contains(&name) && is_there(name) {
             found.push(name);
         }
     }
@@ -129,7 +128,7 @@ mod tests {
     fn required_paths_are_found() {
         let text =
             "a = require('./a'); b = require(\"../b.cjs\").c; require(x); require('fs'); require('./a')";
-        assert_eq!(required(text, |_| false), ["./a", "../b.cjs"]);
-        assert_eq!(required(text, |name| name == "fs"), ["./a", "../b.cjs", "fs"]);
+        assert_eq!(required(text, |name| name.starts_with('.')), ["./a", "../b.cjs"]);
+        assert_eq!(required(text, |_| true), ["./a", "../b.cjs", "fs"]);
     }
 }

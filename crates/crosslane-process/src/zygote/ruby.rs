@@ -25,8 +25,21 @@ pub fn prepared(command: Vec<String>, file: &Path) -> (Vec<String>, Vec<(String,
     let gemfile = if gemfile.is_file() { gemfile.display().to_string() } else { String::new() };
     let (command, compiler) = compiled(command);
     let named = |(name, value): &(&str, &str)| (String::from(*name), String::from(*value));
-    let environment = compiler.iter().chain(&[(GEMFILE, &gemfile[..])]).map(named).collect();
+    let mut environment: Vec<_> = compiler.iter().map(named).collect();
+    if !gemfile.is_empty()
+        && let Ok(options) = env::var("RUBYOPT")
+    {
+        environment.push(("RUBYOPT".to_owned(), without_bundler(&options)));
+    }
+    environment.push((GEMFILE.to_owned(), gemfile));
     (command, environment)
+}
+
+/// Ruby's options, without the one that a program has under `bundle exec`: Bundler sets up the gems
+/// of one Gemfile only.
+fn without_bundler(options: &str) -> String {
+    let is_other = |option: &&str| !(option.starts_with("-r") && option.ends_with("bundler/setup"));
+    options.split_whitespace().filter(is_other).collect::<Vec<_>>().join(" ")
 }
 
 /// The command of a Ruby that runs functions, and the variables to add to its environment. It

@@ -65,9 +65,9 @@ impl Rate {
     }
 
     /// Takes tokens for calls that have begun already, such as those that a guest tried again.
-    pub(crate) fn spend(&self, calls: u32) {
+    pub(crate) fn spend(&self, calls: u64) {
         if calls > 0 {
-            self.bucket.lock().unwrap_or_else(PoisonError::into_inner).tokens -= f64::from(calls);
+            self.bucket.lock().unwrap_or_else(PoisonError::into_inner).tokens -= calls as f64;
         }
     }
 }

@@ -36,14 +36,20 @@ module Crosslane
       def use(gemfile)
         require "bundler"
         ENV["BUNDLE_GEMFILE"] = gemfile
+        own = own_folders
         Bundler.setup
-        # Bundler removes the folder if this gem itself is not in the Gemfile.
-        folder = File.expand_path("../..", __dir__)
-        $LOAD_PATH.unshift(folder) unless $LOAD_PATH.include?(folder)
+        $LOAD_PATH.concat(own - $LOAD_PATH)
       rescue StandardError, LoadError => e
         missing = defined?(Bundler::GemNotFound) && e.is_a?(Bundler::GemNotFound)
         advice = missing ? ". Run `bundle install` in #{File.dirname(gemfile)}" : ""
         @failure = Missing.new("#{gemfile}: #{e.message.strip}#{advice}")
+      end
+
+      # The folders of this gem and of the gem that it needs. Bundler removes them if they are not in
+      # the Gemfile. A version of the Gemfile comes first.
+      def own_folders
+        needed = Gem::Specification.find_all_by_name("bigdecimal").flat_map(&:full_require_paths)
+        [File.expand_path("../..", __dir__), *needed]
       end
     end
   end

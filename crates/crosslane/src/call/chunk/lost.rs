@@ -11,6 +11,11 @@ use crate::pool::Zygote;
 use std::time::Instant;
 
 impl<Z: Zygote> ChunkCall<'_, Z> {
+    /// Counts rows that are called once more.
+    fn called_again(&self, rows: usize) {
+        self.function.rate.iter().for_each(|rate| rate.spend(rows as u64));
+    }
+
     pub(super) fn place(&self, row: Option<usize>) -> Place {
         place(self.function, self.entry, self.input, row)
     }
@@ -143,6 +148,7 @@ impl<Z: Zygote> ChunkCall<'_, Z> {
                 slice.due = Some(Instant::now() + pause);
                 slice.lost += 1;
                 self.function.stats.here().retries.add(1);
+                self.called_again(slice.rows.len());
                 self.again.push_front(slice);
                 return Ok(());
             }
@@ -154,6 +160,7 @@ impl<Z: Zygote> ChunkCall<'_, Z> {
         culprit.clone().for_each(|row| self.output.null(row));
         for rows in [culprit.end..slice.rows.end, slice.rows.start..culprit.start] {
             if !rows.is_empty() {
+                self.called_again(rows.len());
                 self.again.push_front(Slice::new(rows));
             }
         }

@@ -3,16 +3,22 @@
 //!
 //! A deterministic function has equal results for equal rows. If its rows cost more than
 //! [`EXPENSIVE`], it is worth to compare them, unless they do not repeat ([`Repeats`]). The results
-//! of a `memoize` function are looked up in each chunk. A chunk of more than [`LARGEST`] bytes is
-//! not compared, because that takes a copy of it.
+//! of a `memoize` function are looked up in each chunk. A chunk whose rows have more than
+//! [`LARGEST`] bytes is not compared, because that takes a copy of them.
+//!
+//! A result goes to all of its rows as soon as it is there. So the results of a chunk need no more
+//! memory than without this.
 //!
 //! [`Repeats`]: crate::function::Repeats
 
-use crate::batch::{self, Body, Column, ColumnBuilder, Encode, Frame, Plan, Rows, append_key};
-use crate::call::{Input, Output, Results};
+use crate::batch::{
+    self, Body, Column, ColumnBuilder, Encode, Frame, Plan, Rows, append_key, builder::Overflow,
+};
+use crate::call::{Input, Output};
 use crate::error::Error;
-use crate::function::{EntryTypes, Function, OnError};
+use crate::function::{EntryTypes, Function, Memo, OnError};
 use crate::lane::Entry;
+use crate::types::DataType;
 use hashbrown::HashTable;
 use std::hash::{BuildHasher, RandomState};
 use std::ops::Range;
@@ -21,8 +27,12 @@ use std::time::Duration;
 
 /// The cost of a row from which on rows are compared. A comparison takes a fiftieth of this.
 const EXPENSIVE: Duration = Duration::from_micros(10);
-/// The most bytes of arguments that are compared.
+/// The most bytes that are compared.
 const LARGEST: usize = 64 << 20;
+/// The bytes of kept results that go to the output at once.
+const TOGETHER: usize = 1 << 20;
+/// There is no further row.
+const NONE: u32 = u32::MAX;
 
 /// Whether rows of an input are compared.
 fn is_worth_it(function: &Function, input: &dyn Input) -> bool {
@@ -56,56 +66,30 @@ pub fn once(
     let rows = input.rows();
     let (Some(frame), Some(returns)) = (frame(input)?, types.returns) else { return call(input, output) };
     let columns = batch::columns(frame.bytes(), types.takes())?;
-    let distinct = Distinct::new(function.types.as_deref().unwrap_or_default(), &columns, rows);
-    if function.memo.is_none() {
+    let memo = function.memo.as_ref().map(|(memo, types)| (&**memo, *types));
+    let Some(distinct) = Distinct::new(memo.map(|(_, types)| types), &columns, rows) else {
+        return call(input, output);
+    };
+    if memo.is_none() {
         function.repeats.learn(rows, distinct.firsts.len());
         if distinct.firsts.len() == rows {
             return call(input, output);
         }
     }
-    let mut known = ColumnBuilder::new(returns);
-    // For each distinct row, its place among the known results, or among the called rows.
-    let mut places = Vec::with_capacity(distinct.firsts.len());
-    let mut called = Vec::new();
-    for (number, first) in distinct.firsts.iter().enumerate() {
-        let memo = function.memo.as_ref();
-        places.push(if memo.is_some_and(|memo| memo.find(distinct.key(number), &mut known)) {
-            Ok(known.rows() - 1)
-        } else {
-            called.push((number, *first));
-            Err(called.len() - 1)
-        });
+    let unknown = known(memo, &distinct, returns, output)?;
+    function.stats.here().reused.add((rows - unknown.len()) as u64);
+    if unknown.is_empty() {
+        return Ok(());
     }
-    let mut fresh = Results::new(returns.clone());
-    if !called.is_empty() {
-        let chosen = Chosen::new(input, &columns, types, function.types.as_ref(), &called)?;
-        let outcome = call(&chosen, &mut fresh);
-        keep(function, &distinct, &called, &fresh);
-        outcome?;
-    }
-    function.stats.here().reused.add((rows - called.len()) as u64);
-    let (known, fresh) = (known.column(returns), fresh.column());
-    let mut results = ColumnBuilder::new(returns);
-    let copied = results.reserve(rows).and_then(|()| {
-        distinct.numbers.iter().try_for_each(|number| match places[*number as usize] {
-            Ok(row) => results.copy(&known, row),
-            Err(row) => results.copy(&fresh, row),
-        })
-    });
-    copied.map_err(|error| Error::Engine(error.to_string()))?;
-    output.accept(0, &results.column(returns))
-}
-
-/// Keeps the results of the called rows.
-fn keep(function: &Function, distinct: &Distinct, called: &[(usize, usize)], results: &Results) {
-    let Some(memo) = &function.memo else { return };
-    let column = results.column();
-    for ((number, _), row) in called.iter().zip(0..column.rows) {
-        // With `on_error = null`, a NULL may be a call that failed.
-        if column.is_valid(row) || function.spec.on_error == OnError::Fail {
-            memo.keep(distinct.key(*number), &column, row);
-        }
-    }
+    let chosen = Chosen::new(input, &columns, types, function.types.as_ref(), &unknown)?;
+    // With `on_error = null`, a NULL may be a call that failed.
+    let keeps_nulls = function.spec.on_error == OnError::Fail;
+    let one = ColumnBuilder::new(returns);
+    let memo = memo.map(|(memo, _)| memo);
+    call(
+        &chosen,
+        &mut Spread { output, returns, memo, keeps_nulls, distinct: &distinct, called: &unknown, one },
+    )
 }
 
 /// The rows of an input, unless they are too large to be compared.
@@ -121,64 +105,155 @@ fn frame(input: &dyn Input) -> Result<Option<Frame>, Error> {
     frame.transpose()
 }
 
+/// A distinct row: its number, and the first row of the chunk that is like it.
+type Row = (usize, usize);
+
+/// Gives the kept results to the output. Returns the distinct rows without one.
+fn known(
+    memo: Option<(&Memo, u32)>,
+    distinct: &Distinct,
+    returns: &DataType,
+    output: &mut dyn Output,
+) -> Result<Vec<Row>, Error> {
+    let rows = distinct.firsts.iter().copied().enumerate();
+    let Some((memo, _)) = memo else { return Ok(rows.collect()) };
+    let mut unknown = Vec::new();
+    let mut kept = ColumnBuilder::new(returns);
+    // For each distinct row, its place among the kept results.
+    let mut places = vec![NONE; distinct.firsts.len()];
+    for (number, first) in rows {
+        if memo.find(distinct.key(number), &mut kept) {
+            places[number] = kept.rows() as u32 - 1;
+        } else {
+            unknown.push((number, first));
+        }
+    }
+    let kept = kept.column(returns);
+    let mut together = ColumnBuilder::new(returns);
+    for (row, number) in distinct.numbers.iter().enumerate() {
+        let place = places[*number as usize];
+        if place != NONE {
+            together.copy(&kept, place as usize).map_err(overflow)?;
+        }
+        let is_last = row + 1 == distinct.numbers.len() || place == NONE || together.size() > TOGETHER;
+        if is_last && together.rows() > 0 {
+            let end = if place == NONE { row } else { row + 1 };
+            output.accept(end - together.rows(), &together.column(returns))?;
+            together.clear();
+        }
+    }
+    Ok(unknown)
+}
+
+fn overflow(error: Overflow) -> Error {
+    Error::Engine(error.to_string())
+}
+
+/// Gives the result of a distinct row to all rows that are like it, and to the memo.
+struct Spread<'a> {
+    output: &'a mut dyn Output,
+    returns: &'a DataType,
+    memo: Option<&'a Memo>,
+    keeps_nulls: bool,
+    distinct: &'a Distinct,
+    called: &'a [Row],
+    /// The result that is being given.
+    one: ColumnBuilder,
+}
+
+impl Output for Spread<'_> {
+    fn accept(&mut self, first: usize, results: &Column<'_>) -> Result<(), Error> {
+        for row in 0..results.rows {
+            let (number, _) = self.called[first + row];
+            if let Some(memo) = self.memo.filter(|_| self.keeps_nulls || results.is_valid(row)) {
+                memo.keep(self.distinct.key(number), results, row);
+            }
+            self.one.clear();
+            self.one.copy(results, row).map_err(overflow)?;
+            let one = self.one.column(self.returns);
+            self.distinct.rows(number).try_for_each(|row| self.output.accept(row, &one))?;
+        }
+        Ok(())
+    }
+
+    fn null(&mut self, row: usize) {
+        let (number, _) = self.called[row];
+        self.distinct.rows(number).for_each(|row| self.output.null(row));
+    }
+}
+
 /// The distinct rows of a chunk.
 struct Distinct {
     /// The first row that is like this one, for each distinct row.
     firsts: Vec<usize>,
     /// For each row of the chunk, the number of its distinct row.
     numbers: Vec<u32>,
+    /// For each row of the chunk, the next row that is like it.
+    next: Vec<u32>,
     keys: Vec<u8>,
     /// Where the key of each distinct row ends.
     ends: Vec<usize>,
 }
 
 impl Distinct {
-    /// Compares the rows of a chunk. Keys begin with the types of the columns, where functions of
-    /// one memory take several.
-    fn new(types: &str, columns: &[Column<'_>], rows: usize) -> Self {
+    /// Compares the rows of a chunk. Keys begin with the number of the types of the columns, if
+    /// functions of several types share a memo. `None` if the keys are too large.
+    fn new(types: Option<u32>, columns: &[Column<'_>], rows: usize) -> Option<Self> {
         static HASHER: LazyLock<RandomState> = LazyLock::new(RandomState::new);
         let mut table = HashTable::<u32>::with_capacity(rows);
         let mut hashes: Vec<u64> = Vec::with_capacity(rows);
+        let mut lasts: Vec<u32> = Vec::with_capacity(rows);
         let mut distinct = Self {
             firsts: Vec::new(),
             numbers: Vec::with_capacity(rows),
+            next: vec![NONE; rows],
             keys: Vec::new(),
             ends: Vec::new(),
         };
         for row in 0..rows {
             let from = distinct.keys.len();
-            distinct.keys.extend_from_slice(types.as_bytes());
+            if from > LARGEST {
+                return None;
+            }
+            distinct.keys.extend(types.iter().flat_map(|types| types.to_ne_bytes()));
             append_key(columns, row, &mut distinct.keys);
             let key = &distinct.keys[from..];
             let hash = HASHER.hash_one(key);
             let known = table.find(hash, |number| distinct.key(*number as usize) == key).copied();
-            distinct.numbers.push(known.unwrap_or_else(|| {
-                let number = distinct.firsts.len() as u32;
-                hashes.push(hash);
-                table.insert_unique(hash, number, |number| hashes[*number as usize]);
-                number
-            }));
-            if known.is_some() {
+            if let Some(number) = known {
                 distinct.keys.truncate(from);
-            } else {
-                distinct.firsts.push(row);
-                distinct.ends.push(distinct.keys.len());
+                distinct.numbers.push(number);
+                let last = std::mem::replace(&mut lasts[number as usize], row as u32);
+                distinct.next[last as usize] = row as u32;
+                continue;
             }
+            let number = distinct.firsts.len() as u32;
+            hashes.push(hash);
+            table.insert_unique(hash, number, |number| hashes[*number as usize]);
+            distinct.numbers.push(number);
+            distinct.firsts.push(row);
+            distinct.ends.push(distinct.keys.len());
+            lasts.push(row as u32);
         }
-        distinct
+        Some(distinct)
     }
 
     fn key(&self, number: usize) -> &[u8] {
         let from = number.checked_sub(1).map_or(0, |before| self.ends[before]);
         &self.keys[from..self.ends[number]]
     }
+
+    /// The rows of the chunk that are like a distinct row.
+    fn rows(&self, number: usize) -> impl Iterator<Item = usize> + '_ {
+        let next = |row: &usize| (self.next[*row] != NONE).then(|| self.next[*row] as usize);
+        std::iter::successors(Some(self.firsts[number]), next)
+    }
 }
 
 /// Some rows of an input.
 struct Chosen<'a> {
     input: &'a dyn Input,
-    /// The distinct row, and its row in the input.
-    rows: &'a [(usize, usize)],
+    rows: &'a [Row],
     types: EntryTypes<'a>,
     /// The types as text, if batches carry them.
     text: Option<&'a Arc<str>>,
@@ -191,7 +266,7 @@ impl<'a> Chosen<'a> {
         columns: &[Column<'_>],
         types: EntryTypes<'a>,
         text: Option<&'a Arc<str>>,
-        rows: &'a [(usize, usize)],
+        rows: &'a [Row],
     ) -> Result<Self, Error> {
         let chosen = |column: &Column<'_>| {
             let mut chosen = ColumnBuilder::new(column.data_type);
@@ -199,9 +274,8 @@ impl<'a> Chosen<'a> {
             rows.iter().try_for_each(|(_, row)| chosen.copy(column, *row))?;
             Ok(chosen)
         };
-        let columns: Result<_, batch::builder::Overflow> = columns.iter().map(chosen).collect();
-        let columns = columns.map_err(|error| Error::Engine(error.to_string()))?;
-        Ok(Self { input, rows, types, text, columns })
+        let columns: Result<_, Overflow> = columns.iter().map(chosen).collect();
+        Ok(Self { input, rows, types, text, columns: columns.map_err(overflow)? })
     }
 }
 

@@ -2,12 +2,16 @@
 //! rows as may begin at the moment.
 
 use super::once::Call;
-use crate::batch::{Borrowed, Column, Encode};
+use crate::batch::{self, Borrowed, Column, Encode};
 use crate::call::{Caller, Clock, Input, Output};
 use crate::error::Error;
 use crate::function::Function;
+use crate::lane::Entry;
 use std::ops::Range;
 use std::time::Instant;
+
+/// The rows that are looked through for NULLs at once.
+const PIECE: usize = 64;
 
 /// Has a function called by `call` with all rows of `input`, at its rate.
 ///
@@ -22,11 +26,18 @@ pub(super) fn paced(
 ) -> Result<(), Error> {
     let Some(rate) = &function.rate else { return call(input, output) };
     let mut clock = Clock::new(function);
+    let skipped = skipped(function, input)?;
     let mut from = 0;
     while from < input.rows() {
-        match rate.take(input.rows() - from, Instant::now()) {
+        let rest = &skipped[from..];
+        let wanted = rest.iter().filter(|skips| !**skips).count();
+        let taken = if wanted == 0 { Ok(0) } else { rate.take(wanted, Instant::now()) };
+        match taken {
             Ok(count) => {
-                let rows = from..from + count;
+                // The part ends before the first row that has no token.
+                let calls = rest.iter().enumerate().filter(|(_, skips)| !**skips);
+                let length = calls.map(|(row, _)| row).nth(count).unwrap_or(rest.len());
+                let rows = from..from + length;
                 from = rows.end;
                 call(&Part { input, rows: rows.clone() }, &mut Behind { output, before: rows.start })?;
             }
@@ -34,6 +45,25 @@ pub(super) fn paced(
         }
     }
     Ok(())
+}
+
+/// For each row, whether it is NULL without a call.
+fn skipped(function: &Function, input: &dyn Input) -> Result<Vec<bool>, Error> {
+    let mut skipped = vec![false; input.rows()];
+    if !function.spec.admits_null.contains(&false) {
+        return Ok(skipped);
+    }
+    // In pieces, because arguments may be large.
+    for first in (0..input.rows()).step_by(PIECE) {
+        let rows = first..input.rows().min(first + PIECE);
+        let frame = input.frame(rows.clone())?;
+        let columns = batch::columns(frame.bytes(), function.entry(Entry::Call)?.takes())?;
+        let skipping = columns.iter().zip(&function.spec.admits_null).filter(|(_, admits)| !**admits);
+        for (column, _) in skipping {
+            rows.clone().for_each(|row| skipped[row] |= !column.is_valid(row - first));
+        }
+    }
+    Ok(skipped)
 }
 
 /// Consecutive rows of an input.

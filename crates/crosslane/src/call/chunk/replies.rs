@@ -82,6 +82,12 @@ impl<Z: Zygote> ChunkCall<'_, Z> {
         worker.full = false;
         let rows = submitted.slice.rows.clone();
         let due = self.types.answer(rows.len());
+        if let Some(rate) = &self.function.rate {
+            // The guest reports its tries, so it can be any number.
+            rate.spend(
+                u64::from(header.retries).min(rows.len() as u64 * u64::from(self.function.spec.retries)),
+            );
+        }
         let bytes = worker.lane.frame().len() + worker.lane.borrowed().map_or(0, Borrowed::length);
         let outcome = match header.kind {
             BATCH if header.exchange == submitted.exchange && header.rows as usize == due => {
@@ -109,7 +115,6 @@ impl<Z: Zygote> ChunkCall<'_, Z> {
         let stats = self.function.stats.here();
         let free = std::mem::replace(&mut self.lanes[index].free, collected);
         let Submitted { bytes: sent, submitting, submitted, .. } = submitted;
-        self.function.rate.iter().for_each(|rate| rate.spend(header.retries));
         stats.record(&header, rows.len(), Times { submitting, submitted, free, collected });
         self.lanes[index].lane.stats().record(&header, rows.len());
         stats.bytes_out.add(bytes as u64);
