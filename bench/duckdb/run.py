@@ -9,6 +9,7 @@ Every line compares two things that take turns. The figures are medians.
 from __future__ import annotations
 
 import os
+import signal
 import sys
 from datetime import date
 
@@ -54,6 +55,8 @@ MEASUREMENTS = (
 def main() -> None:
     """Measures what was asked for."""
     RESULTS.mkdir(exist_ok=True)
+    # Programs that a shell starts in the background ignore Ctrl-C, and so would those that they start.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     wanted = sys.argv[1] if len(sys.argv) > 1 else ""
     console = wide_console()
     with console.status("making tables"):

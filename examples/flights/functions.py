@@ -105,6 +105,16 @@ _session: aiohttp.ClientSession | None = None
 @udf(concurrency=64, timeout=5, retries=2, on_error="null")
 async def time_zone(airport_code: str) -> str:
     """What the demo's HTTP service says; each worker keeps its connections open."""
+    return await _asked(airport_code)
+
+
+@udf(memoize="1 MB", concurrency=64, timeout=5, retries=2)
+async def kept_time_zone(airport_code: str) -> str:
+    """The same. The service is asked once for each airport."""
+    return await _asked(airport_code)
+
+
+async def _asked(airport_code: str) -> str:
     global _session
     if _session is None:
         _session = aiohttp.ClientSession(os.environ["FLIGHTS_SERVICE"])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -14,12 +15,29 @@ if TYPE_CHECKING:
     from crosslane._declare.signature.declared import Declared
 
 
+class _Lane(threading.local):
+    """What the functions of a lane share. A lane is a thread."""
+
+    def __init__(self) -> None:
+        self._loop: asyncio.AbstractEventLoop | None = None
+
+    def event_loop(self) -> asyncio.AbstractEventLoop:
+        """The event loop of this lane."""
+        if self._loop is None:
+            self._loop = asyncio.new_event_loop()
+            asyncio.set_event_loop(self._loop)
+        return self._loop
+
+
+_lane = _Lane()
+
+
 class Runner:
     """Runs an ``async`` function over the rows of a batch, ``concurrency`` of them at once.
 
     That many tasks take rows one after the other, so that a row costs no task of its own. The event
-    loop lives as long as the lane: connections that the function keeps stay open from batch to
-    batch.
+    loop lives as long as the lane, and all functions of the lane share it: connections that a
+    function keeps stay open from batch to batch, and serve the others.
     """
 
     def __init__(self, declared: Declared) -> None:
@@ -32,8 +50,7 @@ class Runner:
         self._is_abandoned = False
         #: The tasks that run the rows of a batch.
         self._workers: list[asyncio.Task[None]] = []
-        self._loop = asyncio.new_event_loop()
-        asyncio.set_event_loop(self._loop)
+        self._loop = _lane.event_loop()
 
     def __call__(
         self, rows: list[tuple[Any, ...] | None], progress: Callable[[int], None], spent: int = 0

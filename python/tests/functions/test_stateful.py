@@ -175,3 +175,21 @@ def test_a_class_that_cannot_be_made_without_arguments_is_refused(
 
     with pytest.raises(crosslane.DeclarationError, match="without arguments; this class needs path, size"):
         crosslane.register(con, NeedsPath)
+
+
+def test_async_functions_of_a_worker_share_their_event_loop(load: Load) -> None:
+    """So a client that one of them has made serves the others."""
+    con = load("""
+        import asyncio
+        loop = None
+        @udf
+        async def keeps(x: int) -> int:
+            global loop
+            loop = asyncio.get_running_loop()
+            return x
+        @udf
+        async def has(x: int) -> bool:
+            return loop is asyncio.get_running_loop()
+        """)
+    con.execute("SET threads = 1")
+    assert value(con, "SELECT bool_and(has(keeps(i))) FROM range(5) r(i)") is True
