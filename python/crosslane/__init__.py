@@ -79,6 +79,8 @@ __version__ = "0.1.0"
 def __getattr__(name: str) -> Any:
     # Imported at its first use: lanes import this package without DuckDB, and streams and clients
     # do not need it either.
+    if name == "load_ipython_extension":
+        return import_module("crosslane._engines.notebook").load_ipython_extension
     if name in __all__:
         homes = {"map": "_client.map", "Client": "_client.client", "AsyncClient": "_client.async_client"}
         return getattr(import_module(f"crosslane.{homes.get(name, '_engines.duckdb')}"), name)
