@@ -62,17 +62,18 @@ def main() -> None:
     with console.status("making tables"):
         bench = Bench()
     figures = Figures(duckdb.__version__, machine(), date.today().isoformat())
+    saved = RESULTS / "duckdb.json"
     for measure in MEASUREMENTS:
         if wanted in measure.__name__:
             with console.status(str(measure.__doc__)):
                 for line in measure(bench):
                     figures.lines.append(line)
                     console.print(f"[dim]{line.name}: {line.shown}[/]", highlight=False)
+            # A run that is cut keeps the figures so far.
+            figures.depths = bench.depths
+            figures.save(saved)
     console.print(targets(figures.lines, f"DuckDB {duckdb.__version__}, {os.cpu_count()} cores"))
-    figures.depths = bench.depths
     if figures.lines:
-        saved = RESULTS / "duckdb.json"
-        figures.save(saved)
         say_written(console, saved, *draw(figures, RESULTS))
 
 

@@ -249,7 +249,7 @@ fn boot(rounds: usize, file: &Path) -> Result<serde_json::Value> {
 
 fn pool(rounds: usize, host: &str, file: &Path) -> Result<serde_json::Value> {
     let options = ZygoteOptions {
-        origin: Origin::Process(Program { command: vec![host.into()], environment: &[], advice: "" }),
+        origin: Origin::Process(Program { command: vec![host.into()], environment: Vec::new(), advice: "" }),
         source: Source::File { path: file.to_owned() },
         types: TypeNames::default(),
         stuck: Default::default(),
