@@ -14,7 +14,7 @@ import pytest
 
 import crosslane
 
-from ..conftest import Library, Load, error, value
+from ..conftest import Library, Load, error, eventually, value
 
 TRIPLED = {
     "py": """
@@ -221,12 +221,19 @@ def test_calls_have_a_rate(con: duckdb.DuckDBPyConnection, tmp_path: Path, langu
         path.write_text(textwrap.dedent(RATED[language]).format(rate))
         with pytest.raises(duckdb.Error, match=message):
             crosslane.load(con, path)
-    path.write_text(textwrap.dedent(RATED[language]).format("'200/s'"))
+    path.write_text(textwrap.dedent(RATED[language]).format("'1/h'"))
     crosslane.load(con, path)
-    begun = time.monotonic()
-    # 200 calls may be saved up.
-    assert value(con, "SELECT sum(tripled(i)) FROM range(221) r(i)") == 72_930
-    assert time.monotonic() - begun >= 0.1
+    # One row may begin at once, and the others wait.
+    failed: list[str] = []
+    query = "SELECT sum(tripled(i)) FROM range(3) r(i)"
+    thread = threading.Thread(target=lambda: failed.append(error(con, query)))
+    other = con.cursor()
+    thread.start()
+    assert eventually(lambda: counted(other, "tripled") == (1, 0), 30)
+    crosslane.cancel(con)
+    thread.join()
+    assert "tripled: cancelled" in failed[0]
+    assert counted(other, "tripled") == (1, 0)
 
 
 def test_rows_that_are_null_without_a_call_do_not_wait(load: Load) -> None:
