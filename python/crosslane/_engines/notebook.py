@@ -7,6 +7,7 @@ run again, its functions take the place of the earlier ones.
 
 from __future__ import annotations
 
+import itertools
 import re
 import shlex
 import tempfile
@@ -17,7 +18,7 @@ import duckdb
 from IPython.core.error import UsageError
 
 from crosslane._declare import decorators
-from crosslane._engines.duckdb import load, prepare, register, unregister
+from crosslane._engines.duckdb import load, register
 
 if TYPE_CHECKING:
     from IPython.core.interactiveshell import InteractiveShell
@@ -34,8 +35,11 @@ class Cells:
 
     def __init__(self, shell: InteractiveShell) -> None:
         self._shell = shell
-        self._folder = tempfile.TemporaryDirectory(prefix="crosslane-cells-")
-        self._files = 0
+        self._made = tempfile.TemporaryDirectory(prefix="crosslane-cells-")
+        self._folder = Path(self._made.name)
+        self._numbers = itertools.count(1)
+        #: The files of cells, by the language and the names of their functions.
+        self._files: dict[tuple[str, str], Path] = {}
 
     def run(self, line: str, cell: str) -> None:
         """Runs a cell, and prints the signatures of its functions.
@@ -88,22 +92,23 @@ class Cells:
         finally:
             decorators.declarations = before
         if not ran.success:
-            return []
+            # IPython has shown the error. The cells after this one must not run.
+            raise UsageError("the cell failed, and none of its functions was registered")
         # The last function of a name counts, unless the name has overloads.
         last = {(one.name, id(one) if one.overload else None): one for one in declared}
-        return [register(con, one.function, replace=True) for one in last.values()]
+        return [register(con, one.function) for one in last.values()]
 
     def _file(self, con: duckdb.DuckDBPyConnection, language: str, cell: str) -> list[str]:
-        self._files += 1
-        path = Path(self._folder.name) / f"cell_{self._files}.{_SUFFIXES[language]}"
+        names = [(language, name.lower()) for name in _DECLARED.findall(cell)]
+        # A cell that is run again is its file, which has changed. If the new text is broken, the engine
+        # keeps the functions of the old one.
+        known = (self._files[name] for name in names if name in self._files)
+        path = next(known, None)
+        if path is None:
+            path = self._folder / f"cell_{next(self._numbers)}.{_SUFFIXES[language]}"
         path.write_text(cell)
-        prepare(con)
-        with con.cursor() as cursor:
-            known = cursor.execute("SELECT lower(function) FROM crosslane_functions()").fetchall()
-        for name in _DECLARED.findall(cell):
-            if (name.lower(),) in known:
-                unregister(con, name)
-        return load(con, path, replace=True)
+        self._files.update(dict.fromkeys(names, path))
+        return load(con, path)
 
 
 def load_ipython_extension(shell: InteractiveShell) -> None:

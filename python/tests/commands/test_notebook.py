@@ -72,11 +72,14 @@ def test_a_cell_that_is_run_again_replaces_its_functions(
         answer,
         f"%%crosslane {language} con\n{second}",
         answer,
+        f"%%crosslane {language} con\n{second}\n{{{{ broken",
+        answer,
         "con.close()",
     )
     assert "scaled(x BIGINT) -> BIGINT" in shown
     assert "answer 42\n" in shown
-    assert "answer 4200\n" in shown
+    # A cell that cannot be run leaves the functions in place.
+    assert shown.count("answer 4200\n") == 2
 
 
 def test_cells_that_cannot_be_run_say_why(tmp_path: Path) -> None:
@@ -99,6 +102,7 @@ def test_cells_that_cannot_be_run_say_why(tmp_path: Path) -> None:
         "nope is no connection",
         "parameter x has no type",
         "ZeroDivisionError",
+        "the cell failed, and none of its functions was registered",
         "SignatureError",
     ]:
         assert part in shown

@@ -13,6 +13,7 @@ use std::time::Duration;
 
 /// The memory limit of loading, in bytes.
 const MEMORY: usize = 512 << 20;
+
 /// A function that a file declares.
 #[derive(Debug, Clone, Deserialize)]
 pub struct Function {

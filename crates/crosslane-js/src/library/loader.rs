@@ -55,11 +55,12 @@ impl<H> Loader<H> {
         }
         let folder = path.parent().and_then(|folder| folder.canonicalize().ok()).unwrap_or_default();
         // In a package, a file that is not there may be required where nothing calls it.
-        let is_there = |name: &str| match name.starts_with('.') || name.starts_with('/') {
-            true => {
+        let is_there = |name: &str| {
+            if name.starts_with(['.', '/']) {
                 !packages::holds(&folder) || packages::completed(&folder.join(name), &self.folders).is_some()
+            } else {
+                packages::find(name, &folder, &self.folders, packages::REQUIRED).is_ok()
             }
-            false => packages::find(name, &folder, &self.folders, packages::REQUIRED).is_ok(),
         };
         let script = source::common_js(&read, is_there);
         self.scripts.insert(path.to_owned());

@@ -1,6 +1,7 @@
 //! A column that grows value by value. Guests collect their results in it.
 
 use crate::batch::{Body, Column, Encode, Plan};
+use crate::error::Error;
 use crate::types::{DataType, Layout};
 use bytemuck::Pod;
 use std::collections::TryReserveError;
@@ -28,6 +29,12 @@ pub enum Overflow {
     /// The process is short of memory.
     #[error("there is no memory for the results of one batch")]
     NoMemory,
+}
+
+impl From<Overflow> for Error {
+    fn from(overflow: Overflow) -> Self {
+        Error::Engine(overflow.to_string())
+    }
 }
 
 impl From<TryReserveError> for Overflow {

@@ -62,3 +62,27 @@ impl Output for () {
     }
     fn null(&mut self, _row: usize) {}
 }
+
+/// An output for results whose first row is `first` in another output.
+pub(crate) struct Behind<'a> {
+    pub(crate) first: usize,
+    pub(crate) output: &'a mut dyn Output,
+}
+
+impl Output for Behind<'_> {
+    fn accept(&mut self, first: usize, results: &Column<'_>) -> Result<(), Error> {
+        self.output.accept(self.first + first, results)
+    }
+    fn accept_borrowed(
+        &mut self,
+        first: usize,
+        results: &Column<'_>,
+        values: Borrowed<'_>,
+        check: &mut dyn FnMut(&Column<'_>) -> Result<(), Error>,
+    ) -> Result<bool, Error> {
+        self.output.accept_borrowed(self.first + first, results, values, check)
+    }
+    fn null(&mut self, row: usize) {
+        self.output.null(self.first + row);
+    }
+}

@@ -29,6 +29,7 @@ pub use crate::function::backoff;
 pub use chunk::{call, call_on, deliver, once};
 pub(crate) use clock::Clock;
 pub use group::{CallGroup, CallGroups, Caller};
+pub(crate) use input::Behind;
 pub use input::{Input, Output};
 pub use place::place;
 pub use results::Results;

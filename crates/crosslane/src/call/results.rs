@@ -1,8 +1,7 @@
 //! The results of a call whose engine has no storage of its own for them.
 
 use super::Output;
-use crate::batch::builder::{ColumnBuilder, Overflow};
-use crate::batch::{self, Column, Frame, Rows};
+use crate::batch::{self, Column, ColumnBuilder, Frame, Rows};
 use crate::error::Error;
 use crate::types::DataType;
 use std::collections::BTreeMap;
@@ -48,12 +47,12 @@ impl Results {
     /// As [`Results::rest`].
     pub fn part(&mut self, column: &Column<'_>, rows: Range<usize>) -> Result<(), Error> {
         if rows == (0..column.rows) {
-            return self.column.extend(column).map_err(overflow);
+            return Ok(self.column.extend(column)?);
         }
         let count = rows.len();
         let rows = Frame::new(&Rows::new(column, rows), count)?;
         let column = batch::column(rows.bytes(), column.data_type)?;
-        self.column.extend(&column).map_err(overflow)
+        Ok(self.column.extend(&column)?)
     }
 
     fn put(
@@ -69,19 +68,15 @@ impl Results {
             self.early.insert(first, early);
         }
         while let Some(next) = self.early.remove(&self.column.rows()) {
-            self.column.extend(&next.column(&self.data_type)).map_err(overflow)?;
+            self.column.extend(&next.column(&self.data_type))?;
         }
         Ok(())
     }
 }
 
-fn overflow(error: Overflow) -> Error {
-    Error::Engine(error.to_string())
-}
-
 impl Output for Results {
     fn accept(&mut self, first: usize, results: &Column<'_>) -> Result<(), Error> {
-        self.put(first, |column| column.extend(results).map_err(overflow))
+        self.put(first, |column| Ok(column.extend(results)?))
     }
 
     fn null(&mut self, row: usize) {

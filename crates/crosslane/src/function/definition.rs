@@ -28,8 +28,8 @@ pub struct Function {
     /// Counters of its calls so far.
     pub stats: Arc<FunctionStats>,
     costs: Arc<Costs>,
-    /// The results that it keeps, and the number of its parameters' types there.
-    pub(crate) memo: Option<(Arc<Memo>, u32)>,
+    /// The results that it keeps, and the hash of its parameters' types there.
+    pub(crate) memo: Option<(Arc<Memo>, u64)>,
     pub(crate) repeats: Arc<Repeats>,
     /// How often it may be called.
     pub(crate) rate: Option<Arc<Rate>>,
@@ -61,11 +61,7 @@ impl Function {
         mut add: impl FnMut(Self) -> Result<Arc<Self>, Error>,
     ) -> Result<Vec<Arc<Self>>, Error> {
         let mut shared = Shared::default();
-        let mut add = |function: Self| {
-            let function = add(shared.join(function))?;
-            shared.note(&function);
-            Ok(function)
-        };
+        let mut add = |function: Self| add(shared.join(function));
         let of = |(spec, index): (FunctionSpec, u32)| {
             let place = format!("{}:{}", spec.file, spec.line);
             Self::new(index, spec).and_then(&mut add).map_err(|error| Error::Load {
@@ -126,7 +122,7 @@ impl Function {
         let timeout = spec.timeout.map(Duration::from_secs_f64);
         let (stats, costs, repeats) = Default::default();
         let memo = spec.memoize.map(|bytes| Arc::new(Memo::new(signature.returns.clone(), bytes)));
-        let memo = memo.map(|memo| numbered(memo, &signature));
+        let memo = memo.map(|memo| hashed(memo, &signature));
         let rate = spec.rate.as_deref().map(Rate::parse).transpose().map_err(wrong)?;
         let rate = rate.map(|per_second| Arc::new(Rate::new(per_second)));
         Ok(Self { index, signature, spec, timeout, types: None, stats, costs, memo, repeats, rate })
@@ -140,7 +136,7 @@ impl Function {
         let text = types_text(&types);
         let signature = self.signature.for_arguments(types).map_err(Error::Engine)?;
         let mut spec = self.spec.clone();
-        let memo = self.memo.as_ref().map(|(memo, _)| numbered(Arc::clone(memo), &signature));
+        let memo = self.memo.as_ref().map(|(memo, _)| hashed(Arc::clone(memo), &signature));
         let rest = spec.admits_null.pop_if(|_| self.signature.variadic).unwrap_or_default();
         spec.admits_null.resize(signature.parameters.len(), rest);
         Ok(Self {
@@ -222,38 +218,36 @@ impl Function {
     }
 }
 
-/// A memo, and the number of the types of a signature's parameters there.
-fn numbered(memo: Arc<Memo>, signature: &Signature) -> (Arc<Memo>, u32) {
+/// A memo, and the hash of the types of a signature's parameters there.
+fn hashed(memo: Arc<Memo>, signature: &Signature) -> (Arc<Memo>, u64) {
     let types: Vec<DataType> = signature.parameters.iter().map(|field| field.data_type.clone()).collect();
-    let number = memo.number_of(&types_text(&types));
-    (memo, number)
+    let hash = memo.hash_of(&types_text(&types));
+    (memo, hash)
 }
 
-/// Functions of one declaration share what they keep and how often they may be called: there is one
-/// for each number of arguments.
+/// The functions of one declaration share what they keep, and how often they may be called. There is
+/// one function for each number of arguments.
 #[derive(Default)]
-struct Shared(HashMap<(String, String, u32), Arc<Function>>);
+struct Shared(HashMap<Declaration, Kept>);
+
+type Kept = (Option<Arc<Memo>>, Option<Arc<Rate>>);
+
+/// The name, the file, the line, the type of the results, and the options that are shared.
+type Declaration = (String, String, u32, String, Option<u64>, Option<String>);
 
 impl Shared {
     fn join(&mut self, mut function: Function) -> Function {
-        let FunctionSpec { file, line, .. } = &function.spec;
-        let declaration = (function.name().to_owned(), file.clone(), *line);
-        let Some(first) = self.0.get(&declaration) else { return function };
-        let same = first.spec.memoize == function.spec.memoize
-            && first.signature.returns == function.signature.returns;
-        if let Some((memo, _)) = first.memo.as_ref().filter(|_| same) {
-            function.memo = Some(numbered(Arc::clone(memo), &function.signature));
-        }
-        if first.spec.rate == function.spec.rate {
-            function.rate.clone_from(&first.rate);
+        let Function { signature, spec, memo, rate, .. } = &mut function;
+        if memo.is_some() || rate.is_some() {
+            let FunctionSpec { file, line, memoize, rate: option, .. } = spec;
+            let (name, returns) = (signature.name.clone(), signature.returns.to_string());
+            let declaration = (name, file.clone(), *line, returns, *memoize, option.clone());
+            let own = || (memo.take().map(|(memo, _)| memo), rate.take());
+            let shared = self.0.entry(declaration).or_insert_with(own);
+            *memo = shared.0.clone().map(|memo| hashed(memo, signature));
+            rate.clone_from(&shared.1);
         }
         function
-    }
-
-    fn note(&mut self, function: &Arc<Function>) {
-        let FunctionSpec { file, line, .. } = &function.spec;
-        let declaration = (function.name().to_owned(), file.clone(), *line);
-        self.0.entry(declaration).or_insert_with(|| Arc::clone(function));
     }
 }
 

@@ -22,8 +22,6 @@ pub(crate) struct Memo {
     returns: DataType,
     /// Arguments may come from strangers. They cannot foresee the hashes.
     hasher: RandomState,
-    /// The types of arguments that functions of this memo take, by their numbers.
-    types: Mutex<Vec<String>>,
     shards: [Mutex<Shard>; SHARDS],
 }
 
@@ -53,18 +51,13 @@ impl Memo {
         let most = (bytes / (2 * SHARDS as u64)).try_into().unwrap_or(usize::MAX);
         let shard = || Shard { young: Generation::new(&returns), old: Generation::new(&returns), most };
         let shards = std::array::from_fn(|_| Mutex::new(shard()));
-        Self { returns, hasher: RandomState::new(), types: Mutex::default(), shards }
+        Self { returns, hasher: RandomState::new(), shards }
     }
 
-    /// The number of these types. Keys of arguments begin with it, because arguments of other types
-    /// may have the same bytes.
-    pub(crate) fn number_of(&self, types: &str) -> u32 {
-        let mut known = self.types.lock().unwrap_or_else(PoisonError::into_inner);
-        let number = known.iter().position(|other| other == types).unwrap_or_else(|| {
-            known.push(types.to_owned());
-            known.len() - 1
-        });
-        number as u32
+    /// The hash of these types. Keys of arguments begin with it, because arguments of other types may
+    /// have the same bytes.
+    pub(crate) fn hash_of(&self, types: &str) -> u64 {
+        self.hasher.hash_one(types)
     }
 
     /// Looks for the result of some arguments ([`crate::batch::append_key`]), and appends it to
@@ -183,12 +176,6 @@ mod tests {
         let found = found.column(&DataType::Varchar);
         assert_eq!((found.rows, found.bytes(7)), (101, &b"result 7"[..]));
         assert!(!found.is_valid(100));
-    }
-
-    #[test]
-    fn types_have_numbers() {
-        let memo = Memo::new(DataType::Varchar, 1 << 20);
-        assert_eq!(["a", "b", "a"].map(|types| memo.number_of(types)), [0, 1, 0]);
     }
 
     #[test]

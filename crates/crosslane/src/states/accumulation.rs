@@ -1,11 +1,11 @@
 //! One use of an aggregate in one query, and its lanes.
 
 use super::accumulates::Accumulates;
-use super::columns::{Behind, Numbered};
+use super::columns::Numbered;
 use super::registry::{AnyLane, Numbers, Pinned, lock, registry};
 use super::state::{State, States};
 use crate::batch::ColumnBuilder;
-use crate::call::{CallGroup, Caller, Clock, Input, Output, Results, backoff, call_on};
+use crate::call::{Behind, CallGroup, Caller, Clock, Input, Output, Results, backoff, call_on};
 use crate::error::Error;
 use crate::function::{Function, Library};
 use crate::lane::{Address, Entry, Lane};

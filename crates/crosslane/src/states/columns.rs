@@ -119,18 +119,3 @@ impl Input for Saved {
         Ok(())
     }
 }
-
-/// An output for results whose first row is `first` in another output.
-pub(super) struct Behind<'a> {
-    pub(super) first: usize,
-    pub(super) output: &'a mut dyn Output,
-}
-
-impl Output for Behind<'_> {
-    fn accept(&mut self, first: usize, results: &Column<'_>) -> Result<(), Error> {
-        self.output.accept(self.first + first, results)
-    }
-    fn null(&mut self, row: usize) {
-        self.output.null(self.first + row);
-    }
-}

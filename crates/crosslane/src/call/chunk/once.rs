@@ -11,9 +11,7 @@
 //!
 //! [`Repeats`]: crate::function::Repeats
 
-use crate::batch::{
-    self, Body, Column, ColumnBuilder, Encode, Frame, Plan, Rows, append_key, builder::Overflow,
-};
+use crate::batch::{self, Body, Column, ColumnBuilder, Encode, Frame, Plan, Rows, append_key};
 use crate::call::{Input, Output};
 use crate::error::Error;
 use crate::function::{EntryTypes, Function, Memo, OnError};
@@ -68,6 +66,7 @@ pub fn once(
     let columns = batch::columns(frame.bytes(), types.takes())?;
     let memo = function.memo.as_ref().map(|(memo, types)| (&**memo, *types));
     let Some(distinct) = Distinct::new(memo.map(|(_, types)| types), &columns, rows) else {
+        function.repeats.learn(rows, rows);
         return call(input, output);
     };
     if memo.is_none() {
@@ -110,7 +109,7 @@ type Row = (usize, usize);
 
 /// Gives the kept results to the output. Returns the distinct rows without one.
 fn known(
-    memo: Option<(&Memo, u32)>,
+    memo: Option<(&Memo, u64)>,
     distinct: &Distinct,
     returns: &DataType,
     output: &mut dyn Output,
@@ -133,7 +132,7 @@ fn known(
     for (row, number) in distinct.numbers.iter().enumerate() {
         let place = places[*number as usize];
         if place != NONE {
-            together.copy(&kept, place as usize).map_err(overflow)?;
+            together.copy(&kept, place as usize)?;
         }
         let is_last = row + 1 == distinct.numbers.len() || place == NONE || together.size() > TOGETHER;
         if is_last && together.rows() > 0 {
@@ -143,10 +142,6 @@ fn known(
         }
     }
     Ok(unknown)
-}
-
-fn overflow(error: Overflow) -> Error {
-    Error::Engine(error.to_string())
 }
 
 /// Gives the result of a distinct row to all rows that are like it, and to the memo.
@@ -169,7 +164,7 @@ impl Output for Spread<'_> {
                 memo.keep(self.distinct.key(number), results, row);
             }
             self.one.clear();
-            self.one.copy(results, row).map_err(overflow)?;
+            self.one.copy(results, row)?;
             let one = self.one.column(self.returns);
             self.distinct.rows(number).try_for_each(|row| self.output.accept(row, &one))?;
         }
@@ -196,9 +191,9 @@ struct Distinct {
 }
 
 impl Distinct {
-    /// Compares the rows of a chunk. Keys begin with the number of the types of the columns, if
+    /// Compares the rows of a chunk. Keys begin with the hash of the types of the columns, if
     /// functions of several types share a memo. `None` if the keys are too large.
-    fn new(types: Option<u32>, columns: &[Column<'_>], rows: usize) -> Option<Self> {
+    fn new(types: Option<u64>, columns: &[Column<'_>], rows: usize) -> Option<Self> {
         static HASHER: LazyLock<RandomState> = LazyLock::new(RandomState::new);
         let mut table = HashTable::<u32>::with_capacity(rows);
         let mut hashes: Vec<u64> = Vec::with_capacity(rows);
@@ -274,8 +269,8 @@ impl<'a> Chosen<'a> {
             rows.iter().try_for_each(|(_, row)| chosen.copy(column, *row))?;
             Ok(chosen)
         };
-        let columns: Result<_, Overflow> = columns.iter().map(chosen).collect();
-        Ok(Self { input, rows, types, text, columns: columns.map_err(overflow)? })
+        let columns: Result<_, Error> = columns.iter().map(chosen).collect();
+        Ok(Self { input, rows, types, text, columns: columns? })
     }
 }
 

@@ -2,8 +2,8 @@
 //! rows as may begin at the moment.
 
 use super::once::Call;
-use crate::batch::{self, Borrowed, Column, Encode};
-use crate::call::{Caller, Clock, Input, Output};
+use crate::batch::{self, Encode};
+use crate::call::{Behind, Caller, Clock, Input, Output};
 use crate::error::Error;
 use crate::function::Function;
 use crate::lane::Entry;
@@ -39,7 +39,7 @@ pub(super) fn paced(
                 let length = calls.map(|(row, _)| row).nth(count).unwrap_or(rest.len());
                 let rows = from..from + length;
                 from = rows.end;
-                call(&Part { input, rows: rows.clone() }, &mut Behind { output, before: rows.start })?;
+                call(&Part { input, rows: rows.clone() }, &mut Behind { first: rows.start, output })?;
             }
             Err(pause) => clock.rest(pause, function, caller)?,
         }
@@ -83,31 +83,5 @@ impl Input for Part<'_> {
 
     fn number(&self, row: usize) -> usize {
         self.input.number(self.rows.start + row)
-    }
-}
-
-/// An output whose first rows are not meant.
-struct Behind<'a> {
-    output: &'a mut dyn Output,
-    before: usize,
-}
-
-impl Output for Behind<'_> {
-    fn accept(&mut self, first: usize, results: &Column<'_>) -> Result<(), Error> {
-        self.output.accept(self.before + first, results)
-    }
-
-    fn accept_borrowed(
-        &mut self,
-        first: usize,
-        results: &Column<'_>,
-        values: Borrowed<'_>,
-        check: &mut dyn FnMut(&Column<'_>) -> Result<(), Error>,
-    ) -> Result<bool, Error> {
-        self.output.accept_borrowed(self.before + first, results, values, check)
-    }
-
-    fn null(&mut self, row: usize) {
-        self.output.null(self.before + row);
     }
 }
