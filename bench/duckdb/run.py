@@ -29,6 +29,7 @@ MEASUREMENTS = (
     scalar.rows,
     by_columns.by_columns,
     by_columns.leaving,
+    by_columns.loading,
     costly.memoize,
     scalar.vectorized,
     scalar.scaling,

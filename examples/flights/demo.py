@@ -314,7 +314,7 @@ def main() -> None:
     show(
         con,
         "What it cost (FROM crosslane_stats())",
-        "SELECT function, rows, reused, calls AS batches, fanned_out, round(guest_seconds, 2) AS in_function,"
+        "SELECT function, rows, reused, calls AS batches, round(guest_seconds, 2) AS in_function,"
         " round(ns_per_row / 1000, 2) AS us_a_row FROM crosslane_stats()",
     )
     theirs = duckdb.connect()
