@@ -2,27 +2,11 @@
 
 from __future__ import annotations
 
-import statistics
-import time
 from collections.abc import Iterator
 
-import crosslane
-
-from ..figures import RESULTS, Line
+from ..figures import Line
 from ..report import ratio
 from .engines import Bench, milliseconds
-
-#: A function as people write them, of which a file has 100.
-FUNCTION = """
-@udf({options})
-def fare_{number}(miles: float, day: int) -> float:
-    total = 2.5 + 1.75 * miles
-    if day % 7 in (5, 6):
-        total = total * 1.2
-    elif miles > {number}:
-        total = total - 1
-    return round(total, 2)
-"""
 
 
 def by_columns(bench: Bench) -> Iterator[Line]:
@@ -54,24 +38,3 @@ def leaving(bench: Bench) -> Iterator[Line]:
     texts = (milliseconds(taken[name]) for name in ("always_leaves", "always_called"))
     line = ("a function whose rows all leave", "only called")
     yield Line(*line, *texts, ratio(taken["always_called"], taken["always_leaves"]), 0.97)
-
-
-def loading(bench: Bench) -> Iterator[Line]:
-    """The load of a file of 100 functions, with their programs over columns and without."""
-    files = {"by columns": "", "called": "inline=False"}
-    for name, options in files.items():
-        functions = "".join(FUNCTION.format(options=options, number=number) for number in range(100))
-        path = RESULTS / f"hundred_{name.replace(' ', '_')}.py"
-        path.write_text(f"from crosslane import udf\n{functions}")
-
-    def load(name: str) -> float:
-        with crosslane.connect() as con:
-            begun = time.perf_counter()
-            crosslane.load(con, RESULTS / f"hundred_{name.replace(' ', '_')}.py")
-            return time.perf_counter() - begun
-
-    taken = bench.alternate({name: lambda name=name: load(name) for name in files})
-    line = ("load of a file of 100 functions", "functions that are only called")
-    texts = (milliseconds(taken[name]) for name in files)
-    medians = [statistics.median(taken[name]) for name in files]
-    yield Line(*line, *texts, medians[0] / medians[1], 1.1, "times")

@@ -17,7 +17,7 @@ import duckdb
 
 from ..figures import RESULTS, machine
 from ..report import say_written, targets, wide_console
-from . import by_columns, costly, javascript, other_kinds, process, ruby, scalar
+from . import by_columns, costly, javascript, loading, other_kinds, process, ruby, scalar
 from .engines import Bench
 from .pictures import Figures, draw
 
@@ -29,7 +29,8 @@ MEASUREMENTS = (
     scalar.rows,
     by_columns.by_columns,
     by_columns.leaving,
-    by_columns.loading,
+    loading.loading,
+    loading.reloading,
     costly.memoize,
     scalar.vectorized,
     scalar.scaling,

@@ -47,6 +47,7 @@ if TYPE_CHECKING:
         javascript_path,
         load,
         register,
+        reload,
         ruby_path,
         unregister,
     )
@@ -67,6 +68,7 @@ __all__ = [
     "load",
     "map",
     "register",
+    "reload",
     "ruby_path",
     "udaf",
     "udf",

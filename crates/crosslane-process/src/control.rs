@@ -1,6 +1,7 @@
 //! The zygote's control socket. It carries JSON messages with their length in front, and some
 //! descriptors.
 
+use crate::files::Files;
 use crate::source::Source;
 use crosslane::{Failure, FunctionSpec, TypeNames, shortened};
 use rustix::event::{PollFd, PollFlags, Timespec};
@@ -10,7 +11,6 @@ use rustix::net::{
     SendFlags,
 };
 use serde::{Deserialize, Serialize};
-use std::hash::{DefaultHasher, Hash, Hasher};
 use std::io::{self, Write};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -72,8 +72,8 @@ pub enum Report<Functions = serde_json::Value> {
         functions: Functions,
         /// The guest and its version.
         runtime: String,
-        /// A hash of the text of the library's files, such as a SHA-256.
-        text: Option<String>,
+        /// The files that were run, if the functions come from files.
+        files: Option<Files>,
         /// Whether each lane loads the library itself, which takes as long as the first load.
         #[serde(default)]
         reloads: bool,
@@ -113,22 +113,6 @@ pub enum Report<Functions = serde_json::Value> {
 
 /// A report as the engine parses it.
 pub(crate) type Answer = Report<Vec<FunctionSpec>>;
-
-/// A hash of a library's files, in whatever order they were read. It is the `text` of
-/// [`Report::Loaded`].
-pub fn text<'a>(files: impl IntoIterator<Item = (&'a [u8], &'a [u8])>) -> String {
-    let mut hashes: Vec<u64> = files.into_iter().map(hash).collect();
-    hashes.sort_unstable();
-    hashes.dedup();
-    format!("{:016x}", hash(hashes))
-}
-
-/// The hash has no key, so other processes of the same program compute the same one.
-fn hash(value: impl Hash) -> u64 {
-    let mut hasher = DefaultHasher::new();
-    value.hash(&mut hasher);
-    hasher.finish()
-}
 
 /// The zygote's end of the control socket.
 #[derive(Debug)]

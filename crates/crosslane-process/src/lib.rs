@@ -15,6 +15,7 @@
 mod aligned;
 pub mod control;
 mod external;
+mod files;
 pub mod guest;
 mod identity;
 mod lane;
@@ -28,6 +29,7 @@ mod warden;
 mod zygote;
 
 pub use aligned::Aligned;
+pub use files::{Files, hash};
 pub use lane::ProcessLane;
 pub use source::Source;
 pub use warden::log::{

@@ -242,7 +242,7 @@ fn load(file: &Path, settings: &crosslane::Settings, workers: usize) -> Result<S
     let pool = PoolOptions { warm, idle_timeout: settings.idle_timeout };
     let (pool, loaded) = Pool::start(pool, move |stop| Zygote::start(options, stop))?;
     let library = Library { name, version: 1, functions: loaded.functions, pool };
-    Ok(ServedLibrary { library, text: loaded.text })
+    Ok(ServedLibrary { library, text: loaded.files.map(|files| files.hash()) })
 }
 
 /// SIGTERM and SIGINT, for the main thread to wait for.

@@ -18,6 +18,8 @@ from crosslane._declare.declaration import Declaration, DeclarationError, Option
 from crosslane._declare.library import refuse_while_loading
 from crosslane._declare.programs import of_program
 from crosslane._declare.signature.declared import Declared
+from crosslane._engines import watching
+from crosslane._engines.watching import Reloaded
 from crosslane._runtime.children import end_with_this_process
 from crosslane._runtime.languages import JAVASCRIPT, PACKAGE, RUBY
 
@@ -46,6 +48,7 @@ def connect(
     *,
     read_only: bool = False,
     config: dict[str, Any] | None = None,
+    watch: bool = False,
 ) -> duckdb.DuckDBPyConnection:
     """A DuckDB connection with Crosslane loaded, and with the given files and functions.
 
@@ -57,6 +60,8 @@ def connect(
         functions: files of functions, functions, or several of both.
         read_only: whether to open the file for reading only.
         config: DuckDB's own settings.
+        watch: whether files are loaded again when they change, until the connection is closed. Each
+            such load is reported on stderr. :func:`reload` says what happens.
 
     Raises:
         duckdb.Error: if DuckDB cannot open the file, or a file of functions cannot be loaded.
@@ -87,6 +92,8 @@ def connect(
     except BaseException:
         con.close()
         raise
+    if watch:
+        watching.watch(con, watched)
     return con
 
 
@@ -106,6 +113,32 @@ def load(con: duckdb.DuckDBPyConnection, path: str | PathLike[str], *, replace: 
     """
     _prepare(con)
     return [row[1] for row in _load(con, "crosslane_load", [str(path)], replace=replace)]
+
+
+def reload(con: duckdb.DuckDBPyConnection) -> list[Reloaded]:
+    """Loads the files again that have changed since they were loaded, or whose modules have: those
+    that a file has imported from its own folder.
+
+    Queries that run already finish with the functions that they began with. A file that cannot be
+    loaded stays as it was.
+
+    Args:
+        con: the connection; the files are those of its database.
+
+    Returns:
+        What became of each file that had changed.
+
+    Raises:
+        duckdb.Error: if the database may not load files any more.
+    """
+    _prepare(con)
+    return [Reloaded(*row) for row in _load(con, "crosslane_reload", [])]
+
+
+def watched(con: duckdb.DuckDBPyConnection) -> list[Reloaded]:
+    """As :func:`reload`. A file that could not be loaded is tried again when a file of its folder has
+    changed since."""
+    return [Reloaded(*row) for row in _load(con, "crosslane_reload", [], watch=True)]
 
 
 def register(
@@ -315,7 +348,8 @@ def _load(
         marks = "?, " * len(arguments) + "".join(f"{flag} := ?, " for flag in flags)
         query = f"FROM {command}({marks}outdate := true)"
         rows = cursor.execute(query, [*arguments, *flags.values()]).fetchall()
-        _renew(cursor)
+        if rows:
+            _renew(cursor)
     return rows
 
 

@@ -57,10 +57,10 @@ class Guest:
         gc.collect()
         gc.freeze()
 
-    def load(self, name: str, pickles: int | None) -> tuple[str, str | None]:
+    def load(self, name: str, pickles: int | None) -> tuple[str, dict[str, str] | None]:
         """Loads a file, or functions that were pickled into the file of a descriptor.
 
-        Returns what the engine is told of the functions, and a hash of the text of their files.
+        Returns what the engine is told of the functions, and a hash of the content of each of their files.
         """
         from crosslane._declare import library
 
@@ -81,7 +81,7 @@ class Guest:
                 message["evaluated"] = translation.way(function)
         declared = json.dumps(messages)
         self.sources = _warm_up(self.functions)
-        return declared, _guest.text(files) if files else None
+        return declared, _guest.hashes(files) if files else None
 
     def open_streams(self) -> None:
         """Opens standard streams that a file has closed. A replaced stream stays."""

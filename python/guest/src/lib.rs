@@ -19,16 +19,18 @@ mod tests;
 mod values;
 mod zygote;
 
+use crosslane_process::Files;
 use crosslane_process::environment::Needs;
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::pybacked::PyBackedBytes;
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 
-/// A text that tells these files, as pairs of path and content, from all others.
+/// A hash of the content of each of these files, which are pairs of path and content.
 #[pyfunction]
-fn text(files: Vec<(PyBackedBytes, PyBackedBytes)>) -> String {
-    crosslane_process::control::text(files.iter().map(|(path, content)| (&path[..], &content[..])))
+fn hashes(files: Vec<(PyBackedBytes, PyBackedBytes)>) -> BTreeMap<String, String> {
+    Files::of(files.iter().map(|(path, content)| (&path[..], &content[..]))).into()
 }
 
 /// What a file needs that an interpreter would load: its metadata, and the path of the note of its
@@ -77,7 +79,7 @@ mod _guest {
     #[pymodule_export]
     use super::zygote::zygote;
     #[pymodule_export]
-    use super::{cache, environment_needs, note, text};
+    use super::{cache, environment_needs, hashes, note};
 
     #[pymodule_init]
     fn init(module: &Bound<'_, PyModule>) -> PyResult<()> {

@@ -4,10 +4,11 @@ use crate::lane::describe;
 use crate::serve;
 use crosslane::Failure;
 use crosslane_guest::{Guest, Loaded};
-use crosslane_process::Source;
+use crosslane_process::{Files, Source};
 use pyo3::exceptions::PyValueError;
 use pyo3::intern;
 use pyo3::prelude::*;
+use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, IntoRawFd, OwnedFd};
@@ -39,11 +40,11 @@ impl Python<'_> {
     fn try_load(&self, source: &Source, pickles: Option<&OwnedFd>) -> PyResult<Loaded> {
         let pickles = pickles.map(AsRawFd::as_raw_fd);
         let name = intern!(self.guest.py(), "load");
-        let (functions, text): (String, _) =
+        let (functions, files): (String, Option<BTreeMap<String, String>>) =
             self.guest.call_method1(name, (source.name(), pickles))?.extract()?;
         let functions =
             serde_json::from_str(&functions).map_err(|error| PyValueError::new_err(error.to_string()))?;
-        Ok(Loaded { functions, text })
+        Ok(Loaded { functions, files: files.map(Files::from) })
     }
 }
 

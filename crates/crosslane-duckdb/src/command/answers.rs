@@ -1,8 +1,8 @@
 //! The rows with which the commands answer.
 
 use super::table_function::Cell;
-use crate::database::Database;
 use crate::database::library::AnyLibrary;
+use crate::database::{Database, Reloaded};
 use crosslane::stats::{Counter, LaneStats};
 use crosslane::{Calling, Function, Kind, OnError};
 use crosslane_process::guests::language_of;
@@ -49,6 +49,14 @@ pub(super) fn loaded_row(library: &AnyLibrary, function: &Function) -> Vec<Cell>
     let mut row = basics(function);
     row.push(integer(library.version.into()));
     row
+}
+
+pub(super) fn reloaded_row(Reloaded { library, outcome }: Reloaded) -> Vec<Cell> {
+    let outcome = match outcome {
+        Ok(library) => [integer(library.version.into()), Cell::Null],
+        Err(error) => [Cell::Null, Cell::Text(error.to_string())],
+    };
+    [Cell::Text(library)].into_iter().chain(outcome).collect()
 }
 
 pub(super) fn describe(library: &AnyLibrary, function: &Function) -> Vec<Cell> {

@@ -1,6 +1,6 @@
 //! The commands that users call in SQL: to load functions, inspect them, and set options.
 
-use super::answers::{describe, each_function, lanes, loaded, loaded_row, pool, statistics};
+use super::answers::{describe, each_function, lanes, loaded, loaded_row, pool, reloaded_row, statistics};
 use super::table_function::{Argument, Cell, Command, Parameter};
 use crate::database::{Connection, Database, Permissions, Pickled};
 use crate::signals::Asker;
@@ -22,7 +22,7 @@ const LOADED: &[(&CStr, DataType)] =
 /// The flags of the commands that load; see [`Permissions`].
 const PERMISSIONS: &[&CStr] = &[c"replace", c"outdate"];
 
-static COMMANDS: [Command; 17] = [
+static COMMANDS: [Command; 18] = [
     Command {
         name: c"crosslane_load",
         parameters: &[Parameter::Text],
@@ -41,6 +41,17 @@ static COMMANDS: [Command; 17] = [
             let Some(Argument::Texts(paths)) = arguments.first() else { return Err(wrong_argument()) };
             let paths: Vec<_> = paths.iter().map(PathBuf::from).collect();
             load_files(database, &paths, arguments, asker)
+        },
+    },
+    Command {
+        name: c"crosslane_reload",
+        parameters: &[],
+        flags: &[c"watch", c"replace", c"outdate"],
+        columns: &[(c"library", TEXT), (c"version", COUNT), (c"error", TEXT)],
+        run: |database, arguments, asker| {
+            let watch = matches!(arguments.first(), Some(Argument::Flag(true)));
+            let reloaded = database.reload(watch, permissions(arguments), asker)?;
+            Ok(reloaded.into_iter().map(reloaded_row).collect())
         },
     },
     Command {

@@ -9,7 +9,7 @@ use crate::signals::Asker;
 use crosslane::pool::{Pool, Stop};
 use crosslane::stats::now;
 use crosslane::{Error, Function, Settings, TypeNames};
-use crosslane_process::{Origin, Source, Zygote, ZygoteOptions, guests};
+use crosslane_process::{Files, Origin, Source, Zygote, ZygoteOptions, guests};
 use crosslane_remote::{AnyZygote, LaneOptions, Remote, RemoteZygote};
 use std::env;
 use std::os::unix::net::UnixStream;
@@ -22,6 +22,9 @@ const TOKEN: &str = "CROSSLANE_TOKEN";
 
 /// The library of the functions that programs handed over.
 const REGISTERED: &str = "registered functions";
+
+/// The functions of a library, and the files that were run for it.
+type Loaded = (Vec<Arc<Function>>, Option<Files>);
 
 impl Database {
     /// Loads files in parallel, and registers their functions in the order of the files: of two
@@ -141,7 +144,7 @@ impl Database {
         let options = LaneOptions { largest: settings.largest_batch, stuck: settings.stuck() };
         let attach = move |stop| {
             let (zygote, functions) = RemoteZygote::attach(remote, options, stop)?;
-            Ok((AnyZygote::Remote(Box::new(zygote)), functions))
+            Ok((AnyZygote::Remote(Box::new(zygote)), (functions, None)))
         };
         let ready = self.start(name, &settings, |begun| asker.should_end(begun), attach)?;
         let _one_at_a_time = lock(&self.loading);
@@ -175,7 +178,7 @@ impl Database {
         };
         self.start(name, &settings, should_end, move |stop| {
             let (zygote, loaded) = Zygote::start(options, stop)?;
-            Ok((AnyZygote::Process(Box::new(zygote)), loaded.functions))
+            Ok((AnyZygote::Process(Box::new(zygote)), (loaded.functions, loaded.files)))
         })
     }
 
@@ -185,12 +188,12 @@ impl Database {
         name: String,
         settings: &Settings,
         should_end: impl Fn(u64) -> bool,
-        start: impl FnOnce(Stop) -> Result<(AnyZygote, Vec<Arc<Function>>), Error> + Send + 'static,
+        start: impl FnOnce(Stop) -> Result<(AnyZygote, Loaded), Error> + Send + 'static,
     ) -> Result<Ready, Error> {
         let (begun, warm_limit) = (now(), Some(Arc::clone(&self.warm_limit)));
-        let (pool, functions) =
+        let (pool, (functions, files)) =
             Pool::start_unless(pool_options(settings), warm_limit, || should_end(begun), start)?;
-        Ok(Ready { name, functions, kept: 0, pool })
+        Ok(Ready { name, functions, kept: 0, pool, files })
     }
 }
 

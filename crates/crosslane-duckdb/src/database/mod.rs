@@ -16,10 +16,12 @@ mod load;
 pub(crate) mod names;
 mod pickled;
 mod publish;
+mod reload;
 mod state;
 mod watchdog;
 
 pub(crate) use connection::{Connection, Instance};
 pub(crate) use pickled::Pickled;
 pub(crate) use publish::Permissions;
+pub(crate) use reload::Reloaded;
 pub(crate) use state::Database;

@@ -3,12 +3,14 @@
 use super::connection::Connection;
 use super::library::AnyLibrary;
 use super::names::{self, Names};
+use super::reload::Watched;
 use super::state::{Database, lock};
 use crate::function::scalar::Registered;
 use crate::function::{aggregate, scalar};
 use crosslane::catalog::Registration;
 use crosslane::pool::Pool;
 use crosslane::{DataType, Error, Function, Kind, Signature};
+use crosslane_process::Files;
 use crosslane_remote::AnyZygote;
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -30,6 +32,8 @@ pub(super) struct Ready {
     /// How many functions, the first ones, are the same as in the last version.
     pub(super) kept: usize,
     pub(super) pool: Pool<AnyZygote>,
+    /// The files that were run, if the guest reported any.
+    pub(super) files: Option<Files>,
 }
 
 impl Database {
@@ -37,7 +41,7 @@ impl Database {
     /// replaced.
     pub(super) fn publish(
         self: &Arc<Self>,
-        Ready { name, functions, kept, pool }: Ready,
+        Ready { name, functions, kept, pool, files }: Ready,
         permissions: Permissions,
     ) -> Result<Arc<AnyLibrary>, Error> {
         let is_open = |stream: &&Arc<Function>| {
@@ -61,7 +65,7 @@ impl Database {
         let tables: Vec<_> = tables.into_iter().map(|table| names::Table::of(&self.catalog, table)).collect();
         let changed = functions.iter().filter(|function| self.catalog.changes_result(function));
         let changed: Vec<_> = changed.map(|function| function.name().to_owned()).collect();
-        self.with_connection(|connection| {
+        let library = self.with_connection(|connection| {
             self.catalog.publish(name, functions, kept, pool, |registrations| {
                 let shared = connection.transaction(|| {
                     let names = Names::of(connection, called.iter())?;
@@ -77,7 +81,11 @@ impl Database {
                 lock(&self.shared_names).extend(shared);
                 Ok(())
             })
-        })
+        })?;
+        if let Some(files) = files {
+            lock(&self.watched).insert(library.name.clone(), Watched::new(files));
+        }
+        Ok(library)
     }
 
     fn register(

@@ -3,6 +3,7 @@
 use super::connection::{Connection, Instance};
 use super::library::AnyLibrary;
 use super::pickled::Pickled;
+use super::reload::Watched;
 use crate::function::aggregate::Known;
 use crosslane::call::CallGroups;
 use crosslane::catalog::Catalog;
@@ -11,7 +12,7 @@ use crosslane::warm_limit::WarmLimit;
 use crosslane::{Error, Settings, TypeNames};
 use crosslane_remote::AnyZygote;
 use crosslane_vectors::type_names;
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -26,6 +27,8 @@ pub(crate) struct Database {
     /// One thread loads at a time, so that versions and functions belong together. Holds the
     /// functions that programs serialised.
     pub(super) loading: Mutex<Vec<Pickled>>,
+    /// What files were loaded from, by the names of their libraries.
+    pub(super) watched: Mutex<HashMap<String, Watched>>,
     /// Names that our functions share with functions of DuckDB or of other extensions.
     pub(super) shared_names: Mutex<HashSet<String>>,
     pub(super) aggregates: Mutex<Known>,
@@ -60,6 +63,7 @@ impl Database {
             settings: Mutex::new(settings),
             catalog: Catalog::default(),
             loading: Mutex::default(),
+            watched: Mutex::default(),
             shared_names: Mutex::default(),
             aggregates: Mutex::default(),
             ending: Mutex::default(),

@@ -5,7 +5,7 @@ use super::signals::readable;
 use super::threads::other_threads;
 use crate::declarations::Declared;
 use crosslane::Failure;
-use crosslane_process::{Source, control};
+use crosslane_process::{Files, Source};
 use std::ffi::OsString;
 use std::fs;
 use std::io::{self, Write};
@@ -18,9 +18,8 @@ pub struct Loaded {
     /// Its functions: a list of the descriptions of `docs/protocol.md`, in the order of their
     /// indices.
     pub functions: serde_json::Value,
-    /// A text that tells the loaded text from all others ([`control::text`]). `None` if it cannot
-    /// change.
-    pub text: Option<String>,
+    /// The files that were run. `None` if the functions come from no file.
+    pub files: Option<Files>,
 }
 
 impl Loaded {
@@ -29,8 +28,8 @@ impl Loaded {
         let specs: Vec<_> = functions.iter().map(|function| &function.spec).collect();
         let read: Vec<_> =
             files.iter().map(|file| (file.as_bytes(), fs::read(file).unwrap_or_default())).collect();
-        let text = control::text(read.iter().map(|(file, text)| (*file, &text[..])));
-        Self { functions: serde_json::to_value(specs).unwrap_or_default(), text: Some(text) }
+        let files = Files::of(read.iter().map(|(file, text)| (*file, &text[..])));
+        Self { functions: serde_json::to_value(specs).unwrap_or_default(), files: Some(files) }
     }
 }
 

@@ -3,7 +3,7 @@
 use super::control::CONTROL;
 use super::guest::{Guest, Loaded};
 use crosslane::Failure;
-use crosslane_process::{Source, control};
+use crosslane_process::{Source, hash};
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 
 /// Loads a library. Opens the standard streams again that its file has closed.
@@ -31,7 +31,6 @@ pub(crate) fn load(
 
 /// A text that tells a loaded library from all others.
 pub(crate) fn identity(loaded: &Loaded) -> String {
-    let functions = loaded.functions.to_string();
-    let text = loaded.text.as_deref().unwrap_or_default();
-    control::text([(&b"functions"[..], functions.as_bytes()), (b"text", text.as_bytes())])
+    let files = loaded.files.clone().unwrap_or_default();
+    hash(format!("{}\0{}", loaded.functions, files.hash()).as_bytes())
 }

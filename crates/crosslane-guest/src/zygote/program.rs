@@ -115,10 +115,10 @@ fn run_library(
         Ok(loaded) => loaded,
         Err(failure) => return control.send(&Report::Failed { failure }),
     };
-    let text = loaded.text.clone();
+    let files = loaded.files.clone();
     let what = identity(&loaded);
     let (functions, runtime) = (loaded.functions, guest.runtime());
-    control.send(&Report::Loaded { functions, runtime, text, reloads: !lost.is_empty() })?;
+    control.send(&Report::Loaded { functions, runtime, files, reloads: !lost.is_empty() })?;
     if !lost.is_empty() {
         say(format_args!("{}: {}.", source.name(), lost_threads_note(&lost)));
         let state = Restart { source, types, pickles: None, loaded: what };

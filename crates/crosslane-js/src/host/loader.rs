@@ -9,6 +9,7 @@ use crate::isolate::Snapshot;
 use crate::isolate::{Host, Reason};
 use crate::library::{self, Library, Stage};
 use crosslane::Failure;
+use crosslane_process::Files;
 use rustix::fs::MemfdFlags;
 use rustix::mm::{MapFlags, ProtFlags};
 use rustix::pipe::PipeFlags;
@@ -30,7 +31,7 @@ enum Line {
     /// The first memory file has a snapshot of a library with these declarations.
     Cold {
         declared: String,
-        text: String,
+        files: Files,
     },
     /// The second memory file has a snapshot that is warmed up.
     Warm,
@@ -51,12 +52,12 @@ pub(crate) fn load(path: &Path, time: Duration) -> Result<Library, Failure> {
     for line in lines {
         match line {
             Line::Loaded => loaded = true,
-            Line::Cold { declared: found, text } => declared = Some((found, text)),
+            Line::Cold { declared: found, files } => declared = Some((found, files)),
             Line::Warm => warm = true,
             Line::Failed { failure } => return Err(failure),
         }
     }
-    let Some((declared, text)) = declared else {
+    let Some((declared, files)) = declared else {
         return Err(failure(if killed {
             "the process that loaded the file was killed (SIGKILL), by someone or for lack of memory".into()
         } else if loaded {
@@ -70,7 +71,7 @@ pub(crate) fn load(path: &Path, time: Duration) -> Result<Library, Failure> {
     let [cold_blob, warm_blob] = blobs;
     let bytes = map(if warm { warm_blob } else { cold_blob }).map_err(system)?;
     // SAFETY: V8 made the bytes in the child, and the child has ended.
-    Library::new(unsafe { Snapshot::from_bytes(bytes) }, &declared, text, time)
+    Library::new(unsafe { Snapshot::from_bytes(bytes) }, &declared, files, time)
 }
 
 fn failure(message: String) -> Failure {
@@ -129,8 +130,8 @@ fn child(path: &Path, time: Duration, blobs: &[OwnedFd; 2], pipe: File) -> io::R
     let loaded = library::load(path, time, Child { pipe: Arc::clone(&pipe) }, |stage| {
         reported = match stage {
             Stage::Loaded => report(&Line::Loaded),
-            Stage::Cold(snapshot, declared, text) => put(&blobs[0], snapshot)
-                .and_then(|()| report(&Line::Cold { declared: declared.to_owned(), text: text.to_owned() })),
+            Stage::Cold(snapshot, declared, files) => put(&blobs[0], snapshot)
+                .and_then(|()| report(&Line::Cold { declared: declared.to_owned(), files: files.clone() })),
         };
     });
     reported?;

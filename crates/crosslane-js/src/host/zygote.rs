@@ -80,7 +80,7 @@ pub fn run() -> io::Result<bool> {
     control.send(&Report::Loaded {
         functions: declarations(&library),
         runtime,
-        text: Some(library.text.clone()),
+        files: Some(library.files.clone()),
         reloads: false,
     })?;
     serve(&control, &interrupts, &library)?;

@@ -3,7 +3,7 @@
 use crate::isolate::{self, Builder, Host, Isolate, Reason, Snapshot, Thrown};
 use crate::library::loader::{Loader, note};
 use crosslane::{DataType, Entry, ErrorPolicy, Failure, Kind, OnError, Signature};
-use crosslane_process::control;
+use crosslane_process::Files;
 use serde::Deserialize;
 use serde_json::{Value, json};
 use std::fs;
@@ -146,8 +146,8 @@ pub struct Library {
     pub snapshot: Arc<Snapshot>,
     /// The functions in the order of their declaration.
     pub functions: Vec<Function>,
-    /// A fingerprint of the files that were loaded.
-    pub text: String,
+    /// The files that were loaded.
+    pub files: Files,
     /// How long the load may take, and how long the set-up of a function may take.
     pub time: Duration,
 }
@@ -159,21 +159,21 @@ impl Library {
     /// The error that the file threw, with its place. Also if the load took too much time or
     /// memory.
     pub fn load(path: &Path, time: Duration, host: impl Host + 'static) -> Result<Self, Failure> {
-        let mut text = String::new();
+        let mut run = Files::default();
         let (snapshot, declared) = load(path, time, host, |stage| {
             if let Stage::Cold(_, _, files) = stage {
-                text = files.to_owned();
+                run = files.clone();
             }
         })?;
-        Self::new(snapshot, &declared, text, time)
+        Self::new(snapshot, &declared, run, time)
     }
 
     /// Makes a library of the result of [`load`].
     ///
     /// # Errors
     /// If a function's signature is invalid.
-    pub fn new(snapshot: Snapshot, declared: &str, text: String, time: Duration) -> Result<Self, Failure> {
-        Ok(Self { snapshot: Arc::new(snapshot), functions: functions(declared)?, text, time })
+    pub fn new(snapshot: Snapshot, declared: &str, files: Files, time: Duration) -> Result<Self, Failure> {
+        Ok(Self { snapshot: Arc::new(snapshot), functions: functions(declared)?, files, time })
     }
 }
 
@@ -182,9 +182,8 @@ impl Library {
 pub enum Stage<'a> {
     /// The file has run.
     Loaded,
-    /// The snapshot that is not warmed up, the declarations as JSON, and the fingerprint of the
-    /// files.
-    Cold(&'a Snapshot, &'a str, &'a str),
+    /// The snapshot that is not warmed up, the declarations as JSON, and the files.
+    Cold(&'a Snapshot, &'a str, &'a Files),
 }
 
 /// Loads a file. Returns a snapshot that is warmed up, and the declarations as JSON. V8 may end the
@@ -238,11 +237,11 @@ pub fn load(
     builder.prepare(&Value::from(types).to_string()).map_err(explain)?;
     stage(Stage::Loaded);
     let cold = builder.snapshot();
-    let text = {
+    let files = {
         let files = files.lock().unwrap_or_else(PoisonError::into_inner);
-        control::text(files.iter().map(|(path, source)| (path.as_bytes(), &source[..])))
+        Files::of(files.iter().map(|(path, source)| (path.as_bytes(), &source[..])))
     };
-    stage(Stage::Cold(&cold, &declared, &text));
+    stage(Stage::Cold(&cold, &declared, &files));
     let warm = isolate::warmed(&cold, functions.len()).map_err(explain)?;
     Ok((warm, declared))
 }

@@ -4,6 +4,7 @@ use crate::support::{Log, call, load};
 use crosslane_js::guest::Guest;
 use crosslane_js::isolate::Reason;
 use crosslane_js::library::Library;
+use crosslane_process::Files;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, mpsc};
 use std::time::Duration;
@@ -109,7 +110,7 @@ fn isolates_of_two_snapshots_are_refused() {
     let second = Arc::new(Library {
         snapshot: Arc::new(copy),
         functions: fixture.library.functions.clone(),
-        text: String::new(),
+        files: Files::default(),
         time: fixture.library.time,
     });
     let boot = || Guest::boot(&second, Box::new(Log(mpsc::channel().0)));

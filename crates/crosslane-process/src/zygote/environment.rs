@@ -5,7 +5,7 @@
 //! as any other. Without a note, the zygote starts in the engine's own interpreter, and makes the
 //! environment before it loads the file.
 
-use crate::control::text;
+use crate::files::Files;
 use serde::Deserialize;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -39,7 +39,7 @@ impl Needs {
             (b"folder", folder.as_os_str().as_encoded_bytes()),
             (b"interpreter", interpreter.as_os_str().as_encoded_bytes()),
         ];
-        let note = cache().join("notes").join(text(parts));
+        let note = cache().join("notes").join(Files::of(parts).hash());
         Ok(Some(Self { metadata, note }))
     }
 }

@@ -4,6 +4,7 @@ use super::fork_server::{ForkServer, NoFork};
 use super::reaper;
 use super::root::{FAREWELL, Program, Root, boot_error};
 use crate::control::{self, Answer, GLANCE, Request, Silence};
+use crate::files::Files;
 use crate::identity::{self, Process};
 use crate::lane::{Home, LaneOptions, ProcessLane, append_output, how_it_ended};
 use crate::poll::is_ready;
@@ -105,17 +106,17 @@ pub struct Loaded {
     pub functions: Vec<Arc<Function>>,
     /// The guest, such as `Python 3.11.7`.
     pub runtime: String,
-    /// A hash of the text of its files, if the guest reports one.
-    pub text: Option<String>,
+    /// The files that were run, if the guest reports them.
+    pub files: Option<Files>,
     /// Whether each lane loads the library itself.
     reloads: bool,
 }
 
 impl Loaded {
-    /// Whether another zygote has loaded the same functions from the same text.
-    fn is_what_was_loaded(&self, functions: &[Arc<Function>], text: &Option<String>) -> bool {
+    /// Whether another zygote has loaded the same functions from the same files.
+    fn is_what_was_loaded(&self, functions: &[Arc<Function>], files: &Option<Files>) -> bool {
         let same = |(ours, theirs): (&Arc<Function>, &Arc<Function>)| ours.spec == theirs.spec;
-        self.text == *text
+        self.files == *files
             && self.functions.len() == functions.len()
             && self.functions.iter().zip(functions).all(same)
     }
@@ -130,7 +131,7 @@ pub struct Zygote {
     next_lane: u64,
     /// What its first process loaded. A file may change until another process is needed.
     functions: Vec<Arc<Function>>,
-    text: Option<String>,
+    files: Option<Files>,
 }
 
 impl Zygote {
@@ -143,14 +144,14 @@ impl Zygote {
     pub fn start(options: ZygoteOptions, stop: Stop) -> Result<(Self, Loaded), Error> {
         options.source.check()?;
         let (running, loaded) = Running::start(&options, &stop)?;
-        let (functions, text) = (loaded.functions.clone(), loaded.text.clone());
-        Ok((Self { options, stop, running, next_lane: 1, functions, text }, loaded))
+        let (functions, files) = (loaded.functions.clone(), loaded.files.clone());
+        Ok((Self { options, stop, running, next_lane: 1, functions, files }, loaded))
     }
 
     /// Starts the zygote again. It must load the same functions.
     fn restart(&mut self) -> Result<(), Error> {
         let (running, loaded) = Running::start(&self.options, &self.stop)?;
-        if !loaded.is_what_was_loaded(&self.functions, &self.text) {
+        if !loaded.is_what_was_loaded(&self.functions, &self.files) {
             let name = self.options.source.name();
             let how = match &self.options.source {
                 Source::File { .. } => {
@@ -318,12 +319,12 @@ impl Running {
         // The code below handles a zygote that ended at once, or reads nothing.
         let _ = control::send(&self.control, &request, &pickles, goes_on);
         let answer = self.answer(deadline, stop);
-        if let Ok(Answer::Loaded { functions, runtime, text, reloads }) = answer {
+        if let Ok(Answer::Loaded { functions, runtime, files, reloads }) = answer {
             let functions = options.types.within(|| match options.source {
                 Source::Pickle { by_name: false, .. } => Function::each(functions, &library),
                 _ => Function::all(functions, &library),
             })?;
-            return Ok(Loaded { functions, runtime, text, reloads });
+            return Ok(Loaded { functions, runtime, files, reloads });
         }
         // The zygote cannot be used any more, and might run for ever.
         let status =

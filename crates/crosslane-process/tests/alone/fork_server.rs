@@ -106,7 +106,7 @@ fn fork(socket: OwnedFd) {
         let loaded = Report::Loaded {
             functions: serde_json::json!([]),
             runtime: "Test 1".into(),
-            text: None,
+            files: None,
             reloads: false,
         };
         control.send(&loaded).unwrap();

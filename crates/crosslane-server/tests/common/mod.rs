@@ -12,7 +12,7 @@ use crosslane::pool::{Pool, PoolOptions};
 use crosslane::{ColumnBuilder, DataType, Entry, Error, Failure, Library, TypeNames};
 use crosslane_process::control::{ControlSocket, Report, Request};
 use crosslane_process::guest::{Call, Emitted, GuestLane, Next, RowCounts};
-use crosslane_process::{Origin, Source, Zygote, ZygoteOptions};
+use crosslane_process::{Files, Origin, Source, Zygote, ZygoteOptions};
 use crosslane_server::server::ServedLibrary;
 use crosslane_server::{Address, LaneOptions, Options, Remote, RemoteZygote, Server};
 use serde_json::json;
@@ -56,7 +56,7 @@ fn zygote(socket: UnixStream, guests: &Arc<AtomicUsize>) {
             Request::Load { .. } => Report::Loaded {
                 functions: functions(),
                 runtime: "Test 1".into(),
-                text: Some("the test's".into()),
+                files: Some(Files::of([(&b"the test's"[..], &b""[..])])),
                 reloads: false,
             },
             Request::Fork { lane, .. } => {
@@ -182,7 +182,7 @@ fn library(origin: Origin, name: &str) -> Result<ServedLibrary, Error> {
     };
     let (pool, loaded) = Pool::start(POOL, move |stop| Zygote::start(options, stop))?;
     let library = Library { name: name.into(), version: 1, functions: loaded.functions, pool };
-    Ok(ServedLibrary { library, text: loaded.text })
+    Ok(ServedLibrary { library, text: loaded.files.map(|files| files.hash()) })
 }
 
 /// A Unix socket's address of its own.

@@ -50,6 +50,7 @@ from crosslane._cli.sql.stats import print_stats
     help="Rows of a table to show; 0: all.",
 )
 @click.option("--threads", type=click.IntRange(min=1), help="Threads of the engine; by default one per core.")
+@click.option("--watch", is_flag=True, help="Run QUERY again whenever a file of functions changes.")
 @click.option("--stats", is_flag=True, help="Show afterwards what the functions cost.")
 def sql(
     query: str | None,
@@ -59,6 +60,7 @@ def sql(
     style: str,
     rows: int,
     threads: int | None,
+    watch: bool,
     stats: bool,
 ) -> None:
     """Runs QUERY on DuckDB, with the functions of the given files. Without QUERY it is read from
@@ -76,6 +78,8 @@ def sql(
         query = sys.stdin.read()
     if read_only and database == ":memory:":
         raise click.UsageError("--read-only needs a database file: --db FILE")
+    if watch and not files:
+        raise click.UsageError("--watch needs a file of functions: -f FILE")
     import duckdb
 
     import crosslane
@@ -90,27 +94,55 @@ def sql(
             if not Path(file).is_file():
                 raise click.BadParameter(f"there is no file {file}", param_hint="-f")
         con = crosslane.connect(database, functions=files, read_only=read_only, config=config)
-        statements = con.extract_statements(query)
-        if not statements:
-            raise click.UsageError("the query is empty")
         # DuckDB measures the progress, but must not print its own bar between the rows.
         con.execute("SET enable_progress_bar = true; SET enable_progress_bar_print = false")
-        run = Run(con, statements, json=style in ("json", "jsonl"))
-        count = 0
-        try:
-            for columns, values in run.results():
-                count += print_result(columns, values, style, rows)
-        except KeyboardInterrupt:
-            run.interrupt()
-        finally:
-            run.stop()
-        if style == "table" and err.is_terminal:
-            seconds = time.perf_counter() - started
-            err.print(f"[dim]{count} row{'s' if count != 1 else ''} in {seconds:.2f} s[/dim]")
-        if stats:
-            print_stats(con)
+        while watch:
+            with contextlib.suppress(_Failed), _shown_errors():
+                _run(con, query, style, rows, started, stats)
+            _wait_for_change(con)
+            started = time.perf_counter()
+        _run(con, query, style, rows, started, stats)
         with contextlib.suppress(duckdb.Error):
             con.close()
+
+
+def _run(con: Any, query: str, style: str, rows: int, started: float, stats: bool) -> None:
+    """Runs all statements, and prints their results."""
+    statements = con.extract_statements(query)
+    if not statements:
+        raise click.UsageError("the query is empty")
+    run = Run(con, statements, json=style in ("json", "jsonl"))
+    count = 0
+    try:
+        for columns, values in run.results():
+            count += print_result(columns, values, style, rows)
+    except KeyboardInterrupt:
+        run.interrupt()
+    finally:
+        run.stop()
+    if style == "table" and err.is_terminal:
+        seconds = time.perf_counter() - started
+        err.print(f"[dim]{count} row{'s' if count != 1 else ''} in {seconds:.2f} s[/dim]")
+    if stats:
+        print_stats(con)
+    sys.stdout.flush()
+
+
+def _wait_for_change(con: Any) -> None:
+    """Waits until a file of functions has changed and was loaded again."""
+    from crosslane._engines import watching
+    from crosslane._engines.duckdb import watched
+
+    while True:
+        time.sleep(watching.INTERVAL)
+        changes = watched(con)
+        watching.report(changes)
+        if any(change.error is None for change in changes):
+            return
+
+
+class _Failed(SystemExit):
+    """The error of the database was printed."""
 
 
 @contextlib.contextmanager
@@ -125,4 +157,4 @@ def _shown_errors() -> Iterator[None]:
     except (duckdb.Error, DeclarationError) as error:
         text = str(error).removeprefix("Invalid Input Error: ")
         complain(text)
-        sys.exit(1)
+        raise _Failed(1) from None

@@ -25,20 +25,23 @@ mod values;
 mod worker;
 
 use crosslane_gvl::Unwind;
+use crosslane_process::Files;
 use magnus::rb_sys::AsRawValue;
 use magnus::{
     Error, Module, Object, RArray, RClass, RModule, RString, Ruby, TypedData, Value, function, method,
 };
+use std::collections::{BTreeMap, HashMap};
 
-/// A text that changes with the content of the files, from pairs of path and content.
-fn text(files: RArray) -> Result<String, Error> {
+/// A hash of the content of each file, from pairs of path and content.
+fn hashes(files: RArray) -> Result<HashMap<String, String>, Error> {
     let mut read = Vec::new();
     for index in 0..files.len() {
         let (path, content): (RString, RString) = files.entry(index as isize)?;
         // SAFETY: the bytes are copied at once, and the Strings live in the Array.
         read.push(unsafe { (path.as_slice().to_vec(), content.as_slice().to_vec()) });
     }
-    Ok(crosslane_process::control::text(read.iter().map(|(path, content)| (&path[..], &content[..]))))
+    let files = Files::of(read.iter().map(|(path, content)| (&path[..], &content[..])));
+    Ok(BTreeMap::from(files).into_iter().collect())
 }
 
 /// The pause in seconds before try `tries + 1`.
@@ -77,7 +80,7 @@ fn init(ruby: &Ruby) -> Result<(), Error> {
     native.define_singleton_method("zygote", function!(worker::zygote::zygote, 2))?;
     native.define_singleton_method("backoff", function!(backoff, 1))?;
     native.define_singleton_method("final?", function!(is_final, 1))?;
-    native.define_singleton_method("text", function!(text, 1))?;
+    native.define_singleton_method("hashes", function!(hashes, 1))?;
     native.define_singleton_method("serve", function!(worker::serve::serve, 5))?;
     native.const_set("VERSION", env!("CARGO_PKG_VERSION"))?;
     let clock = define::<lane::clock::Clock>(ruby, native, "Clock")?;

@@ -29,16 +29,15 @@ module Crosslane
       # Runs a file and collects its declarations, in order.
       #
       # @param path [String]
-      # @return [Array(Array<Declaration>, String)] the functions, and a text that changes with the
-      #   content of the files that were read: this file, and the files of its folder that it
-      #   required
+      # @return [Array(Array<Declaration>, Hash)] the functions, and a hash of the content
+      #   of each file that was read: this file, and the files of its folder that it required
       # @raise [DeclarationError] if it declares nothing, or a declaration is invalid
       def read(path)
         @current = new(path)
         watch_methods
         watch_files
         Kernel.load(path)
-        [@current.finish, @current.text]
+        [@current.finish, @current.hashes]
       ensure
         @current = nil
       end
@@ -100,13 +99,13 @@ module Crosslane
     end
 
     # @api private
-    def text
+    def hashes
       # Ruby reads the files after this library has read them. A change in between would go
       # unnoticed.
       changed, = @files.find { |path, content| File.binread(path) != content }
       raise DeclarationError, "#{changed}: has changed while it was loaded" if changed
 
-      Native.text(@files.to_a)
+      Native.hashes(@files.to_a)
     end
 
     # @api private

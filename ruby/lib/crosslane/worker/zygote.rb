@@ -46,12 +46,12 @@ module Crosslane
 
     # Loads a file.
     #
-    # @return [Array(String, String)] the description of the functions for the engine, and a text
-    #   that changes with the content of the files
+    # @return [Array(String, Hash)] the description of the functions for the engine, and a hash of
+    #   the content of each file
     def load(path)
       Bundle.check
-      @functions, text = Library.read(path)
-      [JSON.generate(@functions.map(&:message)), text]
+      @functions, hashes = Library.read(path)
+      [JSON.generate(@functions.map(&:message)), hashes]
     end
 
     # Opens the standard streams again if a file has closed them. A stream that a file has put in

@@ -11,6 +11,7 @@ use crosslane_process::Source;
 use magnus::rb_sys::FromRawValue;
 use magnus::value::ReprValue;
 use magnus::{Error, Module, RModule, Ruby as Vm, TryConvert, Value};
+use std::collections::{BTreeMap, HashMap};
 use std::ffi::OsString;
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, IntoRawFd, OwnedFd};
@@ -66,9 +67,9 @@ impl Ruby {
             return Err(Error::new(class, "a Ruby library is a file"));
         };
         let loaded = self.half.funcall("load", (path.display().to_string(),))?;
-        let (functions, text): (String, Option<String>) = loaded;
+        let (functions, files): (String, HashMap<String, String>) = loaded;
         let functions = serde_json::from_str(&functions).map_err(argument_error)?;
-        Ok(Loaded { functions, text })
+        Ok(Loaded { functions, files: Some(files.into_iter().collect::<BTreeMap<_, _>>().into()) })
     }
 }
 

@@ -1,0 +1,55 @@
+//! The files that a guest has run for a library.
+
+use serde::{Deserialize, Serialize};
+use sha2::{Digest, Sha256};
+use std::collections::BTreeMap;
+use std::fmt::Write;
+use std::fs;
+use std::path::Path;
+
+/// The files that a guest has run for a library: their absolute paths, and a hash of each content as
+/// it was read. What is no path, such as `environment`, names something else that the library was
+/// loaded with.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct Files(BTreeMap<String, String>);
+
+impl Files {
+    /// The files with these paths and contents.
+    pub fn of<'a>(files: impl IntoIterator<Item = (&'a [u8], &'a [u8])>) -> Self {
+        let named = |path| String::from_utf8_lossy(path).into_owned();
+        Self(files.into_iter().map(|(path, content)| (named(path), hash(content))).collect())
+    }
+
+    /// One hash of all paths and contents.
+    pub fn hash(&self) -> String {
+        hash(serde_json::to_string(self).unwrap_or_default().as_bytes())
+    }
+
+    /// Whether the content of a file is not what the guest has run.
+    pub fn have_changed(&self) -> bool {
+        let files = self.0.iter().filter(|(path, _)| Path::new(path).is_absolute());
+        files.into_iter().any(|(path, known)| fs::read(path).map_or(true, |content| hash(&content) != *known))
+    }
+}
+
+impl From<BTreeMap<String, String>> for Files {
+    fn from(hashes: BTreeMap<String, String>) -> Self {
+        Self(hashes)
+    }
+}
+
+impl From<Files> for BTreeMap<String, String> {
+    fn from(files: Files) -> Self {
+        files.0
+    }
+}
+
+/// The SHA-256 of bytes, as 64 hexadecimal digits.
+pub fn hash(bytes: &[u8]) -> String {
+    Sha256::digest(bytes).iter().fold(String::new(), |mut text, byte| {
+        // A String takes all that is written.
+        let _ = write!(text, "{byte:02x}");
+        text
+    })
+}

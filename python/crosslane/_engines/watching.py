@@ -1,0 +1,78 @@
+"""A watch over files of functions: they are loaded again when they change."""
+
+from __future__ import annotations
+
+import sys
+import threading
+import weakref
+from collections.abc import Callable, Iterable
+from typing import NamedTuple
+
+import duckdb
+
+#: Seconds between two looks at the files.
+INTERVAL = 0.2
+
+
+class Reloaded(NamedTuple):
+    """A file that had changed."""
+
+    library: str
+    """The file."""
+    version: int | None
+    """The number of this load of the file; None if the file could not be loaded."""
+    error: str | None
+    """Why the file could not be loaded; its functions stay as they were."""
+
+
+def report(changes: Iterable[Reloaded]) -> None:
+    """Prints to stderr what became of files that had changed."""
+    for change in changes:
+        if change.error is None:
+            message = f"crosslane: loaded {change.library} again"
+        else:
+            message = f"crosslane: {change.library} was not loaded again, and its functions stay as they were: {change.error}"
+        print(message, file=sys.stderr, flush=True)
+
+
+def watch(
+    con: duckdb.DuckDBPyConnection, reload: Callable[[duckdb.DuckDBPyConnection], list[Reloaded]]
+) -> None:
+    """Calls ``reload`` again and again, on a thread, until the connection is closed or forgotten."""
+    ended = threading.Event()
+    thread = threading.Thread(
+        target=_run, args=(weakref.ref(con), reload, ended), name="crosslane-watch", daemon=True
+    )
+
+    def end() -> None:
+        ended.set()
+        # The thread itself may be the last that has the connection.
+        if thread is not threading.current_thread():
+            thread.join()
+
+    # Also before the interpreter ends: DuckDB must not be in a query then.
+    weakref.finalize(con, end)
+    thread.start()
+
+
+def _run(
+    ref: weakref.ref[duckdb.DuckDBPyConnection],
+    reload: Callable[[duckdb.DuckDBPyConnection], list[Reloaded]],
+    ended: threading.Event,
+) -> None:
+    while not ended.wait(INTERVAL):
+        con = ref()
+        if con is None:
+            return
+        try:
+            changes = reload(con)
+        except duckdb.ConnectionException:
+            # It was closed.
+            return
+        except duckdb.Error as error:
+            print(f"crosslane: files are not watched any more: {error}", file=sys.stderr, flush=True)
+            return
+        finally:
+            # The next wait must not keep the connection.
+            del con
+        report(changes)

@@ -1,0 +1,157 @@
+"""Files that are loaded again because they have changed."""
+
+from __future__ import annotations
+
+import gc
+import os
+import signal
+import subprocess
+import sys
+import threading
+import weakref
+from pathlib import Path
+from types import SimpleNamespace
+
+import duckdb
+import pytest
+
+import crosslane
+
+from ..conftest import eventually, once_at_work, printed, value
+from .test_changed_files import FILES
+
+pytestmark = pytest.mark.any_duckdb
+
+NEXT = "from crosslane import udf\n@udf\ndef f(x: int) -> {}: return {}\n"
+
+
+@pytest.fixture
+def watched(tmp_path: Path) -> SimpleNamespace:
+    """A file of a function `f`, and a connection that watches it."""
+    path = tmp_path / "functions.py"
+    path.write_text(NEXT.format("int", "x + 1"))
+    con = crosslane.connect(functions=path, watch=True)
+    return SimpleNamespace(path=path, con=con)
+
+
+@pytest.mark.parametrize("language", FILES)
+def test_a_file_that_has_changed_is_loaded_again(
+    con: duckdb.DuckDBPyConnection, tmp_path: Path, language: str
+) -> None:
+    main, name, module = FILES[language]
+    path, helper = tmp_path / f"functions.{language}", tmp_path / name
+    path.write_text(main.format("a"))
+    helper.write_text(module.format("b"))
+    crosslane.load(con, path)
+    assert crosslane.reload(con) == []
+    for file, text, after in ((path, main.format("c"), "cb"), (helper, module.format("d"), "cd")):
+        file.write_text(text)
+        ((library, _, failure),) = crosslane.reload(con)
+        assert (library, failure) == (str(path), None)
+        assert value(con, "SELECT f(1)") == after
+        # In SQL, there is nothing more to load.
+        assert con.execute("CALL crosslane_reload()").fetchall() == []
+
+
+def test_a_broken_file_keeps_its_functions(con: duckdb.DuckDBPyConnection, tmp_path: Path) -> None:
+    broken, whole = tmp_path / "broken.py", tmp_path / "whole.js"
+    broken.write_text(NEXT.format("int", "x + 1"))
+    whole.write_text("udf('g(x BIGINT) -> BIGINT', (x) => 1n);")
+    for path in (broken, whole):
+        crosslane.load(con, path)
+    broken.write_text(NEXT.format("int", "x +"))
+    whole.write_text("udf('g(x BIGINT) -> BIGINT', (x) => 2n);")
+    failed, loaded = sorted(crosslane.reload(con), key=lambda change: change.error is None)
+    assert (failed.library, failed.version) == (str(broken), None)
+    assert "SyntaxError" in failed.error
+    assert f'{broken}", line 3' in failed.error
+    assert (loaded.library, loaded.version, loaded.error) == (str(whole), 2, None)
+    assert con.execute("SELECT f(1), g(1)").fetchall() == [(2, 2)]
+    # Each call tries again.
+    assert [change.library for change in crosslane.reload(con)] == [str(broken)]
+    broken.write_text(NEXT.format("str", "'of another type'"))
+    assert [change.error for change in crosslane.reload(con)] == [None]
+    assert value(con, "SELECT f(1)") == "of another type"
+
+
+def test_a_running_query_finishes_with_what_it_began_with(
+    con: duckdb.DuckDBPyConnection, tmp_path: Path
+) -> None:
+    path, gate = tmp_path / "functions.py", tmp_path / "gate"
+    waits = "import pathlib, time\nfrom crosslane import udf\n@udf\ndef f(x: int) -> int:\n"
+    waits += f"    while not pathlib.Path({str(gate)!r}).exists(): time.sleep(0.01)\n    return x + 1\n"
+    path.write_text(waits)
+    crosslane.load(con, path)
+
+    def change() -> None:
+        path.write_text(NEXT.format("int", "x + 100"))
+        with con.cursor() as other:
+            assert [change.error for change in crosslane.reload(other)] == [None]
+            assert value(other, "SELECT f(1)") == 101
+        gate.touch()
+
+    with once_at_work(con, change):
+        assert value(con, "SELECT f(1)") == 2
+    assert value(con, "SELECT f(1)") == 101
+
+
+def test_a_watch_loads_and_tells(watched: SimpleNamespace, capfd: pytest.CaptureFixture[str]) -> None:
+    path, con = watched.path, watched.con
+    path.write_text(NEXT.format("int", "x + 2"))
+    printed(capfd, f"crosslane: loaded {path} again\n")
+    assert value(con, "SELECT f(1)") == 3
+    path.write_text(NEXT.format("int", "helper(x)"))
+    printed(capfd, f"crosslane: loaded {path} again\n")
+    # The file imports a module that is not there, and then is. The file itself stays as it is.
+    path.write_text("import helper\n" + NEXT.format("int", "helper.n"))
+    said = printed(capfd, "No module named 'helper'")
+    assert f"crosslane: {path} was not loaded again, and its functions stay as they were: " in said
+    (path.parent / "helper.py").write_text("n = 5\n")
+    # It has told of the failure once.
+    assert printed(capfd, f"crosslane: loaded {path} again\n") == f"crosslane: loaded {path} again\n"
+    assert value(con, "SELECT f(1)") == 5
+    con.close()
+
+
+@pytest.mark.parametrize("end", ["close", "forget"])
+def test_a_watch_ends_with_its_connection(watched: SimpleNamespace, end: str) -> None:
+    def is_watched() -> bool:
+        gc.collect()
+        return any(thread.name == "crosslane-watch" for thread in threading.enumerate())
+
+    assert is_watched()
+    kept = weakref.ref(watched.con)
+    if end == "close":
+        watched.con.close()
+    else:
+        watched.con = None
+    assert eventually(lambda: not is_watched())
+    assert end == "close" or kept() is None
+
+
+def test_the_command_line_watches(tmp_path: Path) -> None:
+    path, out, err = tmp_path / "functions.py", tmp_path / "out", tmp_path / "err"
+    path.write_text(NEXT.format("int", "x + 1"))
+    command = [sys.executable, "-m", "crosslane._cli", "sql", "--watch", "-f", str(path), "--format", "csv"]
+    with open(out, "w") as to, open(err, "w") as errors:
+        # The query fails at times, which does not end the watch.
+        process = subprocess.Popen([*command, "SELECT f(1) AS f"], stdout=to, stderr=errors)
+        try:
+            assert eventually(lambda: out.read_text() == "f\n2\n", 30)
+            path.write_text(NEXT.format("int", "1 // 0"))
+            assert eventually(lambda: "ZeroDivisionError" in err.read_text())
+            path.write_text(NEXT.format("str", "'text'"))
+            assert eventually(lambda: out.read_text() == "f\n2\nf\ntext\n")
+            os.kill(process.pid, signal.SIGINT)
+            assert process.wait(10) == 130
+        finally:
+            process.kill()
+            process.wait()
+    assert err.read_text().endswith("interrupted\n")
+
+
+def test_a_watch_needs_files() -> None:
+    command = [sys.executable, "-m", "crosslane._cli", "sql", "--watch", "SELECT 1"]
+    run = subprocess.run(command, capture_output=True, text=True)
+    assert run.returncode == 2
+    assert "--watch needs a file of functions: -f FILE" in run.stderr
