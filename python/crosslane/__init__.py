@@ -51,6 +51,7 @@ if TYPE_CHECKING:
         ruby_path,
         unregister,
     )
+    from crosslane._engines.statements import execute
 
 __all__ = [
     "AsyncClient",
@@ -63,6 +64,7 @@ __all__ = [
     "cancel",
     "connect",
     "cursor",
+    "execute",
     "extension_path",
     "javascript_path",
     "load",
@@ -84,7 +86,12 @@ def __getattr__(name: str) -> Any:
     if name == "load_ipython_extension":
         return import_module("crosslane._engines.notebook").load_ipython_extension
     if name in __all__:
-        homes = {"map": "_client.map", "Client": "_client.client", "AsyncClient": "_client.async_client"}
+        homes = {
+            "map": "_client.map",
+            "Client": "_client.client",
+            "AsyncClient": "_client.async_client",
+            "execute": "_engines.statements",
+        }
         return getattr(import_module(f"crosslane.{homes.get(name, '_engines.duckdb')}"), name)
     raise AttributeError(f"module 'crosslane' has no attribute {name!r}")
 

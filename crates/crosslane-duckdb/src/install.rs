@@ -1,7 +1,7 @@
 //! Sets the extension up for a database.
 
 use crate::command;
-use crate::database::{Connection, Database, Instance, Permissions, exit};
+use crate::database::{Connection, Database, Instance, Kept, Permissions, exit};
 use crate::signals::{self, Asker};
 use crate::stream;
 use crosslane::Error;
@@ -41,12 +41,28 @@ fn begin(database: &Arc<Database>) -> Result<(), Error> {
     database.with_connection(Connection::begin)?;
     let outcome = register_all(database);
     database.with_connection(|connection| connection.end(outcome))?;
+    restore(database)?;
     let watched = Arc::clone(database);
     std::thread::Builder::new()
         .name("crosslane-watchdog".into())
         .spawn(move || watched.watch())
         .map_err(|error| Error::Engine(format!("no thread: {error}")))?;
     exit::stop_at_exit(Arc::clone(database));
+    Ok(())
+}
+
+/// Loads the definitions of the database, if `CROSSLANE_RESTORE` says so. What is not loaded is told in
+/// the log.
+fn restore(database: &Arc<Database>) -> Result<(), Error> {
+    if env::var_os("CROSSLANE_RESTORE").is_none_or(|value| value.is_empty()) {
+        return Ok(());
+    }
+    for Kept { function, error, .. } in database.restore(Permissions::default(), Asker::PROGRAM)? {
+        if let Some(error) = error {
+            let message = format!("crosslane: the function {function} was not restored: {error}\n");
+            crosslane_process::print_to_log(message.as_bytes());
+        }
+    }
     Ok(())
 }
 

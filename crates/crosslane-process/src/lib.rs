@@ -14,6 +14,7 @@
 
 mod aligned;
 pub mod control;
+pub mod definition;
 mod external;
 mod files;
 pub mod guest;

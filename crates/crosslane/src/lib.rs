@@ -13,6 +13,7 @@ extern crate self as crosslane;
 pub mod batch;
 pub mod call;
 mod cost;
+pub mod ddl;
 mod error;
 pub mod function;
 #[cfg(test)]

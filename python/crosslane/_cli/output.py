@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
-from typing import TYPE_CHECKING
+import warnings
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 from rich.markup import escape
@@ -38,6 +41,30 @@ def discard_output() -> None:
 def complain(text: str, where: str = "") -> None:
     """Prints an error. It may be longer than a line, so that paths are not broken."""
     err.print(f"[red]error[/]{where}: {escape(text)}", highlight=False, soft_wrap=True)
+
+
+class Failed(SystemExit):
+    """The error of a database or of a function was printed."""
+
+
+@contextlib.contextmanager
+def shown_errors() -> Iterator[None]:
+    """Prints errors of the database and of functions without a traceback of Python, and warnings
+    without their place."""
+    import duckdb
+
+    from crosslane import DeclarationError
+
+    def warn(message: Warning | str, *_: Any) -> None:
+        err.print(f"[yellow]warning[/]: {escape(str(message))}", highlight=False, soft_wrap=True)
+
+    try:
+        with warnings.catch_warnings():
+            warnings.showwarning = warn  # type: ignore[assignment]
+            yield
+    except (duckdb.Error, DeclarationError) as error:
+        complain(str(error).removeprefix("Invalid Input Error: "))
+        raise Failed(1) from None
 
 
 def print_table(table: Table) -> None:

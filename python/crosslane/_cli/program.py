@@ -9,6 +9,7 @@ import click
 
 from crosslane import __version__
 from crosslane._cli.check import check
+from crosslane._cli.definitions import dump, trust
 from crosslane._cli.doctor.command import doctor
 from crosslane._cli.load_test.command import bench
 from crosslane._cli.lock import lock
@@ -51,5 +52,5 @@ def main() -> None:
     """Functions written in Python, JavaScript, Ruby and Lua, called from SQL, on every core."""
 
 
-for _command in (sql, check, lock, doctor, serve, bench):
+for _command in (sql, check, lock, dump, trust, doctor, serve, bench):
     main.add_command(_command)

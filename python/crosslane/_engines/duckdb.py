@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import threading
+import warnings
 from collections.abc import Callable, Iterable
 from itertools import groupby
 from os import PathLike
@@ -48,6 +49,7 @@ def connect(
     *,
     read_only: bool = False,
     config: dict[str, Any] | None = None,
+    restore: bool = True,
     watch: bool = False,
 ) -> duckdb.DuckDBPyConnection:
     """A DuckDB connection with Crosslane loaded, and with the given files and functions.
@@ -60,6 +62,8 @@ def connect(
         functions: files of functions, functions, or several of both.
         read_only: whether to open the file for reading only.
         config: DuckDB's own settings.
+        restore: whether functions are loaded that the database keeps, from CREATE FUNCTION. Those that
+            this user does not trust are not loaded; a warning tells which.
         watch: whether files are loaded again when they change, until the connection is closed. Each
             such load is reported on stderr. :func:`reload` says what happens.
 
@@ -78,12 +82,14 @@ def connect(
     con = duckdb.connect(str(database), read_only=read_only, config=config)
     try:
         _prepare(con)
+        if restore and str(database) != ":memory:":
+            _restore(con)
         if isinstance(functions, (str, PathLike)) or callable(functions):
             functions = [functions]
         for is_file, items in groupby(functions, lambda item: isinstance(item, (str, PathLike))):
             if is_file:
                 # All files at once, because most of the time is spent on starting interpreters.
-                _load(con, "crosslane_load_files", [list(map(str, items))])
+                run_command(con, "crosslane_load_files", [list(map(str, items))])
             else:
                 for item in items:
                     register(con, item)
@@ -95,6 +101,17 @@ def connect(
     if watch:
         watching.watch(con, watched)
     return con
+
+
+def _restore(con: duckdb.DuckDBPyConnection) -> None:
+    """Loads the functions that the database keeps. Warns of those that stay unknown."""
+    failed: dict[str, list[str]] = {}
+    for function, _, error in run_command(con, "crosslane_restore", []):
+        if error is not None:
+            failed.setdefault(error, []).append(function)
+    for error, names in failed.items():
+        message = f"functions that this database defines were not loaded ({', '.join(names)}): {error}"
+        warnings.warn(message, stacklevel=3)
 
 
 def load(con: duckdb.DuckDBPyConnection, path: str | PathLike[str], *, replace: bool = False) -> list[str]:
@@ -112,7 +129,7 @@ def load(con: duckdb.DuckDBPyConnection, path: str | PathLike[str], *, replace: 
         duckdb.Error: if the file cannot be loaded, with the error and its place in the file.
     """
     _prepare(con)
-    return [row[1] for row in _load(con, "crosslane_load", [str(path)], replace=replace)]
+    return [row[1] for row in run_command(con, "crosslane_load", [str(path)], replace=replace)]
 
 
 def reload(con: duckdb.DuckDBPyConnection) -> list[Reloaded]:
@@ -132,13 +149,13 @@ def reload(con: duckdb.DuckDBPyConnection) -> list[Reloaded]:
         duckdb.Error: if the database may not load files any more.
     """
     _prepare(con)
-    return [Reloaded(*row) for row in _load(con, "crosslane_reload", [])]
+    return [Reloaded(*row) for row in run_command(con, "crosslane_reload", [])]
 
 
 def watched(con: duckdb.DuckDBPyConnection) -> list[Reloaded]:
     """As :func:`reload`. A file that could not be loaded is tried again when a file of its folder has
     changed since."""
-    return [Reloaded(*row) for row in _load(con, "crosslane_reload", [], watch=True)]
+    return [Reloaded(*row) for row in run_command(con, "crosslane_reload", [], watch=True)]
 
 
 def register(
@@ -209,7 +226,7 @@ def register(
 
         arguments = [[one.signature for one in declared], dump(declaration, declared)]
         flags = {"replace": replace, "overload": declaration.overload}
-        return _load(con, "crosslane_load_pickle", arguments, **flags)[0][1]
+        return run_command(con, "crosslane_load_pickle", arguments, **flags)[0][1]
     if declaration.memory_limit is not None:
         raise declaration.error("memory_limit is for worker processes, not for threads of this one")
     from crosslane._engines.host_lanes import Host
@@ -222,7 +239,9 @@ def register(
             # Each overload is a library of its own.
             _, parameters, _, variadic = _guest.parse_signature(declared[0].signature)
             library += f"({', '.join(kind for _, kind in parameters)}{', ...' * variadic})"
-        return _load(con, "crosslane_load_threads", [library, str(engine.fileno())], replace=replace)[0][1]
+        return run_command(con, "crosslane_load_threads", [library, str(engine.fileno())], replace=replace)[
+            0
+        ][1]
 
 
 def unregister(con: duckdb.DuckDBPyConnection, name: str) -> None:
@@ -340,10 +359,11 @@ def _locked(cursor: duckdb.DuckDBPyConnection) -> bool:
 _one_at_a_time = threading.Lock()
 
 
-def _load(
+def run_command(
     con: duckdb.DuckDBPyConnection, command: str, arguments: list[Any], **flags: bool
 ) -> list[tuple[Any, ...]]:
-    """Runs a command that loads functions, outside the connection's results and transaction."""
+    """Runs a command that loads functions, outside the connection's results and transaction. Returns its
+    rows."""
     with _one_at_a_time, con.cursor() as cursor:
         marks = "?, " * len(arguments) + "".join(f"{flag} := ?, " for flag in flags)
         query = f"FROM {command}({marks}outdate := true)"

@@ -70,7 +70,8 @@ mod _guest {
     use super::serve::serve;
     #[pymodule_export]
     use super::signatures::{
-        for_types, parse_signature, parse_type, stream_columns, table_columns, with_types, wrong_functions,
+        for_types, parse_signature, parse_type, statements, stream_columns, table_columns, with_types,
+        wrong_functions,
     };
     #[pymodule_export]
     use super::stream::table_type;

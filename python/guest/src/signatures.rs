@@ -1,5 +1,6 @@
 //! Signatures and SQL types, as Python reads them.
 
+use crosslane::ddl::{self, Statement};
 use crosslane::{DataType, Error, Field, Function, Kind, Signature, TypeNames};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
@@ -18,6 +19,19 @@ type SignatureParts = (String, Vec<(String, String)>, String, bool);
 pub(crate) fn parse_signature(text: &str) -> PyResult<SignatureParts> {
     let signature: Signature = text.parse().map_err(value_error)?;
     Ok((signature.name.clone(), signature.pairs(), signature.result(), signature.variadic))
+}
+
+/// The statements of SQL text, as (kind, text, name, if_exists). The kind is `create` for the definition of a
+/// function, `drop` for the drop of one, with its name and whether it need not exist, or `other` for
+/// any number of other statements.
+#[pyfunction]
+pub(crate) fn statements(text: &str) -> Vec<(&'static str, String, String, bool)> {
+    let parts = |statement| match statement {
+        Statement::Create(text) => ("create", text.to_owned(), String::new(), false),
+        Statement::Drop { text, name, if_exists } => ("drop", text.to_owned(), name, if_exists),
+        Statement::Other(text) => ("other", text.to_owned(), String::new(), false),
+    };
+    ddl::statements(text).into_iter().map(parts).collect()
 }
 
 /// The names and types of fields.

@@ -36,6 +36,7 @@ PAGES = {
     "README.md": 15,
     "CONTRIBUTING.md": 1,
     "docs/clients.md": 18,
+    "docs/definitions.md": 3,
     "docs/functions.md": 14,
     "docs/javascript.md": 13,
     "docs/kinds.md": 8,
@@ -172,6 +173,8 @@ def test_pages(page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setenv("DO_NOT_TRACK", "1")
     # A reader's tools compile their modules once; dbt, IPython and Ibis have thousands.
     monkeypatch.delenv("PYTHONDONTWRITEBYTECODE", raising=False)
+    # What a page trusts, the user of these tests does not.
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
     # What the page exports in one command is there in the next.
     monkeypatch.setenv("EXTENSION", str(crosslane.extension_path()))
     monkeypatch.delenv("VIRTUAL_ENV", raising=False)

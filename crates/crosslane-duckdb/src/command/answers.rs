@@ -2,7 +2,7 @@
 
 use super::table_function::Cell;
 use crate::database::library::AnyLibrary;
-use crate::database::{Database, Reloaded};
+use crate::database::{Database, Kept, Reloaded};
 use crosslane::stats::{Counter, LaneStats};
 use crosslane::{Calling, Function, Kind, OnError};
 use crosslane_process::guests::language_of;
@@ -57,6 +57,11 @@ pub(super) fn reloaded_row(Reloaded { library, outcome }: Reloaded) -> Vec<Cell>
         Err(error) => [Cell::Null, Cell::Text(error.to_string())],
     };
     [Cell::Text(library)].into_iter().chain(outcome).collect()
+}
+
+pub(super) fn kept_row(Kept { function, definition, error }: Kept) -> Vec<Cell> {
+    let error = error.map_or(Cell::Null, |error| Cell::Text(error.to_string()));
+    vec![Cell::Text(function), Cell::Text(definition), error]
 }
 
 pub(super) fn describe(library: &AnyLibrary, function: &Function) -> Vec<Cell> {

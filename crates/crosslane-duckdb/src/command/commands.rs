@@ -1,6 +1,8 @@
 //! The commands that users call in SQL: to load functions, inspect them, and set options.
 
-use super::answers::{describe, each_function, lanes, loaded, loaded_row, pool, reloaded_row, statistics};
+use super::answers::{
+    describe, each_function, kept_row, lanes, loaded, loaded_row, pool, reloaded_row, statistics,
+};
 use super::table_function::{Argument, Cell, Command, Parameter};
 use crate::database::{Connection, Database, Permissions, Pickled};
 use crate::signals::Asker;
@@ -19,10 +21,13 @@ const NUMBER: DataType = DataType::Double;
 const LOADED: &[(&CStr, DataType)] =
     &[(c"function", TEXT), (c"signature", TEXT), (c"kind", TEXT), (c"options", TEXT), (c"version", COUNT)];
 
+/// The columns of commands about definitions: a row per definition.
+const KEPT: &[(&CStr, DataType)] = &[(c"function", TEXT), (c"definition", TEXT), (c"error", TEXT)];
+
 /// The flags of the commands that load; see [`Permissions`].
 const PERMISSIONS: &[&CStr] = &[c"replace", c"outdate"];
 
-static COMMANDS: [Command; 18] = [
+static COMMANDS: [Command; 21] = [
     Command {
         name: c"crosslane_load",
         parameters: &[Parameter::Text],
@@ -53,6 +58,32 @@ static COMMANDS: [Command; 18] = [
             let reloaded = database.reload(watch, permissions(arguments), asker)?;
             Ok(reloaded.into_iter().map(reloaded_row).collect())
         },
+    },
+    Command {
+        name: c"crosslane_create",
+        parameters: &[Parameter::Text],
+        flags: PERMISSIONS,
+        columns: LOADED,
+        run: |database, arguments, asker| {
+            let library = database.create(text(arguments, 0)?, permissions(arguments), asker)?;
+            Ok(library.map(|library| loaded(&library)).unwrap_or_default())
+        },
+    },
+    Command {
+        name: c"crosslane_restore",
+        parameters: &[],
+        flags: PERMISSIONS,
+        columns: KEPT,
+        run: |database, arguments, asker| {
+            Ok(database.restore(permissions(arguments), asker)?.into_iter().map(kept_row).collect())
+        },
+    },
+    Command {
+        name: c"crosslane_trust",
+        parameters: &[],
+        flags: &[],
+        columns: KEPT,
+        run: |database, _, _| Ok(database.trust()?.into_iter().map(kept_row).collect()),
     },
     Command {
         name: c"crosslane_load_pickle",

@@ -38,6 +38,19 @@ impl Database {
     ) -> Result<Vec<Arc<AnyLibrary>>, Error> {
         // Checked first, so that an error does not even tell whether a file exists.
         self.may_load()?;
+        let ready = self.prepare_files(paths, asker, true).into_iter().collect::<Result<Vec<_>, _>>()?;
+        let _one_at_a_time = lock(&self.loading);
+        ready.into_iter().map(|ready| self.publish(ready, permissions)).collect()
+    }
+
+    /// Starts the libraries of files in parallel. Returns them in the order of the files. If `all_or_none`,
+    /// files after one that failed are not loaded, and the result ends with the failure.
+    pub(super) fn prepare_files(
+        &self,
+        paths: &[PathBuf],
+        asker: Asker,
+        all_or_none: bool,
+    ) -> Vec<Result<Ready, Error>> {
         let (settings, types) = (self.settings(), self.known_types());
         let (next, failed) = (AtomicUsize::new(0), AtomicUsize::new(usize::MAX));
         let results = Mutex::new(Vec::new());
@@ -50,7 +63,7 @@ impl Database {
                 let should_end = |begun| asker.should_end(begun) || failed.load(Relaxed) < index;
                 self.prepare(origin, source, types.clone(), should_end)
             });
-            if ready.is_err() {
+            if ready.is_err() && all_or_none {
                 failed.fetch_min(index, Relaxed);
             }
             lock(&results).push((index, ready));
@@ -66,9 +79,7 @@ impl Database {
         });
         let mut results = results.into_inner().unwrap_or_else(PoisonError::into_inner);
         results.sort_by_key(|(index, _)| *index);
-        let ready = results.into_iter().map(|(_, ready)| ready).collect::<Result<Vec<_>, _>>()?;
-        let _one_at_a_time = lock(&self.loading);
-        ready.into_iter().map(|ready| self.publish(ready, permissions)).collect()
+        results.into_iter().map(|(_, ready)| ready).collect()
     }
 
     /// Registers a function that a program has serialised. It replaces functions of the same name,

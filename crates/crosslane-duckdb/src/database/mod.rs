@@ -10,6 +10,7 @@
 //! because DuckDB's static data is destroyed then.
 
 mod connection;
+mod definitions;
 pub(crate) mod exit;
 pub(crate) mod library;
 mod load;
@@ -19,8 +20,10 @@ mod publish;
 mod reload;
 mod state;
 mod watchdog;
+mod watched;
 
 pub(crate) use connection::{Connection, Instance};
+pub(crate) use definitions::Kept;
 pub(crate) use pickled::Pickled;
 pub(crate) use publish::Permissions;
 pub(crate) use reload::Reloaded;

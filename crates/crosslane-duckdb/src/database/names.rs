@@ -221,7 +221,7 @@ pub(crate) fn unknown(
     Error::Engine(format!("Crosslane has no {what} {name}; {advice}"))
 }
 
-fn quoted(text: &str, quote: char) -> String {
+pub(super) fn quoted(text: &str, quote: char) -> String {
     let doubled = text.replace(quote, &format!("{quote}{quote}"));
     format!("{quote}{doubled}{quote}")
 }

@@ -3,8 +3,8 @@
 use super::connection::Connection;
 use super::library::AnyLibrary;
 use super::names::{self, Names};
-use super::reload::Watched;
 use super::state::{Database, lock};
+use super::watched::Watched;
 use crate::function::scalar::Registered;
 use crate::function::{aggregate, scalar};
 use crosslane::catalog::Registration;
@@ -117,8 +117,9 @@ impl Database {
         let _one_at_a_time = lock(&self.loading);
         // Without external access, the functions could not be loaded again.
         self.may_load()?;
+        let defined = self.forget_definitions(name)?;
         let dropped = self.catalog.forget(name);
-        if dropped.is_empty() {
+        if dropped.is_empty() && !defined {
             return Err(self.with_connection(|connection| {
                 let otherwise = "FROM crosslane_functions() lists what can be dropped";
                 Ok(names::unknown(connection, "function", name, &self.catalog.names(), otherwise))

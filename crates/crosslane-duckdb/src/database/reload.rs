@@ -3,43 +3,11 @@
 use super::library::AnyLibrary;
 use super::publish::Permissions;
 use super::state::{Database, lock};
+use super::watched::Folder;
 use crate::signals::Asker;
 use crosslane::Error;
-use crosslane_process::Files;
-use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::SystemTime;
-
-/// What a loaded file was loaded from, and how the last attempt to load it again failed.
-pub(super) struct Watched {
-    files: Files,
-    failed: Option<Folder>,
-}
-
-impl Watched {
-    pub(super) fn new(files: Files) -> Self {
-        Self { files, failed: None }
-    }
-}
-
-/// The names, sizes and times of the files in the folder of a library. A change may mend a library
-/// that could not be loaded: the file that was wrong is not known.
-#[derive(PartialEq, Eq)]
-struct Folder(Vec<(PathBuf, u64, Option<SystemTime>)>);
-
-impl Folder {
-    fn of(library: &str) -> Self {
-        let entries = Path::new(library).parent().and_then(|folder| fs::read_dir(folder).ok());
-        let described = |entry: fs::DirEntry| {
-            let metadata = entry.metadata().ok()?;
-            metadata.is_file().then(|| (entry.path(), metadata.len(), metadata.modified().ok()))
-        };
-        let mut files: Vec<_> = entries.into_iter().flatten().flatten().filter_map(described).collect();
-        files.sort();
-        Self(files)
-    }
-}
 
 /// A library whose files had changed, as it is now, or the reason why it stays as it was.
 pub(crate) struct Reloaded {

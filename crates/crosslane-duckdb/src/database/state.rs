@@ -3,7 +3,7 @@
 use super::connection::{Connection, Instance};
 use super::library::AnyLibrary;
 use super::pickled::Pickled;
-use super::reload::Watched;
+use super::watched::Watched;
 use crate::function::aggregate::Known;
 use crosslane::call::CallGroups;
 use crosslane::catalog::Catalog;

@@ -119,7 +119,7 @@ impl Signature {
 
 impl fmt::Display for Signature {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}({}) -> {}", self.name, self.declared(), self.result())
+        write!(f, "{}({}) -> {}", Identifier(&self.name), self.declared(), self.result())
     }
 }
 

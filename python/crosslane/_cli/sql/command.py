@@ -5,13 +5,12 @@ from __future__ import annotations
 import contextlib
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import click
 
-from crosslane._cli.output import EXIT_CODES, complain, err
+from crosslane._cli.output import EXIT_CODES, Failed, err, shown_errors
 from crosslane._cli.sql.results import print_result
 from crosslane._cli.sql.run import Run
 from crosslane._cli.sql.stats import print_stats
@@ -85,7 +84,7 @@ def sql(
     import crosslane
 
     started = time.perf_counter()
-    with _shown_errors():
+    with shown_errors():
         # A name of a table never means a variable of this program.
         config: dict[str, Any] = {"python_enable_replacements": "false"}
         if threads:
@@ -97,7 +96,7 @@ def sql(
         # DuckDB measures the progress, but must not print its own bar between the rows.
         con.execute("SET enable_progress_bar = true; SET enable_progress_bar_print = false")
         while watch:
-            with contextlib.suppress(_Failed), _shown_errors():
+            with contextlib.suppress(Failed), shown_errors():
                 _run(con, query, style, rows, started, stats)
             _wait_for_change(con)
             started = time.perf_counter()
@@ -108,7 +107,9 @@ def sql(
 
 def _run(con: Any, query: str, style: str, rows: int, started: float, stats: bool) -> None:
     """Runs all statements, and prints their results."""
-    statements = con.extract_statements(query)
+    from crosslane._engines.statements import split
+
+    statements = split(con, query)
     if not statements:
         raise click.UsageError("the query is empty")
     run = Run(con, statements, json=style in ("json", "jsonl"))
@@ -139,22 +140,3 @@ def _wait_for_change(con: Any) -> None:
         watching.report(changes)
         if any(change.error is None for change in changes):
             return
-
-
-class _Failed(SystemExit):
-    """The error of the database was printed."""
-
-
-@contextlib.contextmanager
-def _shown_errors() -> Iterator[None]:
-    """Prints errors of the database and of functions without a traceback of Python."""
-    import duckdb
-
-    from crosslane import DeclarationError
-
-    try:
-        yield
-    except (duckdb.Error, DeclarationError) as error:
-        text = str(error).removeprefix("Invalid Input Error: ")
-        complain(text)
-        raise _Failed(1) from None

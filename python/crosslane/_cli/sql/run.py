@@ -32,9 +32,13 @@ def _with_texts(statements: list[Any]) -> Iterator[tuple[Any, str]]:
     """Each statement, with its text, or an empty text if it cannot stand inside another."""
     import duckdb
 
+    from crosslane._engines.statements import Definition
+
     whole = True
     for statement in statements:
-        if statement.type == duckdb.StatementType.SELECT:
+        if isinstance(statement, Definition):
+            yield statement, ""
+        elif statement.type == duckdb.StatementType.SELECT:
             yield statement, _without_end(statement.query) if whole else ""
             whole = True
         else:
@@ -51,6 +55,14 @@ def _without_end(statement: str) -> str:
     text = statement.encode()
     ends = (place for place, _ in duckdb.tokenize(statement) if text[place : place + 1] == b";")
     return text[: next(ends, None)].decode().strip()
+
+
+def _defined(signatures: list[str]) -> Iterator[Columns | list[Row]]:
+    """The functions that a statement has defined, as a result."""
+    if signatures:
+        yield [("defined", "VARCHAR")]
+        yield [(signature,) for signature in signatures]
+        yield []
 
 
 class Run:
@@ -98,6 +110,14 @@ class Run:
 
     def _execute_alone(self, statement: Any) -> Iterator[Columns | list[Row]]:
         """Runs a statement that cannot stand inside another."""
+        from crosslane._engines.statements import Definition
+
+        if isinstance(statement, Definition):
+            signatures = statement.run(self._con)
+            if signatures is not None:
+                yield from _defined(signatures)
+                return
+            statement = statement.text
         result = self._con.sql(statement)
         if result is None:
             return

@@ -4,7 +4,7 @@
 # guests with host lanes, and V8 contexts that boot with and without Ruby's lock. Prints times in
 # seconds, as JSON.
 #
-#   ruby -I ruby/lib bench/duckdb/ruby_program.rb LIBRARIES.js ROUNDS
+#   ruby -I ruby/lib bench/duckdb/functions/ruby_program.rb LIBRARIES.js ROUNDS
 
 require "crosslane"
 require "crosslane/v8"

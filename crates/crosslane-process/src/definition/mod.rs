@@ -1,0 +1,52 @@
+//! Functions that SQL defines. Each becomes a file in its language, which is loaded like any other.
+//!
+//! The files are in the user's cache, in folders that are named by the text of the file. So a
+//! definition that is restored has the same file again, an error names a file that is there, and
+//! nothing needs to be removed when a program is killed.
+
+mod source;
+
+use crate::files::hash;
+use crate::zygote::environment::cache;
+use crosslane::ddl::Definition;
+use std::fs::{self, DirBuilder, File};
+use std::io::{self, Write};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt};
+use std::path::{Path, PathBuf};
+
+/// Writes the file of a definition, unless it is there. Returns its path.
+///
+/// # Errors
+/// If the definition cannot be a function of its language, or the file cannot be written.
+pub fn file(definition: &Definition) -> Result<PathBuf, String> {
+    let (suffix, text) = source::source(definition)?;
+    let cache = cache();
+    let folder = cache.join("definitions").join(&hash(text.as_bytes())[..32]);
+    let path = folder.join(format!("{}.{suffix}", source::identifier(&definition.signature.name)));
+    write(&cache, &path, &text).map_err(|error| {
+        format!(
+            "functions that SQL defines are kept in {}, which cannot be used: {error}; set XDG_CACHE_HOME to a folder of \
+             your own",
+            cache.display()
+        )
+    })?;
+    Ok(path)
+}
+
+fn write(cache: &Path, path: &Path, text: &str) -> io::Result<()> {
+    let folder = path.parent().unwrap_or(cache);
+    DirBuilder::new().recursive(true).mode(0o700).create(folder)?;
+    // Whoever owns the folder could put other code in the file's place.
+    let owner = fs::metadata(cache)?.uid();
+    if owner != rustix::process::geteuid().as_raw() {
+        return Err(io::Error::other("it belongs to another user"));
+    }
+    // A file that was cut or changed is written again.
+    if fs::read(path).is_ok_and(|known| known == text.as_bytes()) {
+        return Ok(());
+    }
+    let new = folder.join(format!(".new-{}", std::process::id()));
+    let mut file = File::create(&new)?;
+    file.write_all(text.as_bytes())?;
+    fs::rename(new, path)
+}
