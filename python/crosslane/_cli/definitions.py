@@ -50,5 +50,5 @@ def trust(database: Path, yes: bool) -> None:
         if not yes and not sys.stdin.isatty():
             raise click.UsageError("there is nobody to ask; say --yes if you trust these functions")
         if yes or click.confirm(f"Do you trust the code of these functions ({names})?"):
-            con.execute("CALL crosslane_trust()").fetchall()
+            con.execute("CALL system.main.crosslane_trust()").fetchall()
             out.print(f"trusted: {names}", highlight=False, markup=False)

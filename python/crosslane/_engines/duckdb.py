@@ -217,7 +217,7 @@ def register(
     except DeclarationError:
         # It may name types that were created in the database.
         with con.cursor() as cursor:
-            types = dict(cursor.execute("FROM crosslane_types()").fetchall())
+            types = dict(cursor.execute("FROM system.main.crosslane_types()").fetchall())
         if not types:
             raise
         declaration, declared = _guest.with_types(types, declare)
@@ -270,7 +270,7 @@ def unregister(con: duckdb.DuckDBPyConnection, name: str) -> None:
     """
     _prepare(con)
     with _one_at_a_time, con.cursor() as cursor:
-        cursor.execute("FROM crosslane_drop(?)", [name]).fetchall()
+        cursor.execute("FROM system.main.crosslane_drop(?)", [name]).fetchall()
         _renew(cursor)
 
 
@@ -308,13 +308,13 @@ def cancel(con: duckdb.DuckDBPyConnection) -> None:
             "ask it for its number before (SELECT current_connection_id()) and run CALL crosslane_cancel_connection(number)"
         )
     with con.cursor() as other:
-        other.execute("FROM crosslane_cancel_connection(?)", [number]).fetchall()
+        other.execute("FROM system.main.crosslane_cancel_connection(?)", [number]).fetchall()
 
 
 def _know(con: duckdb.DuckDBPyConnection) -> None:
     """Notes the number of a connection, unless it has a pending result."""
     if con not in _numbers and con.description is None:
-        ((_numbers[con],),) = con.execute("SELECT current_connection_id()").fetchall()
+        ((_numbers[con],),) = con.execute("SELECT system.main.current_connection_id()").fetchall()
 
 
 def _prepare(con: duckdb.DuckDBPyConnection) -> None:
@@ -324,7 +324,7 @@ def _prepare(con: duckdb.DuckDBPyConnection) -> None:
     _know(con)
     with con.cursor() as cursor:
         try:
-            cursor.execute("FROM crosslane_settings() LIMIT 1").fetchall()
+            cursor.execute("FROM system.main.crosslane_settings() LIMIT 1").fetchall()
         except duckdb.CatalogException:
             path = extension_path()
             if not path.exists():
@@ -333,7 +333,7 @@ def _prepare(con: duckdb.DuckDBPyConnection) -> None:
                 ) from None
             try:
                 cursor.execute(f"LOAD '{str(path).replace(chr(39), chr(39) * 2)}'")
-                cursor.execute("FROM crosslane_set('python', ?)", [sys.executable]).fetchall()
+                cursor.execute("FROM system.main.crosslane_set('python', ?)", [sys.executable]).fetchall()
             except duckdb.Error as error:
                 if "allow_unsigned_extensions" in str(error):
                     raise duckdb.PermissionException(
@@ -350,7 +350,7 @@ def _prepare(con: duckdb.DuckDBPyConnection) -> None:
 
 
 def _locked(cursor: duckdb.DuckDBPyConnection) -> bool:
-    query = "SELECT current_setting('lock_configuration') OR NOT current_setting('enable_external_access')"
+    query = "SELECT system.main.current_setting('lock_configuration') OR NOT system.main.current_setting('enable_external_access')"
     return bool(cursor.execute(query).fetchall()[0][0])
 
 
@@ -366,7 +366,7 @@ def run_command(
     rows."""
     with _one_at_a_time, con.cursor() as cursor:
         marks = "?, " * len(arguments) + "".join(f"{flag} := ?, " for flag in flags)
-        query = f"FROM {command}({marks}outdate := true)"
+        query = f"FROM system.main.{command}({marks}outdate := true)"
         rows = cursor.execute(query, [*arguments, *flags.values()]).fetchall()
         if rows:
             _renew(cursor)
@@ -375,9 +375,9 @@ def run_command(
 
 def _renew(cursor: duckdb.DuckDBPyConnection) -> None:
     """Registers outdated names anew, so that DuckDB knows only the functions that they have now."""
-    for (name,) in cursor.execute("FROM crosslane_outdated()").fetchall():
+    for (name,) in cursor.execute("FROM system.main.crosslane_outdated()").fetchall():
         _forget(cursor, name)
-        cursor.execute("FROM crosslane_renew(?)", [name]).fetchall()
+        cursor.execute("FROM system.main.crosslane_renew(?)", [name]).fetchall()
 
 
 def _forget(cursor: duckdb.DuckDBPyConnection, name: str) -> None:

@@ -39,22 +39,14 @@ class Definition(NamedTuple):
 
 def _is_ours(con: duckdb.DuckDBPyConnection, name: str) -> bool:
     with con.cursor() as cursor:
-        query = "SELECT count(*) FROM crosslane_functions() WHERE lower(function) = lower(?)"
-        ((count,),) = cursor.execute(query, [name]).fetchall()
-    return bool(count) or name.lower() in (kept[0].lower() for kept in definitions(con))
+        loaded = cursor.execute("SELECT function FROM system.main.crosslane_functions()").fetchall()
+    return name.lower() in (function.lower() for function, *_ in loaded + definitions(con))
 
 
 def definitions(con: duckdb.DuckDBPyConnection) -> list[tuple[str, str]]:
     """The functions that the database keeps, with their definitions, the oldest first."""
     with con.cursor() as cursor:
-        database = cursor.execute("SELECT current_database()").fetchall()[0][0].replace('"', '""')
-        try:
-            return cursor.execute(
-                f'SELECT function, definition FROM "{database}".crosslane.definitions ORDER BY created, rowid'
-            ).fetchall()
-        except duckdb.CatalogException:
-            # It has never kept any.
-            return []
+        return cursor.execute("FROM system.main.crosslane_definitions()").fetchall()
 
 
 def split(con: duckdb.DuckDBPyConnection, sql: str) -> list[Any]:

@@ -59,9 +59,13 @@ pub(super) fn reloaded_row(Reloaded { library, outcome }: Reloaded) -> Vec<Cell>
     [Cell::Text(library)].into_iter().chain(outcome).collect()
 }
 
-pub(super) fn kept_row(Kept { function, definition, error }: Kept) -> Vec<Cell> {
-    let error = error.map_or(Cell::Null, |error| Cell::Text(error.to_string()));
-    vec![Cell::Text(function), Cell::Text(definition), error]
+pub(super) fn definition_row(kept: &Kept) -> Vec<Cell> {
+    vec![Cell::Text(kept.function.clone()), Cell::Text(kept.definition.clone())]
+}
+
+pub(super) fn kept_row(kept: &Kept) -> Vec<Cell> {
+    let error = kept.error.as_ref().map_or(Cell::Null, |error| Cell::Text(error.to_string()));
+    definition_row(kept).into_iter().chain([error]).collect()
 }
 
 pub(super) fn describe(library: &AnyLibrary, function: &Function) -> Vec<Cell> {

@@ -1,7 +1,8 @@
 //! The commands that users call in SQL: to load functions, inspect them, and set options.
 
 use super::answers::{
-    describe, each_function, kept_row, lanes, loaded, loaded_row, pool, reloaded_row, statistics,
+    definition_row, describe, each_function, kept_row, lanes, loaded, loaded_row, pool, reloaded_row,
+    statistics,
 };
 use super::table_function::{Argument, Cell, Command, Parameter};
 use crate::database::{Connection, Database, Permissions, Pickled};
@@ -22,12 +23,15 @@ const LOADED: &[(&CStr, DataType)] =
     &[(c"function", TEXT), (c"signature", TEXT), (c"kind", TEXT), (c"options", TEXT), (c"version", COUNT)];
 
 /// The columns of commands about definitions: a row per definition.
+const DEFINITIONS: &[(&CStr, DataType)] = &[(c"function", TEXT), (c"definition", TEXT)];
+
+/// As [`DEFINITIONS`], with the reason why a definition is not loaded.
 const KEPT: &[(&CStr, DataType)] = &[(c"function", TEXT), (c"definition", TEXT), (c"error", TEXT)];
 
 /// The flags of the commands that load; see [`Permissions`].
 const PERMISSIONS: &[&CStr] = &[c"replace", c"outdate"];
 
-static COMMANDS: [Command; 21] = [
+static COMMANDS: [Command; 22] = [
     Command {
         name: c"crosslane_load",
         parameters: &[Parameter::Text],
@@ -75,15 +79,22 @@ static COMMANDS: [Command; 21] = [
         flags: PERMISSIONS,
         columns: KEPT,
         run: |database, arguments, asker| {
-            Ok(database.restore(permissions(arguments), asker)?.into_iter().map(kept_row).collect())
+            Ok(database.restore(permissions(arguments), asker)?.iter().map(kept_row).collect())
         },
+    },
+    Command {
+        name: c"crosslane_definitions",
+        parameters: &[],
+        flags: &[],
+        columns: DEFINITIONS,
+        run: |database, _, _| Ok(database.definitions()?.iter().map(definition_row).collect()),
     },
     Command {
         name: c"crosslane_trust",
         parameters: &[],
         flags: &[],
-        columns: KEPT,
-        run: |database, _, _| Ok(database.trust()?.into_iter().map(kept_row).collect()),
+        columns: DEFINITIONS,
+        run: |database, _, _| Ok(database.trust()?.iter().map(definition_row).collect()),
     },
     Command {
         name: c"crosslane_load_pickle",

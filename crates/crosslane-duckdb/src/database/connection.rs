@@ -11,6 +11,8 @@ use std::ptr;
 #[derive(Debug)]
 pub(crate) struct Connection {
     raw: ffi::duckdb_connection,
+    /// The name of the database whose file was opened, if this connection belongs to the extension.
+    database: String,
     /// Whether a transaction is open.
     within: Cell<bool>,
 }
@@ -19,19 +21,39 @@ pub(crate) struct Connection {
 unsafe impl Send for Connection {}
 
 impl Connection {
+    /// Opens the extension's own connection. Its statements find only what DuckDB and extensions have: a
+    /// database file may have macros with the names of functions and operators, which would run.
+    ///
     /// # Safety
     /// The database must be open.
-    pub(crate) unsafe fn open(database: ffi::duckdb_database) -> Result<Self, Error> {
+    pub(crate) unsafe fn own(database: ffi::duckdb_database) -> Result<Self, Error> {
+        // SAFETY: the caller vouches for the database.
+        let mut connection = unsafe { Self::open(database)? };
+        connection.run("SET search_path = 'system.main'")?;
+        let first =
+            "SELECT database_name FROM duckdb_databases() WHERE NOT internal ORDER BY database_oid LIMIT 1";
+        connection.database = connection.texts(first)?.pop().unwrap_or_default();
+        Ok(connection)
+    }
+
+    /// # Safety
+    /// The database must be open.
+    unsafe fn open(database: ffi::duckdb_database) -> Result<Self, Error> {
         let mut connection = ptr::null_mut();
         // SAFETY: the caller vouches for the database.
         if unsafe { ffi::duckdb_connect(database, &raw mut connection) } != ffi::duckdb_state_DuckDBSuccess {
             return Err(Error::Engine("DuckDB refused a connection".into()));
         }
-        Ok(Self { raw: connection, within: Cell::new(false) })
+        Ok(Self { raw: connection, database: String::new(), within: Cell::new(false) })
     }
 
     pub(crate) fn raw(&self) -> ffi::duckdb_connection {
         self.raw
+    }
+
+    /// The name of the database whose file was opened.
+    pub(crate) fn database(&self) -> &str {
+        &self.database
     }
 
     /// DuckDB's number of this connection.

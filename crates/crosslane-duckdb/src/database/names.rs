@@ -38,8 +38,9 @@ impl Names {
         let query = format!(
             "SELECT DISTINCT concat_ws(chr(31), function_type, database_name, schema_name, function_name) \
              FROM duckdb_functions() WHERE lower(function_name) IN ({}) AND (database_name = 'system' \
-             OR database_name = current_database() AND schema_name = current_schema())",
-            names.join(", ")
+             OR database_name = {} AND schema_name = 'main')",
+            names.join(", "),
+            quoted(connection.database(), '\'')
         );
         let named = |row: String| {
             let [kind, database, schema, written] =

@@ -6,10 +6,12 @@ use crosslane::{DataType, Error, TypeNames};
 use libduckdb_sys as ffi;
 use std::ffi::{CStr, CString};
 
-/// The database, schema and name of each type, and whether it is in the current database.
+/// The database, schema and name of each type, and whether it is in the database whose file was opened.
+/// Qualified, because a database may have functions of these names.
 const ALL: &CStr = c"\
-    SELECT DISTINCT database_name, schema_name, type_name, database_name = current_database() \
-    FROM duckdb_types() WHERE NOT internal ORDER BY ALL";
+    SELECT DISTINCT database_name, schema_name, type_name, database_name = (\
+        SELECT database_name FROM system.main.duckdb_databases() WHERE NOT internal ORDER BY database_oid LIMIT 1) \
+    FROM system.main.duckdb_types() WHERE NOT internal ORDER BY ALL";
 
 /// The types of the databases that a connection sees, by all names that SQL has for them: `mood` in
 /// the schema `main`, `shop.mood`, and `database.shop.mood` or `database.mood`. Types that

@@ -22,8 +22,9 @@ _TYPED = "CASE WHEN false THEN COLUMNS(*) END"
 _PRINTED = "CAST(COLUMNS(*) AS VARCHAR)"
 #: `to_json` converts all types, but writes a FLOAT with too many digits, and drops trailing zeros
 #: of a DECIMAL.
-_JSON = f"""CASE WHEN typeof(COLUMNS(*)) IN ('FLOAT', 'DOUBLE') OR typeof(COLUMNS(*)) LIKE 'DECIMAL(%)'
-    THEN {_PRINTED} ELSE CAST(to_json(COLUMNS(*)) AS VARCHAR) END"""
+_JSON = f"""CASE WHEN system.main.typeof(COLUMNS(*)) IN ('FLOAT', 'DOUBLE')
+    OR system.main.starts_with(system.main.typeof(COLUMNS(*)), 'DECIMAL(')
+    THEN {_PRINTED} ELSE CAST(system.main.to_json(COLUMNS(*)) AS VARCHAR) END"""
 #: The columns that DuckDB returns for statements without a result.
 _NOTHING = ([("Count", "BIGINT")], [("Success", "BOOLEAN")])
 
@@ -73,7 +74,9 @@ class Run:
         self._statements = statements
         self._values = _JSON if json else _PRINTED
         self._cancel = con.cursor()
-        self._before = dict(self._cancel.execute("SELECT function, rows FROM crosslane_stats()").fetchall())
+        self._before = dict(
+            self._cancel.execute("SELECT function, rows FROM system.main.crosslane_stats()").fetchall()
+        )
         self._stopped = False
         #: For each result: its columns, its rows in batches, and an empty batch. The last item is
         #: None or an exception.
@@ -165,7 +168,7 @@ class Run:
 
     def _rows_so_far(self) -> str:
         """The numbers of rows of functions so far, as text; empty if there are none."""
-        stats = self._cancel.execute("SELECT function, rows FROM crosslane_stats()").fetchall()
+        stats = self._cancel.execute("SELECT function, rows FROM system.main.crosslane_stats()").fetchall()
         more = ((name, rows - self._before.get(name, 0)) for name, rows in stats)
         return ", ".join(f"{name}: {count:,} rows" for name, count in more if count)
 
@@ -173,7 +176,7 @@ class Run:
         """Ends the statement that still runs."""
         self._stopped = True
         if self._thread.is_alive():
-            self._cancel.execute("FROM crosslane_cancel()").fetchall()
+            self._cancel.execute("FROM system.main.crosslane_cancel()").fetchall()
         while self._thread.is_alive():
             # Repeated, because an interrupt just before a statement begins is lost.
             self._con.interrupt()

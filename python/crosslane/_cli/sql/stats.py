@@ -15,7 +15,7 @@ def print_stats(con: Any) -> None:
     cursor = con.cursor()
     rows = cursor.execute(
         "SELECT function, rows, calls, by_columns, reused, errors, retries, lanes_lost, fanned_out, guest_seconds,"
-        " ns_per_row, copy_in_us, travel_us, copy_out_us FROM crosslane_stats() WHERE calls > 0"
+        " ns_per_row, copy_in_us, travel_us, copy_out_us FROM system.main.crosslane_stats() WHERE calls > 0"
     ).fetchall()
     # Counters that are 0 for all functions get no column.
     rare = ["by columns", "reused", "errors", "retries", "workers lost", "fanned out"]
@@ -44,7 +44,8 @@ def print_stats(con: Any) -> None:
         )
     print_table(table)
     out.print("[dim]lane per batch: copy in + both ways + copy out[/]", soft_wrap=True)
-    lanes = cursor.execute("SELECT sum(booted), sum(waited) FROM crosslane_pools()").fetchall()
+    totals = "SELECT system.main.sum(booted), system.main.sum(waited) FROM system.main.crosslane_pools()"
+    lanes = cursor.execute(totals).fetchall()
     if lanes and lanes[0][0] is not None:
         text = f"[dim]workers: {lanes[0][0]} started, {lanes[0][1]} times a query had to wait for one[/]"
         out.print(text, soft_wrap=True)

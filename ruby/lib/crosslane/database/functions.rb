@@ -174,7 +174,7 @@ module Crosslane
       Host.ensure_running
       apart do |connection|
         load_extension(connection) unless @extension
-        sql = "CALL crosslane_load(?, replace := #{replace ? true : false})"
+        sql = "CALL system.main.crosslane_load(?, replace := #{replace ? true : false})"
         paths.each { |path| ask(connection, sql, text(File.expand_path(path))) }
       end
       nil
@@ -188,7 +188,7 @@ module Crosslane
 
       ask(connection, "LOAD '#{file.gsub("'", "''")}'")
       # Ruby guests run in the same Ruby as this program.
-      ask(connection, "CALL crosslane_set('ruby', ?)", text(RbConfig.ruby))
+      ask(connection, "CALL system.main.crosslane_set('ruby', ?)", text(RbConfig.ruby))
       @extension = true
     end
 

@@ -6,6 +6,7 @@
 mod trust;
 
 use self::trust::Trusted;
+use super::connection::Connection;
 use super::library::AnyLibrary;
 use super::names::quoted;
 use super::publish::Permissions;
@@ -94,7 +95,7 @@ impl Database {
         }
         self.with_connection(|connection| {
             connection.transaction(|| {
-                let table = qualified(connection)?;
+                let table = qualified(connection);
                 if !replaced.is_empty() {
                     let list = replaced.join(", ");
                     connection.run(&format!("DELETE FROM {table} WHERE definition IN ({list})"))?;
@@ -118,14 +119,16 @@ impl Database {
     /// The definitions in the table, the oldest first.
     pub(crate) fn definitions(&self) -> Result<Vec<Kept>, Error> {
         let texts = self.with_connection(|connection| {
-            let table = qualified(connection)?;
+            // A view of this name could do anything.
             let there = format!(
-                "SELECT count(*)::BIGINT FROM duckdb_tables() WHERE database_name = current_database() AND \
-                 schema_name || '.' || table_name = '{TABLE}'"
+                "SELECT count(*)::BIGINT FROM duckdb_tables() WHERE database_name = {} AND \
+                 schema_name || '.' || table_name = '{TABLE}'",
+                quoted(connection.database(), '\'')
             );
             if connection.number(&there)? == 0 {
                 return Ok(Vec::new());
             }
+            let table = qualified(connection);
             let query = format!(
                 "SELECT concat_ws(chr(31), replace(function, chr(31), ''), definition) FROM {table} ORDER BY created, rowid"
             );
@@ -197,7 +200,7 @@ impl Database {
         }
         if !kept.is_empty() {
             self.with_connection(|connection| {
-                let (table, name) = (qualified(connection)?, quoted(&name.to_lowercase(), '\''));
+                let (table, name) = (qualified(connection), quoted(&name.to_lowercase(), '\''));
                 Ok(connection.run(&format!("DELETE FROM {table} WHERE lower(function) = {name}"))?)
             })?;
         }
@@ -205,8 +208,13 @@ impl Database {
     }
 
     fn is_read_only(&self) -> Result<bool, Error> {
-        let query = "SELECT count(*)::BIGINT FROM duckdb_databases() WHERE database_name = current_database() AND readonly";
-        self.with_connection(|connection| Ok(connection.number(query)? != 0))
+        self.with_connection(|connection| {
+            let database = quoted(connection.database(), '\'');
+            let query = format!(
+                "SELECT count(*)::BIGINT FROM duckdb_databases() WHERE database_name = {database} AND readonly"
+            );
+            Ok(connection.number(&query)? != 0)
+        })
     }
 }
 
@@ -220,7 +228,6 @@ fn parse(text: &str, types: &TypeNames) -> Result<(Definition, PathBuf), Error> 
 }
 
 /// The table's name, with that of the database whose file was opened.
-fn qualified(connection: &super::connection::Connection) -> Result<String, Error> {
-    let database = connection.texts("SELECT current_database()")?;
-    Ok(format!("{}.{TABLE}", quoted(database.first().map_or("", String::as_str), '"')))
+fn qualified(connection: &Connection) -> String {
+    format!("{}.{TABLE}", quoted(connection.database(), '"'))
 }
