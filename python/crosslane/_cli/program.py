@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from crosslane import __version__
-from crosslane._cli.check import check
+from crosslane._cli.check.command import check
 from crosslane._cli.doctor.command import doctor
 from crosslane._cli.load_test.command import bench
 from crosslane._cli.lock import lock
