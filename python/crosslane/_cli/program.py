@@ -10,6 +10,7 @@ import click
 from crosslane import __version__
 from crosslane._cli.check.command import check
 from crosslane._cli.doctor.command import doctor
+from crosslane._cli.init import init
 from crosslane._cli.load_test.command import bench
 from crosslane._cli.lock import lock
 from crosslane._cli.output import EXIT_CODES, INTERRUPTED, complain, discard_output, err
@@ -51,5 +52,5 @@ def main() -> None:
     """Functions written in Python, JavaScript, Ruby and Lua, called from SQL, on every core."""
 
 
-for _command in (sql, check, lock, doctor, serve, bench):
+for _command in (init, sql, check, lock, doctor, serve, bench):
     main.add_command(_command)

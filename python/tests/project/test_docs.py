@@ -37,7 +37,7 @@ PAGES = {
     "CONTRIBUTING.md": 1,
     "docs/clients.md": 18,
     "docs/functions.md": 14,
-    "docs/javascript.md": 13,
+    "docs/javascript.md": 14,
     "docs/kinds.md": 8,
     "docs/lua.md": 2,
     "docs/migration/duckdb-python.md": 2,
