@@ -88,6 +88,20 @@ def chosen(x: int, start: float = time.time()) -> str:
 
 
 @udf
+def measured(x: int) -> int:
+    begun = time.time()
+    result = waits(x)
+    print("took", time.time() - begun)
+    return result
+
+
+@udf
+def age(made: float) -> float:
+    now = time.time()  # warns: changing-call
+    return now - made
+
+
+@udf
 def shuffled(x: int) -> float:
     generator = random.Random(x)
     random = np.random.default_rng(seed=x)
@@ -125,6 +139,7 @@ def numbered(key: str) -> int:
     COUNTS[key] += 1  # warns: changed-global
     COUNTS[key] = COUNTS[key] + 1  # warns: changed-global
     del COUNTS[key]  # warns: changed-global
+    CACHE.setdefault(key, []).append(total)  # warns: changed-global
     return total
 
 
@@ -137,7 +152,7 @@ def cached(key: str) -> str:
         CACHE.clear()
     if key not in CACHE:
         CACHE[key] = key.lower()
-    return CACHE[key]
+    return CACHE.setdefault(key, "")
 
 
 greatest = udf("greatest_of(x BIGINT) -> BIGINT")(partial(max, 3))

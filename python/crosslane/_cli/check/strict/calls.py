@@ -80,7 +80,11 @@ def changing_calls(source: Source, units: list[Unit]) -> Iterator[tuple[int, str
         # A table is only made again by `retries`.
         if not declared["deterministic"] or (declared["kind"] != "scalar" and not declared["retries"]):
             continue
-        calls = [call for body in unit.bodies() for call in _calls(source, body, inside(body))]
+        calls = []
+        for body in unit.bodies():
+            nodes = list(inside(body))
+            measuring = _durations(source, nodes)
+            calls += [found for found in _calls(source, body, nodes) if found[0] not in measuring]
         seeded = {module for _, (module, name) in calls if name in _SEEDS}
         what = (
             "equal rows may share the result of one call"
@@ -101,6 +105,38 @@ def _changes(call: ast.Call, module: str, name: str, is_seeded: bool) -> bool:
     if name in _GENERATORS:
         return not (call.args or call.keywords)
     return name not in _OTHERS and not is_seeded
+
+
+def _durations(source: Source, nodes: list[ast.AST]) -> list[ast.expr]:
+    """The calls that only measure how long something takes: ``started = time.time()``, and
+    ``time.time() - started``.
+    """
+    starts = {
+        node.targets[0].id: node.value
+        for node in nodes
+        if isinstance(node, ast.Assign)
+        and isinstance(node.targets[0], ast.Name)
+        and _is_clock(source, node.value)
+    }
+    found: list[ast.expr] = []
+    for name, start in starts.items():
+        uses = [node for node in nodes if isinstance(node, ast.Name) and node.id == name]
+        ends = [
+            node.left
+            for node in nodes
+            if isinstance(node, ast.BinOp)
+            and isinstance(node.op, ast.Sub)
+            and node.right in uses
+            and _is_clock(source, node.left)
+        ]
+        # Beside the ends, only the start uses the variable.
+        if len(uses) == len(ends) + 1:
+            found += [start, *ends]
+    return found
+
+
+def _is_clock(source: Source, node: ast.expr) -> bool:
+    return isinstance(node, ast.Call) and source.path_of(node.func) in ("time.time", "time.time_ns")
 
 
 def _calls(

@@ -6,7 +6,7 @@ import ast
 import io
 import re
 import tokenize
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, get_args
 
@@ -100,14 +100,18 @@ def _definitions(
 
 def inside(node: Defined | ast.ExceptHandler) -> Iterator[ast.AST]:
     """The nodes of a body, without decorators and defaults, which run once."""
-    for part in node.body if isinstance(node.body, list) else [node.body]:
+    for part in _body(node):
         yield from ast.walk(part)
 
 
 def own(node: Defined | ast.ExceptHandler) -> Iterator[ast.AST]:
     """As :func:`inside`, without the functions and classes in it."""
-    for part in node.body if isinstance(node.body, list) else [node.body]:
+    for part in _body(node):
         yield from own_part(part)
+
+
+def _body(node: Defined | ast.ExceptHandler) -> Sequence[ast.AST]:
+    return [node.body] if isinstance(node, ast.Lambda) else node.body
 
 
 def own_part(node: ast.AST) -> Iterator[ast.AST]:

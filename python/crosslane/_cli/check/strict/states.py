@@ -16,7 +16,10 @@ _CHANGING = _SHRINKING | {
     *("add", "append", "appendleft", "discard", "extend", "extendleft", "insert", "popleft", "remove"),
     *("reverse", "rotate", "setdefault", "sort", "subtract", "update"),
 }
-_COPIES = "each worker has a copy of its own, so results depend on the worker"
+_COPIES = (
+    "each worker has a copy of its own, so results depend on the worker; "
+    "an aggregate adds rows up, and memoize keeps results"
+)
 #: What cannot be pickled, by what makes it.
 _UNPICKLABLE = {
     **dict.fromkeys(("builtins.open", "io.open", "gzip.open", "bz2.open", "lzma.open"), "an open file"),
@@ -38,7 +41,7 @@ def changed_globals(source: Source, units: list[Unit]) -> Iterator[tuple[int, st
                     if not _is_made_once(nodes, name):
                         yield (
                             node.lineno,
-                            f"the function sets the global {name}: {_COPIES}; keep it in a stateful function",
+                            f"the function sets the global {name}: {_COPIES}",
                         )
         for name in mutable:
             if not is_local(body, name):
@@ -84,9 +87,8 @@ def _changes(nodes: list[ast.AST], name: str) -> Iterator[tuple[int, str]]:
     computed = [entry for entry in entries if any(_is(inner, name) for inner in ast.walk(entry.value))]
     # A function that looks something up before it sets it keeps what it has computed.
     is_cache = bool(entries) and not computed and len(read) > len(entries)
-    message = (
-        f"the function changes the global {name}: {_COPIES}; keep it in a stateful function, or use memoize"
-    )
+    # `NAMES.setdefault(key, []).append(value)` changes what it finds.
+    continued = [node.value for node in nodes if isinstance(node, ast.Attribute)]
     for node in nodes:
         changed = (
             (isinstance(node, ast.Assign) and node in entries and not is_cache)
@@ -102,10 +104,11 @@ def _changes(nodes: list[ast.AST], name: str) -> Iterator[tuple[int, str]]:
                 and _is(node.func.value, name)
                 and node.func.attr in _CHANGING
                 and not (is_cache and node.func.attr in _SHRINKING)
+                and (node.func.attr != "setdefault" or node in continued)
             )
         )
         if changed:
-            yield node.lineno, message  # type: ignore[attr-defined]
+            yield node.lineno, f"the function changes the global {name}: {_COPIES}"  # type: ignore[attr-defined]
 
 
 def _is(node: ast.AST, name: str) -> bool:

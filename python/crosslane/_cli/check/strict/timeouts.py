@@ -26,7 +26,9 @@ def swallowed_timeouts(source: Source, units: list[Unit]) -> Iterator[tuple[int,
 
 def _of_handlers(source: Source, handlers: list[ast.ExceptHandler]) -> Iterator[tuple[int, str]]:
     for handler in handlers:
-        caught = handler.type.elts if isinstance(handler.type, ast.Tuple) else [handler.type]
+        caught: list[ast.expr | None] = (
+            [*handler.type.elts] if isinstance(handler.type, ast.Tuple) else [handler.type]
+        )
         if any(one is not None and source.path_of(one) == "asyncio.CancelledError" for one in caught):
             # What follows does not see it.
             return
