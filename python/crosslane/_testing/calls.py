@@ -14,14 +14,7 @@ from crosslane._declare.declaration import DeclarationError, Options
 from crosslane._runtime.sql import quoted
 from crosslane._testing import engines
 from crosslane._testing.causes import cause_of
-from crosslane._testing.engines import PLACE, ROWS, Engine, Signature
-
-_Rows = list[tuple[Any, ...]]
-#: The error of an argument that does not have its type: what is wrong, the column, and the row.
-_UNFIT = re.compile(
-    rf"(?:Invalid Input Error: )+{ROWS}_\d+: \w+: (?:returned )?(.*)\n  in column (.*)\n  in row (\d+)",
-    re.DOTALL,
-)
+from crosslane._testing.engines import PLACE, Engine, Rows, Signature
 
 
 def call(
@@ -80,9 +73,6 @@ def call(
     try:
         return _CALLS.get(found[0].kind, _scalar)(engine, found, given)
     except duckdb.Error as error:
-        if unfit := _UNFIT.match(str(error)):
-            what, column, row = unfit.groups()
-            raise TypeError(f"{found[0].text}: row {int(row) - 1}, argument {column}: {what}") from None
         if found[0].language == "Python":
             error.__cause__ = cause_of(str(error), found[0].name)
         raise
@@ -107,25 +97,25 @@ def _of_file(text: str) -> tuple[Engine, str]:
     )
 
 
-def _scalar(engine: Engine, signatures: list[Signature], rows: _Rows) -> list[Any]:
+def _scalar(engine: Engine, signatures: list[Signature], rows: Rows) -> list[Any]:
     """The result of each row."""
     results: dict[int, Any] = {}
     # Rows of one length are one query.
     for count in sorted({len(row) for row in rows}):
-        places = [place for place, row in enumerate(rows) if len(row) == count]
-        part = [rows[place] for place in places]
-        fitting = _fitting(signatures, count, places[0])
+        part = {place: row for place, row in enumerate(rows) if len(row) == count}
+        fitting = _fitting(signatures, count, next(iter(part)))
         columns = fitting[0].columns(count) or []
         if len(fitting) > 1 or any(re.search(r"\bANY\b", kind) for _, kind in columns):
             # The types of the values say which overload is called, and what ANY stands for.
-            found = [_fetch(engine, f"SELECT {_called(fitting[0], ['?'] * count)}", row)[0] for row in part]
+            query = f"SELECT {_called(fitting[0], ['?'] * count)}"
+            found = [_fetch(engine, query, row)[0] for row in part.values()]
         else:
-            found = _of_rows(engine, fitting[0], columns, part, f" ORDER BY {PLACE}")
-        results.update(zip(places, (result for (result,) in found)))
+            found = _of_rows(engine, fitting[0], part, f" ORDER BY {PLACE}")
+        results.update(zip(part, (result for (result,) in found)))
     return [results[place] for place in range(len(rows))]
 
 
-def _aggregate(engine: Engine, signatures: list[Signature], rows: _Rows) -> Any:
+def _aggregate(engine: Engine, signatures: list[Signature], rows: Rows) -> Any:
     """The result of one group."""
     counts = {len(row): place for place, row in enumerate(rows)} or {len(signatures[0].parameters): 0}
     for count, place in counts.items():
@@ -134,20 +124,19 @@ def _aggregate(engine: Engine, signatures: list[Signature], rows: _Rows) -> Any:
         raise TypeError(
             f"the rows have {' and '.join(map(str, sorted(counts)))} arguments, and they are one group"
         )
-    return _of_rows(engine, signature, signature.columns(count) or [], rows)[0][0]
+    return _of_rows(engine, signature, dict(enumerate(rows)))[0][0]
 
 
-def _table(engine: Engine, signatures: list[Signature], rows: _Rows) -> _Rows:
+def _table(engine: Engine, signatures: list[Signature], rows: Rows) -> Rows:
     """The rows of a table function."""
     if len(rows) != 1:
         raise TypeError(
             f"a table function is called with one row of arguments, such as [(1, 'a')], not with {len(rows)}"
         )
     signature = _fitting(signatures, len(rows[0]), 0)[0]
-    columns = signature.columns(len(rows[0])) or []
-    with engine.rows(columns, rows) as table, engine.con.cursor() as cursor:
+    with engine.rows(signature, {0: rows[0]}) as (table, columns), engine.con.cursor() as cursor:
         arguments = []
-        for index, (name, _) in enumerate(columns):
+        for index, name in enumerate(columns):
             # Arguments of table functions are constants, and variables count as such.
             cursor.execute(f"SET VARIABLE argument_{index} = (SELECT {quoted(name)} FROM {table})")
             by_name = f"{quoted(name)} := " if name in signature.named else ""
@@ -155,16 +144,16 @@ def _table(engine: Engine, signatures: list[Signature], rows: _Rows) -> _Rows:
         return cursor.execute(f"FROM {_called(signature, arguments)}").fetchall()
 
 
-def _stream(engine: Engine, signatures: list[Signature], rows: _Rows) -> _Rows:
+def _stream(engine: Engine, signatures: list[Signature], rows: Rows) -> Rows:
     """The rows that a stream function makes of its input."""
     (signature,) = signatures
     for place, row in enumerate(rows):
         _fitting(signatures, len(row), place)
-    with engine.rows(signature.parameters, rows) as table:
+    with engine.rows(signature, dict(enumerate(rows))) as (table, _):
         return _fetch(engine, "FROM crosslane_map(?, ?)", (f"FROM {table} ORDER BY {PLACE}", signature.name))
 
 
-_CALLS: dict[str, Callable[[Engine, list[Signature], _Rows], Any]] = {
+_CALLS: dict[str, Callable[[Engine, list[Signature], Rows], Any]] = {
     "aggregate": _aggregate,
     "table": _table,
     "stream": _stream,
@@ -180,19 +169,16 @@ def _fitting(signatures: list[Signature], count: int, place: int) -> list[Signat
     raise TypeError(f"row {place} has {count} argument{plural}; the function is {known}")
 
 
-def _of_rows(
-    engine: Engine, signature: Signature, columns: list[tuple[str, str]], rows: _Rows, order: str = ""
-) -> _Rows:
+def _of_rows(engine: Engine, signature: Signature, rows: dict[int, tuple[Any, ...]], order: str = "") -> Rows:
     """What SQL gives for calls with the columns of rows."""
-    with engine.rows(columns, rows) as table:
-        called = _called(signature, [quoted(name) for name, _ in columns])
-        return _fetch(engine, f"SELECT {called} FROM {table}{order}")
+    with engine.rows(signature, rows) as (table, columns):
+        return _fetch(engine, f"SELECT {_called(signature, list(map(quoted, columns)))} FROM {table}{order}")
 
 
 def _called(signature: Signature, arguments: list[str]) -> str:
     return f"{quoted(signature.name)}({', '.join(arguments)})"
 
 
-def _fetch(engine: Engine, query: str, parameters: tuple[Any, ...] = ()) -> _Rows:
+def _fetch(engine: Engine, query: str, parameters: tuple[Any, ...] = ()) -> Rows:
     with engine.con.cursor() as cursor:
         return cursor.execute(query, list(parameters)).fetchall()

@@ -17,6 +17,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import duckdb
+
 from crosslane import _guest
 from crosslane._declare.pickles import dump
 from crosslane._declare.programs import of_program
@@ -29,6 +31,14 @@ _MOST = 8
 ROWS = "crosslane_rows"
 #: The column with a row's place among the rows of its call.
 PLACE = "crosslane_row"
+#: The error of an argument that does not have its type: what is wrong, the column, and the row.
+_UNFIT = re.compile(
+    rf"(?:Invalid Input Error: )+{ROWS}_\d+: \w+: (?:returned )?(.*)\n  in column (.*)\n  in row (\d+)",
+    re.DOTALL,
+)
+
+#: Rows of arguments, or of a result.
+Rows = list[tuple[Any, ...]]
 
 
 @dataclass(frozen=True)
@@ -61,13 +71,13 @@ class Signature:
 
     def columns(self, count: int) -> list[tuple[str, str]] | None:
         """Names and types of this number of arguments; None if it does not take so many."""
-        missing = len(self.parameters) - count
-        if self.variadic and missing <= 1:
+        further = count - len(self.parameters)
+        if self.variadic and further >= -1:
             name, kind = self.parameters[-1]
-            return [*self.parameters[:-1], *((f"{name} {rest + 1}", kind) for rest in range(1 - missing))]
-        if missing and not {name for name, _ in self.parameters[count:]} <= self.named:
+            return [*self.parameters[:-1], *((f"{name} {rest + 1}", kind) for rest in range(further + 1))]
+        if further > 0 or not {name for name, _ in self.parameters[count:]} <= self.named:
             return None
-        return self.parameters[:count] if missing >= 0 else None
+        return self.parameters[:count]
 
 
 class Engine:
@@ -78,7 +88,7 @@ class Engine:
         self.con = connect(config={"threads": 1})
         self._calls = itertools.count()
         #: The rows of calls in progress.
-        self._rows: dict[int, list[tuple[Any, ...]]] = {}
+        self._rows: dict[int, Rows] = {}
         #: The functions that hand over rows, by the columns of the rows.
         self._tables: dict[tuple[tuple[str, str], ...], str] = {}
         self._lock = threading.Lock()
@@ -101,25 +111,44 @@ class Engine:
         return [Signature.of(*one) for one in listed]
 
     @contextmanager
-    def rows(self, columns: list[tuple[str, str]], rows: list[tuple[Any, ...]]) -> Iterator[str]:
-        """What SQL reads rows from. It has the column :data:`PLACE`, and these columns.
+    def rows(self, signature: Signature, rows: dict[int, tuple[Any, ...]]) -> Iterator[tuple[str, list[str]]]:
+        """What SQL reads the rows of a call from, and its columns. It also has the column :data:`PLACE`.
 
         Crosslane converts the values like those that a table function yields.
+
+        Args:
+            signature: a signature that takes as many arguments as the rows have.
+            rows: rows of one length, by their places among all rows of the call.
+
+        Raises:
+            TypeError: from the query that reads the rows, if an argument does not have its type.
         """
+        count = len(next(iter(rows.values()), signature.parameters))
+        columns = signature.columns(count) or []
         key = tuple(columns)
         with self._lock:
             if key not in self._tables:
                 name = f"{ROWS}_{len(self._tables)}"
-                named = "".join(f", {quoted(column)} {kind}" for column, kind in columns)
-                signature = f"{name}(number BIGINT) -> TABLE({PLACE} BIGINT{named})"
+                typed = "".join(f", {quoted(column)} {kind}" for column, kind in columns)
                 # Its thread may still have it when the program ends, and must not have the connection then.
                 given = self._rows
-                register(self.con, lambda number: given[number], signature, lane="thread")
+                register(
+                    self.con,
+                    lambda number: given[number],
+                    f"{name}(number BIGINT) -> TABLE({PLACE} BIGINT{typed})",
+                    lane="thread",
+                )
                 self._tables[key] = name
             number = next(self._calls)
-        self._rows[number] = [(place, *row) for place, row in enumerate(rows)]
+        self._rows[number] = [(place, *row) for place, row in rows.items()]
         try:
-            yield f"{self._tables[key]}({number})"
+            yield f"{self._tables[key]}({number})", [name for name, _ in columns]
+        except duckdb.Error as error:
+            if unfit := _UNFIT.match(str(error)):
+                what, column, row = unfit.groups()
+                place = list(rows)[int(row) - 1]
+                raise TypeError(f"{signature.text}: row {place}, argument {column}: {what}") from None
+            raise
         finally:
             del self._rows[number]
 

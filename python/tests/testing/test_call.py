@@ -187,6 +187,7 @@ def test_wrong_use(shop: Path, subtests: pytest.Subtests) -> None:
             TypeError,
             "row 1, argument price: str '1' where DOUBLE is due",
         ),
+        ("gross", [(1, "tea", 1), (1, "tea"), (1, "tea", "1")], TypeError, "row 2, argument digits: str '1'"),
         ("late", [(1, 2.5)], TypeError, "row 0, argument delay: float 2.5 where INTEGER is due"),
         ("numbers", [1 << 70], TypeError, "argument n: .* does not fit BIGINT"),
         ("gross", [(1, "tea"), 2], TypeError, r"row 1 has 1 argument; the function is gross\(price DOUBLE"),
