@@ -14,11 +14,12 @@ Declare functions with :func:`udf` in a file, load the file, call them from SQL:
 [('hello-wide-world',)]
 """
 
-# Modules without an underscore are public: `crosslane`, `crosslane.types`, `crosslane.spark` and
-# `crosslane.dbt`. A folder with an underscore is private; the modules in it have none.
+# Modules without an underscore are public: `crosslane`, `crosslane.types`, `crosslane.testing`,
+# `crosslane.spark` and `crosslane.dbt`. A folder with an underscore is private; the modules in it have none.
 # python/pyproject.toml says which folder may import which:
 #
 #   _cli       the program `crosslane`, with a module or a folder for each command
+#   _testing   what `crosslane.testing` consists of, and pytest's plugin
 #   _engines   what runs in the program of an engine: DuckDB, host lanes, functions of PySpark
 #   _client    clients of a server, and `crosslane.map`
 #   _worker    what runs in worker processes: the zygote, and what the native loops call

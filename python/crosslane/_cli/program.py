@@ -8,9 +8,10 @@ from typing import Any
 import click
 
 from crosslane import __version__
-from crosslane._cli.check import check
+from crosslane._cli.check.command import check
 from crosslane._cli.definitions import dump, trust
 from crosslane._cli.doctor.command import doctor
+from crosslane._cli.init import init
 from crosslane._cli.load_test.command import bench
 from crosslane._cli.lock import lock
 from crosslane._cli.output import EXIT_CODES, INTERRUPTED, complain, discard_output, err
@@ -52,5 +53,5 @@ def main() -> None:
     """Functions written in Python, JavaScript, Ruby and Lua, called from SQL, on every core."""
 
 
-for _command in (sql, check, lock, dump, trust, doctor, serve, bench):
+for _command in (init, sql, check, lock, dump, trust, doctor, serve, bench):
     main.add_command(_command)

@@ -53,9 +53,13 @@ def guests() -> list[Guest]:
 
 def is_python(file: str) -> bool:
     """Whether a file is loaded as Python: its suffix belongs to no other language."""
-    suffix = Path(file).suffix
-    others = (*_JAVASCRIPT_FILES, _RUBY_FILES, *(one for guest in guests() for one in guest.suffixes))
-    return suffix not in others
+    return Path(file).suffix not in suffixes() - {".py"}
+
+
+def suffixes() -> frozenset[str]:
+    """The suffixes of files of functions, in all languages."""
+    others = (one for guest in guests() for one in guest.suffixes)
+    return frozenset([".py", *_JAVASCRIPT_FILES, _RUBY_FILES, *others])
 
 
 def command(file: Path) -> list[str]:

@@ -72,7 +72,7 @@ pub(super) fn common_js(text: &str, is_there: impl Fn(&str) -> bool) -> String {
          if (!files.has(name)) throw new Error(`cannot require \"${{name}}\": only \"./paths\" of scripts and \
          JSON files, and packages in node_modules, as literals`); \
          return files.get(name); \
-         }})(new Map([[\"crosslane\", {{ udf: globalThis.udf, Timestamp: globalThis.Timestamp }}], {files}]))); \
+         }})(new Map([[\"crosslane\", {{ udf, udtf, udaf, Timestamp }}], {files}]))); \
          export default module.exports;"
     )
 }

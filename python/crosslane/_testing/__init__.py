@@ -1,0 +1,1 @@
+"""What `crosslane.testing` consists of, and pytest's plugin."""
