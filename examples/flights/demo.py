@@ -107,6 +107,15 @@ QUERIES = [
            FROM flights GROUP BY year, month, day ORDER BY mean_delay DESC LIMIT 5""",
     ),
     (
+        "A function that SQL defines, in Ruby: where the wind of JFK comes from",
+        """CREATE FUNCTION compass(degrees DOUBLE) RETURNS VARCHAR LANGUAGE ruby AS $$
+               %w[N NE E SE S SW W NW][(degrees / 45).round % 8]
+           $$;
+           SELECT compass(wind_dir) AS wind, count(*) AS hours, round(avg(wind_speed), 1) AS mph
+           FROM weather WHERE origin = 'JFK' AND wind_speed > 0
+           GROUP BY 1 ORDER BY hours DESC LIMIT 4""",
+    ),
+    (
         "An aggregate: the delay that nine of ten flights stay below, by carrier",
         """SELECT carrier, count(*) AS flights, round(median(dep_delay)) AS half, delay_of_nine_in_ten(dep_delay) AS nine_in_ten
            FROM flights GROUP BY carrier ORDER BY nine_in_ten DESC LIMIT 5""",
@@ -204,7 +213,7 @@ def start_service() -> str:
 def show(con: duckdb.DuckDBPyConnection, title: str, query: str) -> None:
     """Runs a query and prints its result."""
     started = time.perf_counter()
-    cursor = con.execute(query)
+    cursor = crosslane.execute(con, query)
     names = [item[0] for item in cursor.description or []]
     rows = cursor.fetchall()
     seconds = time.perf_counter() - started

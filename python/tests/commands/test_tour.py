@@ -59,7 +59,7 @@ def one(con: duckdb.DuckDBPyConnection, query: str) -> tuple[object, ...]:
     "query", [pytest.param(query, id=title.split(":")[0]) for title, query in demo.QUERIES]
 )
 def test_a_query_of_the_tour(engine: duckdb.DuckDBPyConnection, query: str) -> None:
-    rows = engine.execute(query).fetchall()
+    rows = crosslane.execute(engine, query).fetchall()
     assert len(rows) >= 3
     # Only flights that were cancelled have no values.
     assert sum(None in row for row in rows) <= 1
