@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from crosslane._client.async_client import AsyncClient
     from crosslane._client.client import Client
     from crosslane._client.map import map
+    from crosslane._engines.dataframes.functions import Functions
     from crosslane._engines.duckdb import (
         cancel,
         connect,
@@ -55,6 +56,7 @@ __all__ = [
     "AsyncClient",
     "Client",
     "DeclarationError",
+    "Functions",
     "Interval",
     "Tagged",
     "TimeNs",
@@ -82,7 +84,12 @@ def __getattr__(name: str) -> Any:
     if name == "load_ipython_extension":
         return import_module("crosslane._engines.notebook").load_ipython_extension
     if name in __all__:
-        homes = {"map": "_client.map", "Client": "_client.client", "AsyncClient": "_client.async_client"}
+        homes = {
+            "map": "_client.map",
+            "Client": "_client.client",
+            "AsyncClient": "_client.async_client",
+            "Functions": "_engines.dataframes.functions",
+        }
         return getattr(import_module(f"crosslane.{homes.get(name, '_engines.duckdb')}"), name)
     raise AttributeError(f"module 'crosslane' has no attribute {name!r}")
 

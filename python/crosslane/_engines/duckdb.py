@@ -21,8 +21,8 @@ from crosslane._declare.signature.declared import Declared
 from crosslane._runtime.children import end_with_this_process
 from crosslane._runtime.languages import JAVASCRIPT, PACKAGE, RUBY
 
-#: A file of functions, or a function.
-Functions = str | PathLike[str] | Callable[..., Any]
+#: What functions come from: a file, or a function itself.
+Source = str | PathLike[str] | Callable[..., Any]
 
 
 def extension_path() -> Path:
@@ -42,7 +42,7 @@ def ruby_path() -> Path:
 
 def connect(
     database: str | PathLike[str] = ":memory:",
-    functions: Functions | Iterable[Functions] = (),
+    functions: Source | Iterable[Source] = (),
     *,
     read_only: bool = False,
     config: dict[str, Any] | None = None,
@@ -75,19 +75,24 @@ def connect(
         _prepare(con)
         if isinstance(functions, (str, PathLike)) or callable(functions):
             functions = [functions]
-        for is_file, items in groupby(functions, lambda item: isinstance(item, (str, PathLike))):
-            if is_file:
-                # All files at once, because most of the time is spent on starting interpreters.
-                _load(con, "crosslane_load_files", [list(map(str, items))])
-            else:
-                for item in items:
-                    register(con, item)
+        load_all(con, functions)
         for name, setting in last:
             con.execute(f"SET {name} = '{setting}'")
     except BaseException:
         con.close()
         raise
     return con
+
+
+def load_all(con: duckdb.DuckDBPyConnection, functions: Iterable[Source], *, replace: bool = False) -> None:
+    """Loads files and registers functions, in their order; ``replace`` as for :func:`load`."""
+    for is_file, items in groupby(functions, lambda item: isinstance(item, (str, PathLike))):
+        if is_file:
+            # All files at once, because most of the time is spent on starting interpreters.
+            _load(con, "crosslane_load_files", [list(map(str, items))], replace=replace)
+        else:
+            for item in items:
+                register(con, item, replace=replace)
 
 
 def load(con: duckdb.DuckDBPyConnection, path: str | PathLike[str], *, replace: bool = False) -> list[str]:

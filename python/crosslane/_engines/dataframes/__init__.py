@@ -1,0 +1,1 @@
+"""Functions of files, called with columns of Python's libraries: :class:`crosslane.Functions`."""
