@@ -32,6 +32,7 @@ MEASUREMENTS = (
     by_columns.loading,
     costly.memoize,
     scalar.vectorized,
+    scalar.dataframes,
     scalar.scaling,
     scalar.fan_out,
     scalar.waiting,

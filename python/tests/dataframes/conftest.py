@@ -79,6 +79,12 @@ def numbers(n, step=1):
         yield (i * step,)
 
 
+@udtf("each(numbers BIGINT[]) -> TABLE(i BIGINT)")
+def each(numbers):
+    for i in numbers:
+        yield (i,)
+
+
 @udtf("late(flights TABLE(id BIGINT)) -> TABLE(id BIGINT)")
 def late(flights):
     yield from flights

@@ -39,7 +39,7 @@ def waits(folder: str, x: int) -> int:
 def test_names(fns: crosslane.Functions) -> None:
     assert {"slug", "twice", "sum_of", "numbers", "late", "polars"} <= set(dir(fns))
     assert "  twice(x BIGINT) -> BIGINT\n  twice(x VARCHAR) -> VARCHAR\n" in repr(fns)
-    assert (len(fns), "slug" in fns, "slugs" in fns) == (14, True, False)
+    assert (len(fns), "slug" in fns, "slugs" in fns) == (15, True, False)
     assert repr(fns.slug) == "<crosslane function slug(title VARCHAR) -> VARCHAR>"
     assert (fns.slug.__name__, fns.slug.__doc__) == ("slug", "The title in an address.")
     # A function does not take the name of a method, and can be called nevertheless.

@@ -158,3 +158,4 @@ def test_kinds_of_functions(fns: crosslane.Functions) -> None:
     table = fns.numbers(3, step=2)
     assert isinstance(table, pa.Table)
     assert table.to_pydict() == {"i": [0, 2, 4]}
+    assert fns.each(pa.scalar([5, 6])).to_pydict() == {"i": [5, 6]}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import sys
 from collections.abc import Iterator, Sequence
 from functools import cached_property
@@ -119,7 +120,7 @@ class Function:
                 yield duckdb.ColumnExpression(str(place))
                 continue
             try:
-                yield _constant(argument)
+                yield _constant(_value(argument))
             except (TypeError, duckdb.Error) as error:
                 raise TypeError(
                     f"{self.__name__}: {self.declared.label(place)} is neither a column nor a value of SQL: {error}"
@@ -134,7 +135,7 @@ class Function:
         marks = ", ".join(["?"] * len(arguments) + [f"{quoted(name)} := ?" for name in named])
         with _interruptible(), self._database.cursor() as cursor:
             query = f"FROM {quoted(self.__name__)}({marks})"
-            return cursor.sql(query, params=[*arguments, *named.values()]).to_arrow_table(_ROWS)
+            return cursor.sql(query, params=[*map(_value, arguments), *map(_value, named.values())]).to_arrow_table(_ROWS)
 
 
 def _expression_class() -> Any:
@@ -142,12 +143,17 @@ def _expression_class() -> Any:
     return getattr(sys.modules.get("polars"), "Expr", ())
 
 
+def _value(argument: Any) -> Any:
+    """An argument that is no column, as a value that DuckDB knows."""
+    if isinstance(argument, pa.Scalar):
+        return argument.as_py()
+    if isinstance(argument, getattr(sys.modules.get("numpy"), "number", ())):
+        return argument.item()
+    return argument
+
+
 def _constant(value: Any) -> duckdb.Expression:
-    if isinstance(value, pa.Scalar):
-        value = value.as_py()
-    elif isinstance(value, getattr(sys.modules.get("numpy"), "number", ())):
-        value = value.item()
-    if isinstance(value, float) and value != value:
+    if isinstance(value, float) and math.isnan(value):
         # DuckDB 1.5 takes NaN for NULL.
         return duckdb.ConstantExpression("nan").cast("DOUBLE")
     return duckdb.ConstantExpression(value)

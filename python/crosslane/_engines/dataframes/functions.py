@@ -112,7 +112,8 @@ class Functions:
         self.close()
 
     def close(self) -> None:
-        """Ends the workers when the calls in progress have ended. Further calls are errors."""
+        """Ends the workers when the calls in progress have ended, and the connections that
+        :meth:`cursor` gave are closed. Further calls are errors."""
         self._database.close()
 
     def cursor(self) -> duckdb.DuckDBPyConnection:
