@@ -29,6 +29,11 @@ def plus(x: int, y: int) -> int:
 
 
 @udf
+def rounded(x: float, digits: int = 0) -> float:
+    return round(x, digits)
+
+
+@udf
 def halved(x: float) -> float:
     return x / 2
 
@@ -63,9 +68,24 @@ def length(x):
     return len(x)
 
 
+@udf("pair(x BIGINT) -> STRUCT(n BIGINT, more BIGINT[])")
+def pair(x):
+    return {"n": x, "more": [x, None]}
+
+
+@udf("size(x BIGINT) -> ENUM('small', 'large')")
+def size(x):
+    return "small" if x < 10 else "large"
+
+
 @udf
 def reciprocal(x: int) -> float:
     return 1 / x
+
+
+@udf('"my close"(x BIGINT) -> BIGINT')
+def my_close(x):
+    return x
 
 
 @udf("close(x BIGINT) -> BIGINT")

@@ -39,11 +39,11 @@ def waits(folder: str, x: int) -> int:
 def test_names(fns: crosslane.Functions) -> None:
     assert {"slug", "twice", "sum_of", "numbers", "late", "polars"} <= set(dir(fns))
     assert "  twice(x BIGINT) -> BIGINT\n  twice(x VARCHAR) -> VARCHAR\n" in repr(fns)
-    assert (len(fns), "slug" in fns, "slugs" in fns) == (15, True, False)
+    assert (len(fns), "slug" in fns, "slugs" in fns) == (19, True, False)
     assert repr(fns.slug) == "<crosslane function slug(title VARCHAR) -> VARCHAR>"
     assert (fns.slug.__name__, fns.slug.__doc__) == ("slug", "The title in an address.")
     # A function does not take the name of a method, and can be called nevertheless.
-    assert fns["close"]([1]) == [1]
+    assert fns["close"]([1]) == fns["my close"]([1]) == [1]
     with pytest.raises(AttributeError, match="there is no function Slugs; did you mean slug"):
         fns.Slugs  # noqa: B018
     with pytest.raises(KeyError, match="there is no function zzz; there are slug, plus_one, "):
@@ -133,7 +133,7 @@ def test_an_exception_of_a_function(fns: crosslane.Functions) -> None:
     with pytest.raises(duckdb.Error) as caught:
         fns.reciprocal([1, 0])
     assert "reciprocal: ZeroDivisionError: division by zero\n  at " in str(caught.value)
-    assert "functions.py:60 in reciprocal\n    return 1 / x" in str(caught.value)
+    assert "functions.py:75 in reciprocal\n    return 1 / x" in str(caught.value)
     assert "with x = 0" in str(caught.value)
     assert fns.reciprocal([2]) == [0.5]
 

@@ -89,6 +89,21 @@ def test_nulls_where_numpy_has_none(fns: crosslane.Functions) -> None:
     assert (result.dtype, result.tolist()) == (np.bool_, [True, None])
 
 
+def test_results_that_are_no_numbers(fns: crosslane.Functions) -> None:
+    """pyarrow makes floats of integers beside NULLs in nested values, and loses NULLs of an ENUM."""
+    pairs = [{"n": 2**60 + 1, "more": [2**60 + 1, None]}, None]
+    sizes = ["large", None]
+    numbers = [2**60 + 1, None]
+    array = np.ma.array([2**60 + 1, 0], mask=[False, True])
+    series = pd.Series(numbers, dtype="Int64")
+    for argument in (numbers, array, pl.Series(numbers), series, series.astype("int64[pyarrow]")):
+        result = fns.pair(argument)
+        assert [None if one is pd.NA else one for one in result] == pairs, type(argument)
+    for argument in (numbers, array, pl.Series(numbers)):
+        assert list(fns.size(argument)) == sizes
+    assert fns.size(series).cat.codes.tolist() == [1, -1]
+
+
 def test_any_arrow_object(fns: crosslane.Functions) -> None:
     class Foreign:
         def __init__(self, values: Any) -> None:
@@ -153,6 +168,7 @@ def test_kinds_of_functions(fns: crosslane.Functions) -> None:
     assert fns.twice(["ab"]) == ["abab"]
     assert fns.total([1, 2], 10, [3, None]) == [14, None]
     assert fns.total() == 0
+    assert (fns.rounded([1.25]), fns.rounded([1.25], 1)) == ([1.0], [1.2])
     assert fns.sum_of([1, 2, None]) == 3
     assert fns.sum_of([]) == 0
     table = fns.numbers(3, step=2)

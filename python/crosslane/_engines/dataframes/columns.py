@@ -97,6 +97,11 @@ def _numpy(result: pa.ChunkedArray) -> Any:
     form that keeps them."""
     import numpy
 
+    if pa.types.is_dictionary(result.type):
+        # pyarrow gives some value of the dictionary for NULL.
+        result = result.cast(result.type.value_type)
+    if _is_of_objects(result.type):
+        return _objects(result)
     if not result.null_count or not _is_exact(result.type):
         values = result.to_numpy()
         # A result of one chunk would be a view of Arrow's memory, which nobody may write to.
@@ -111,16 +116,28 @@ def _pandas(result: pa.ChunkedArray, like: Any) -> Any:
     would not keep them."""
     import pandas
 
-    mapper = None
     if isinstance(like.dtype, pandas.ArrowDtype):
-        mapper = pandas.ArrowDtype
-    elif result.null_count or getattr(like.dtype, "na_value", None) is pandas.NA:
-        mapper = _nullable
-    series = result.to_pandas(types_mapper=mapper)
+        series = result.to_pandas(types_mapper=pandas.ArrowDtype)
+    elif _is_of_objects(result.type):
+        series = pandas.Series(_objects(result))
+    else:
+        nullable = result.null_count or getattr(like.dtype, "na_value", None) is pandas.NA
+        series = result.to_pandas(types_mapper=_nullable if nullable else None)
     if result.num_chunks == 1:
         # It may be a view of Arrow's memory, which nobody may write to.
         series = series.copy()
     return series.set_axis(like.index).rename(like.name)
+
+
+def _is_of_objects(data_type: pa.DataType) -> bool:
+    """Whether NumPy has no type for the values. pyarrow would make floats of integers in them."""
+    return pa.types.is_nested(data_type) or pa.types.is_interval(data_type)
+
+
+def _objects(result: pa.ChunkedArray) -> Any:
+    import numpy
+
+    return numpy.fromiter(result.to_pylist(), dtype=object, count=len(result))
 
 
 def _nullable(data_type: pa.DataType) -> Any:

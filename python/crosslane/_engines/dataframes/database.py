@@ -32,12 +32,14 @@ class Declared:
     description: str | None
 
     @classmethod
-    def of(cls, name: str, rows: list[tuple[str, str, str | None]]) -> Declared:
-        """The functions of a name by their signatures, kinds and descriptions."""
-        signatures, kinds, descriptions = zip(*rows)
+    def of(cls, name: str, rows: list[tuple[str, ...]]) -> Declared:
+        """The functions of a name, by their rows of ``crosslane_functions()``."""
+        signatures, kinds, parameters, results, descriptions = zip(*rows)
         parsed = []
         if kinds[0] not in ("table", "stream"):
-            parsed = [_guest.parse_signature(signature) for signature in signatures]
+            # A signature has its name without quotes.
+            texts = [f"f({some}) -> {result}" for some, result in zip(parameters, results)]
+            parsed = list(map(_guest.parse_signature, texts))
         return cls(
             name,
             kinds[0],
@@ -80,13 +82,13 @@ class Database:
         try:
             # Users do not see the database, so its built-in functions and macros reserve no names.
             load_all(con, self._sources, replace=True)
-            query = "SELECT function, signature, kind, description FROM crosslane_functions()"
+            query = "SELECT function, signature, kind, parameters, returns, description FROM crosslane_functions()"
             rows = con.execute(query).fetchall()
         except BaseException:
             con.close()
             raise
         self._con: duckdb.DuckDBPyConnection | None = con
-        found: dict[str, list[tuple[str, str, str | None]]] = {}
+        found: dict[str, list[tuple[str, ...]]] = {}
         for name, *rest in rows:
             found.setdefault(name, []).append(tuple(rest))
         #: The functions by their names.

@@ -135,7 +135,9 @@ class Function:
         marks = ", ".join(["?"] * len(arguments) + [f"{quoted(name)} := ?" for name in named])
         with _interruptible(), self._database.cursor() as cursor:
             query = f"FROM {quoted(self.__name__)}({marks})"
-            return cursor.sql(query, params=[*map(_value, arguments), *map(_value, named.values())]).to_arrow_table(_ROWS)
+            return cursor.sql(
+                query, params=[*map(_value, arguments), *map(_value, named.values())]
+            ).to_arrow_table(_ROWS)
 
 
 def _expression_class() -> Any:
