@@ -19,7 +19,7 @@ Declare functions with :func:`udf` in a file, load the file, call them from SQL:
 # python/pyproject.toml says which folder may import which:
 #
 #   _cli       the program `crosslane`, with a module or a folder for each command
-#   _engines   what runs in the program of an engine: DuckDB, host lanes, functions of PySpark
+#   _engines   what runs in the program of an engine: DuckDB, data frames, host lanes, functions of PySpark
 #   _client    clients of a server, and `crosslane.map`
 #   _worker    what runs in worker processes: the zygote, and what the native loops call
 #   _declare   decorators, declarations, signatures, libraries and pickles of functions

@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import pickle
 import signal
+import subprocess
+import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -108,8 +110,8 @@ def test_names(fns: crosslane.Functions) -> None:
             "is a stream function: crosslane.map(table, 'FILE:late') calls it",
         ),
         (lambda fns: fns.slug([1]), duckdb.BinderException, "slug(BIGINT)"),
-        (lambda fns: fns.length([[1]], 2), TypeError, "length was called with 2 arguments"),
     ],
+    ids=lambda value: value[:40] if isinstance(value, str) else "",
 )
 def test_wrong_arguments(
     fns: crosslane.Functions, call: Callable[[Any], Any], kind: type[Exception], message: str
@@ -262,3 +264,38 @@ def test_functions_of_a_program_are_not_pickled() -> None:
     with crosslane.Functions(twice) as fns:
         with pytest.raises(TypeError, match=r"cannot be pickled: put <function .*twice at .*> into a file"):
             pickle.dumps(fns)
+
+
+@pytest.mark.any_duckdb
+def test_cancel(library: Library, tmp_path: Path) -> None:
+    with crosslane.Functions(library(WAITS)) as fns:
+        outcome: list[str] = []
+
+        def run() -> None:
+            with pytest.raises(duckdb.Error) as caught:
+                fns.waits(str(tmp_path), [1])
+            outcome.append(str(caught.value))
+
+        thread = threading.Thread(target=run)
+        thread.start()
+        assert eventually((tmp_path / "begun").exists)
+        fns.cancel()
+        thread.join()
+        assert outcome[0].endswith(("waits: cancelled", "Interrupted!"))
+        (tmp_path / "go").touch()
+        assert fns.waits(str(tmp_path), [1]) == [1]
+
+
+@pytest.mark.any_duckdb
+def test_the_end_of_a_program_ends_calls(library: Library, tmp_path: Path) -> None:
+    """Threads of polars may be in a call then, and Python does not wait for them."""
+    program = f"""
+import threading, time, pathlib, crosslane
+fns = crosslane.Functions({str(library(WAITS))!r})
+threading.Thread(target=fns.waits, args=({str(tmp_path)!r}, [1]), daemon=True).start()
+while not pathlib.Path({str(tmp_path)!r}, "begun").exists():
+    time.sleep(0.01)
+threading.excepthook = lambda _: None
+"""
+    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
+    assert (ended.returncode, ended.stderr) == (0, "")

@@ -56,6 +56,14 @@ def test_expressions_of_polars(fns: crosslane.Functions) -> None:
     assert FRAME.clear().select(fns.plus(pl.col("n"), pl.lit(1))).schema == {"n": pl.Int64}
 
 
+def test_columns_beside_expressions(fns: crosslane.Functions) -> None:
+    more = pl.Series([10, 20, 30])
+    for column in (more, [10, 20, 30]):
+        with pytest.raises(TypeError, match="plus: y is a column beside expressions"):
+            fns.plus(pl.col("n"), column)
+    assert FRAME.select(fns.plus(pl.col("n"), pl.lit(more)))["n"].to_list() == [11, 22, 33]
+
+
 def test_groups_of_polars(fns: crosslane.Functions) -> None:
     grouped = FRAME.group_by("half", maintain_order=True)
     sums = grouped.agg(fns.sum_of(pl.col("n")), each=fns.plus_one(pl.col("n")))

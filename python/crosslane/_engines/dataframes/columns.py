@@ -100,7 +100,7 @@ def _numpy(result: pa.ChunkedArray) -> Any:
     if pa.types.is_dictionary(result.type):
         # pyarrow gives some value of the dictionary for NULL.
         result = result.cast(result.type.value_type)
-    if _is_of_objects(result.type):
+    if pa.types.is_nested(result.type):
         return _objects(result)
     if not result.null_count or not _is_exact(result.type):
         values = result.to_numpy()
@@ -118,7 +118,7 @@ def _pandas(result: pa.ChunkedArray, like: Any) -> Any:
 
     if isinstance(like.dtype, pandas.ArrowDtype):
         series = result.to_pandas(types_mapper=pandas.ArrowDtype)
-    elif _is_of_objects(result.type):
+    elif pa.types.is_nested(result.type):
         series = pandas.Series(_objects(result))
     else:
         nullable = result.null_count or getattr(like.dtype, "na_value", None) is pandas.NA
@@ -129,12 +129,8 @@ def _pandas(result: pa.ChunkedArray, like: Any) -> Any:
     return series.set_axis(like.index).rename(like.name)
 
 
-def _is_of_objects(data_type: pa.DataType) -> bool:
-    """Whether NumPy has no type for the values. pyarrow would make floats of integers in them."""
-    return pa.types.is_nested(data_type) or pa.types.is_interval(data_type)
-
-
 def _objects(result: pa.ChunkedArray) -> Any:
+    """An array of Python's values. pyarrow would make floats of integers in nested values."""
     import numpy
 
     return numpy.fromiter(result.to_pylist(), dtype=object, count=len(result))

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import atexit
+import contextlib
 import difflib
 import os
-from collections.abc import Iterable
+import time
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from os import PathLike
 from typing import Any
+from weakref import WeakSet
 
 import duckdb
 
@@ -88,6 +92,9 @@ class Database:
             con.close()
             raise
         self._con: duckdb.DuckDBPyConnection | None = con
+        #: The connections of calls in progress.
+        self._calls: set[duckdb.DuckDBPyConnection] = set()
+        _databases.add(self)
         found: dict[str, list[tuple[str, ...]]] = {}
         for name, *rest in rows:
             found.setdefault(name, []).append(tuple(rest))
@@ -118,9 +125,36 @@ class Database:
             )
         return con.cursor()
 
+    @contextlib.contextmanager
+    def call(self) -> Iterator[duckdb.DuckDBPyConnection]:
+        """A connection for one call."""
+        cursor = self.cursor()
+        self._calls.add(cursor)
+        try:
+            yield cursor
+        finally:
+            cursor.close()
+            self._calls.discard(cursor)
+
+    def cancel(self) -> None:
+        """Ends the calls in progress."""
+        for cursor in list(self._calls):
+            # The call may just have ended.
+            with contextlib.suppress(duckdb.ConnectionException):
+                cursor.interrupt()
+
+    def end(self) -> None:
+        """Ends the calls in progress and closes the database, before the program ends."""
+        # Threads of other libraries, such as those of polars, must not be in a call when Python ends.
+        deadline = time.monotonic() + _LONGEST_END
+        while self._calls and time.monotonic() < deadline:
+            self.cancel()
+            time.sleep(0.01)
+        self.close()
+
     def close(self) -> None:
         """Closes the database as soon as the calls in progress have ended."""
-        # Their cursors keep the database open. `con.close()` would close these, too.
+        # Their cursors keep the database open. `con.close()` would wait for them and keep Python's lock.
         self._con = None
 
     def similar(self, name: str) -> str:
@@ -136,6 +170,19 @@ class Database:
                     f"crosslane.Functions with a function of this program cannot be pickled: put {source!r} into a file"
                 )
         return _in_this_process, (self._sources, self._threads)
+
+
+#: The seconds that the end of a program waits for calls to end.
+_LONGEST_END = 5
+#: All databases of this process.
+_databases: WeakSet[Database] = WeakSet()
+
+
+@atexit.register
+def _end_all() -> None:
+    for database in list(_databases):
+        if database.is_usable:
+            database.end()
 
 
 #: Databases that were unpickled, by their process, files and threads. Workers of other libraries

@@ -51,14 +51,12 @@ class Function:
             raise TypeError(f"{declared} got an unexpected keyword argument '{next(iter(named))}'")
         declared.check_count(len(arguments))
         if any(isinstance(one, _expression_class()) for one in arguments):
-            from crosslane._engines.dataframes.expressions import expression
-
-            return expression(self, arguments, self.result_type, declared.kind == "aggregate")
+            return self._expression(arguments)
         columns = self._columns(arguments)
         first = next(filter(None, columns), None)
-        with _interruptible(), self._database.cursor() as cursor:
+        with _interruptible(), self._database.call() as cursor:
             rows = cursor.from_arrow(self._rows(columns))
-            call = duckdb.FunctionExpression(self.__name__, *self._expressions(arguments, columns))
+            call = duckdb.FunctionExpression(self.__name__, *self._operands(arguments, columns))
             if declared.kind == "aggregate":
                 return rows.aggregate([call.alias("result")]).fetchall()[0][0]
             if first is None:
@@ -74,6 +72,19 @@ class Function:
         (sql,) = self.declared.results
         with self._database.cursor() as cursor:
             return cursor.sql(f"SELECT NULL::{sql}").to_arrow_table().schema.field(0).type
+
+    def _expression(self, arguments: Sequence[Any]) -> Any:
+        """The call as an expression of polars."""
+        from crosslane._engines.dataframes.expressions import expression
+
+        for place, argument in enumerate(arguments):
+            if not isinstance(argument, _expression_class()) and column_of(argument):
+                # polars calls the function with any part of the rows of its frame.
+                raise TypeError(
+                    f"{self.__name__}: {self.declared.label(place)} is a column beside expressions: put it into the "
+                    "frame, or pass polars.lit(polars.Series(...))"
+                )
+        return expression(self, arguments, self.result_type, self.declared.kind == "aggregate")
 
     def _columns(self, arguments: Sequence[Any]) -> list[Column | None]:
         columns: list[Column | None] = []
@@ -112,7 +123,7 @@ class Function:
         table = pa.table(values or {"row": pa.nulls(1)})
         return pa.Table.from_batches(table.to_batches(max_chunksize=_ROWS), table.schema)
 
-    def _expressions(
+    def _operands(
         self, arguments: Sequence[Any], columns: Sequence[Column | None]
     ) -> Iterator[duckdb.Expression]:
         for place, (argument, column) in enumerate(zip(arguments, columns)):
@@ -133,7 +144,7 @@ class Function:
                 f"{self.__name__} is a table function and takes values, no columns: {self.declared}"
             )
         marks = ", ".join(["?"] * len(arguments) + [f"{quoted(name)} := ?" for name in named])
-        with _interruptible(), self._database.cursor() as cursor:
+        with _interruptible(), self._database.call() as cursor:
             query = f"FROM {quoted(self.__name__)}({marks})"
             return cursor.sql(
                 query, params=[*map(_value, arguments), *map(_value, named.values())]

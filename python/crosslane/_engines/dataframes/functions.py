@@ -116,6 +116,10 @@ class Functions:
         :meth:`cursor` gave are closed. Further calls are errors."""
         self._database.close()
 
+    def cancel(self) -> None:
+        """Ends all calls in progress with an error, from another thread. Later calls are not ended."""
+        self._database.cancel()
+
     def cursor(self) -> duckdb.DuckDBPyConnection:
         """A connection of DuckDB with these functions, for SQL and for other libraries."""
         return cursor(self._database.cursor())
