@@ -95,6 +95,7 @@ def test_methods_of_columns(fns: crosslane.Functions) -> None:
     assert FRAME.select(pl.col("title").crosslane.slug())["title"].to_list() == slugs
     assert FRAME.select(pl.col("n").crosslane.plus(pl.col("half")))["n"].to_list() == [2, 3, 5]
     assert FRAME["title"].crosslane.slug().to_list() == slugs
+    assert FRAME["n"].crosslane.close().to_list() == [1, 2, 3]
     numbers = pd.Series([1, 2], [5, 6], name="n")
     pd.testing.assert_series_equal(numbers.crosslane.plus(3), numbers + 3)
     assert {"slug", "plus"} <= set(dir(numbers.crosslane)) & set(dir(pl.col("n").crosslane))
@@ -126,7 +127,10 @@ def test_ibis(fns: crosslane.Functions) -> None:
         "cast": [0.5, 1.0, 1.5],
     }
     assert con.to_pyarrow(functions.sum_of(table.n)).as_py() == 6
+    assert con.to_pyarrow(functions.close(table.n)).to_pylist() == [1, 2, 3]
     assert "slug" in dir(functions)
+    with pytest.raises(AttributeError, match="no function slugs; did you mean slug"):
+        functions.slugs(table.title)
     with pytest.raises(TypeError, match="Ibis needs one type of results, and twice has several"):
         functions.twice(table.n)
     with pytest.raises(TypeError, match="numbers is a table function"):

@@ -16,7 +16,10 @@ class Builtins:
         self._functions = functions
 
     def __getattr__(self, name: str) -> Callable[..., Any]:
-        function = getattr(self._functions, name)
+        try:
+            function = self._functions[name]
+        except KeyError as error:
+            raise AttributeError(*error.args) from None
         declared = function.declared
         if declared.kind in ("table", "stream"):
             raise TypeError(f"{name} is a {declared.kind} function, and Ibis has functions of columns only")

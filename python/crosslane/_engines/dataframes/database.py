@@ -118,7 +118,7 @@ class Database:
             raise duckdb.ConnectionException(
                 "these functions are closed: make them again with crosslane.Functions(...)"
             )
-        if not self.is_usable:
+        if self._process != os.getpid():
             raise duckdb.ConnectionException(
                 f"these functions were made in process {self._process}, and a fork cannot use them: make them "
                 "with crosslane.Functions(...) after the fork, or start processes with 'spawn'"

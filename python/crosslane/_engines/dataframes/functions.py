@@ -121,7 +121,10 @@ class Functions:
         self._database.cancel()
 
     def cursor(self) -> duckdb.DuckDBPyConnection:
-        """A connection of DuckDB with these functions, for SQL and for other libraries."""
+        """A connection of DuckDB with these functions, for SQL and for other libraries.
+
+        They take the place of DuckDB's own functions with the same names.
+        """
         return cursor(self._database.cursor())
 
     def polars(self, namespace: str = "crosslane") -> None:

@@ -16,7 +16,11 @@ class Namespace:
         self._column = column
 
     def __getattr__(self, name: str) -> Callable[..., Any]:
-        return partial(getattr(self.functions, name), self._column)
+        try:
+            function = self.functions[name]
+        except KeyError as error:
+            raise AttributeError(*error.args) from None
+        return partial(function, self._column)
 
     def __dir__(self) -> Iterable[str]:
         return list(self.functions)
