@@ -33,6 +33,7 @@ MEASUREMENTS = (
     loading.reloading,
     costly.memoize,
     scalar.vectorized,
+    scalar.dataframes,
     scalar.scaling,
     scalar.fan_out,
     scalar.waiting,

@@ -6,7 +6,10 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+
+import pyarrow as pa
+import pyarrow.compute as pc
 
 import crosslane
 
@@ -55,6 +58,32 @@ def vectorized(bench: Bench) -> Iterator[Line]:
     query = "SELECT bit_xor(plus_one_vectorized(i)) FROM ints"
     task, peer = "10 million integers,\nPython with pyarrow", "DuckDB's Arrow functions"
     yield from bench.throughput("vectorized, bigint", query, 10_000_000, (None, 2.5), task, peer)
+
+
+def dataframes(bench: Bench) -> Iterator[Line]:
+    """A column through `crosslane.Functions`, and the same query in its DuckDB."""
+    rows = 10_000_000
+    column = pa.chunked_array([pa.array(range(rows))])
+
+    def seconds(run: Callable[[], pa.ChunkedArray]) -> float:
+        started = time.perf_counter()
+        result = run()
+        taken = time.perf_counter() - started
+        total = pc.sum(result).as_py()
+        assert total == rows * (rows + 1) // 2, f"the sum is {total}"
+        return taken
+
+    with crosslane.Functions(FUNCTIONS, threads=2) as fns, fns.cursor() as con:
+        con.register("integers", pa.table({"i": column}))
+        query = "SELECT plus_one(i) FROM integers"
+        runs = {
+            "ours": lambda: seconds(lambda: fns.plus_one(column)),
+            "theirs": lambda: seconds(lambda: con.sql(query).to_arrow_table().column(0)),
+        }
+        taken = bench.alternate(runs)
+    texts = (milliseconds(taken[name]) for name in runs)
+    line = ("crosslane.Functions, 10 million integers", "the query in DuckDB")
+    yield Line(*line, *texts, ratio(taken["ours"], taken["theirs"]), 1.1, "times")
 
 
 def scaling(bench: Bench) -> Iterator[Line]:

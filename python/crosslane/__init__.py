@@ -20,7 +20,7 @@ Declare functions with :func:`udf` in a file, load the file, call them from SQL:
 #
 #   _cli       the program `crosslane`, with a module or a folder for each command
 #   _testing   what `crosslane.testing` consists of, and pytest's plugin
-#   _engines   what runs in the program of an engine: DuckDB, host lanes, functions of PySpark
+#   _engines   what runs in the program of an engine: DuckDB, data frames, host lanes, functions of PySpark
 #   _client    clients of a server, and `crosslane.map`
 #   _worker    what runs in worker processes: the zygote, and what the native loops call
 #   _declare   decorators, declarations, signatures, libraries and pickles of functions
@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from crosslane._client.async_client import AsyncClient
     from crosslane._client.client import Client
     from crosslane._client.map import map
+    from crosslane._engines.dataframes.functions import Functions
     from crosslane._engines.duckdb import (
         cancel,
         connect,
@@ -58,6 +59,7 @@ __all__ = [
     "AsyncClient",
     "Client",
     "DeclarationError",
+    "Functions",
     "Interval",
     "Tagged",
     "TimeNs",
@@ -92,6 +94,7 @@ def __getattr__(name: str) -> Any:
             "Client": "_client.client",
             "AsyncClient": "_client.async_client",
             "execute": "_engines.statements",
+            "Functions": "_engines.dataframes.functions",
         }
         return getattr(import_module(f"crosslane.{homes.get(name, '_engines.duckdb')}"), name)
     raise AttributeError(f"module 'crosslane' has no attribute {name!r}")

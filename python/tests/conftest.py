@@ -90,9 +90,8 @@ def _nothing_is_left(request: pytest.FixtureRequest) -> Iterator[None]:
     """No test leaves a process behind, unless its module keeps an engine for all its tests."""
     before = set(processes())
     yield
-    if {"engine", "engines", "flight_server", "served_client", "served_engine", "tables"} & set(
-        request.fixturenames
-    ):
+    kept = {"engine", "engines", "flight_server", "fns", "served_client", "served_engine", "tables"}
+    if kept & set(request.fixturenames):
         return
     assert eventually(lambda: set(processes()) <= before), f"left behind: {set(processes()) - before}"
 

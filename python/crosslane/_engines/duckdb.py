@@ -24,8 +24,8 @@ from crosslane._engines.watching import Reloaded
 from crosslane._runtime.children import end_with_this_process
 from crosslane._runtime.languages import JAVASCRIPT, PACKAGE, RUBY
 
-#: A file of functions, or a function.
-Functions = str | PathLike[str] | Callable[..., Any]
+#: What functions come from: a file, or a function itself.
+Source = str | PathLike[str] | Callable[..., Any]
 
 
 def extension_path() -> Path:
@@ -45,7 +45,7 @@ def ruby_path() -> Path:
 
 def connect(
     database: str | PathLike[str] = ":memory:",
-    functions: Functions | Iterable[Functions] = (),
+    functions: Source | Iterable[Source] = (),
     *,
     read_only: bool = False,
     config: dict[str, Any] | None = None,
@@ -86,13 +86,7 @@ def connect(
             _restore(con)
         if isinstance(functions, (str, PathLike)) or callable(functions):
             functions = [functions]
-        for is_file, items in groupby(functions, lambda item: isinstance(item, (str, PathLike))):
-            if is_file:
-                # All files at once, because most of the time is spent on starting interpreters.
-                run_command(con, "crosslane_load_files", [list(map(str, items))])
-            else:
-                for item in items:
-                    register(con, item)
+        load_all(con, functions)
         for name, setting in last:
             con.execute(f"SET {name} = '{setting}'")
     except BaseException:
@@ -112,6 +106,17 @@ def _restore(con: duckdb.DuckDBPyConnection) -> None:
     for error, names in failed.items():
         message = f"functions that this database defines were not loaded ({', '.join(names)}): {error}"
         warnings.warn(message, stacklevel=3)
+
+
+def load_all(con: duckdb.DuckDBPyConnection, functions: Iterable[Source], *, replace: bool = False) -> None:
+    """Loads files and registers functions, in their order; ``replace`` as for :func:`load`."""
+    for is_file, items in groupby(functions, lambda item: isinstance(item, (str, PathLike))):
+        if is_file:
+            # All files at once, because most of the time is spent on starting interpreters.
+            run_command(con, "crosslane_load_files", [list(map(str, items))], replace=replace)
+        else:
+            for item in items:
+                register(con, item, replace=replace)
 
 
 def load(con: duckdb.DuckDBPyConnection, path: str | PathLike[str], *, replace: bool = False) -> list[str]:

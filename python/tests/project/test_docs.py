@@ -36,6 +36,7 @@ PAGES = {
     "README.md": 17,
     "CONTRIBUTING.md": 1,
     "docs/clients.md": 18,
+    "docs/dataframes.md": 6,
     "docs/definitions.md": 3,
     "docs/functions.md": 14,
     "docs/javascript.md": 14,
@@ -53,6 +54,7 @@ PAGES = {
 VERSIONED = (
     "README.md",
     "docs/clients.md",
+    "docs/dataframes.md",
     "docs/functions.md",
     "docs/kinds.md",
     "docs/migration/duckdb-python.md",
@@ -248,6 +250,7 @@ def test_links_lead_somewhere() -> None:
         "crosslane._declare.classes",
         "crosslane._declare.declaration",
         "crosslane._declare.signature.annotations",
+        "crosslane._engines.dataframes.functions",
         "crosslane._engines.duckdb",
         "crosslane._runtime.sql",
     ],
