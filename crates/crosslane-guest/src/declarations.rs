@@ -69,7 +69,7 @@ impl<Callee> Declarations<Callee> {
 }
 
 /// The options, and their possible values.
-const OPTIONS: [(&str, &str); 11] = [
+const OPTIONS: [(&str, &str); 12] = [
     ("nulls", "\"skip\" or \"call\""),
     ("deterministic", "true or false"),
     ("vectorized", "true or false"),
@@ -78,6 +78,7 @@ const OPTIONS: [(&str, &str); 11] = [
     ("memory_limit", "a size in bytes, or such as \"500 MB\" or \"2 GiB\""),
     ("memoize", "a size in bytes, or such as \"500 MB\" or \"2 GiB\""),
     ("rate", "a text such as \"50/s\""),
+    ("batch", "a whole number from 1"),
     ("on_error", "\"fail\" or \"null\""),
     ("retries", "a whole number from 0"),
     ("overload", "true or false"),
@@ -128,7 +129,7 @@ fn spec(
             ("deterministic" | "vectorized" | "overload", Value::Bool(_)) => true,
             ("concurrency", number) => number.as_f64() == Some(1.0),
             ("timeout", Value::Number(_)) => true,
-            ("memory_limit" | "memoize" | "retries", Value::Number(number)) => number.is_u64(),
+            ("memory_limit" | "memoize" | "retries" | "batch", Value::Number(number)) => number.is_u64(),
             ("rate", Value::String(_)) => true,
             ("on_error", Value::String(choice)) => matches!(&choice[..], "fail" | "null"),
             _ => false,

@@ -17,6 +17,7 @@ DEFAULT_CONCURRENCY = 16
 #: The largest values that the engine takes.
 _MOST_CONCURRENCY = 65_536
 _MOST_RETRIES = 1_000_000
+_MOST_BATCH = 1_000_000
 _LONGEST_TIMEOUT = 1_000_000_000
 _LARGEST_MEMORY_LIMIT = 1 << 50
 _MOST_ROWS = (1 << 63) - 1
@@ -49,6 +50,7 @@ class Options(AggregateOptions, total=False):
     overload: bool
     memoize: int | str | None
     rate: str | None
+    batch: int | None
 
 
 class TableOptions(AggregateOptions, total=False):
@@ -78,6 +80,7 @@ class Declaration:
     overload: bool
     memoize: int | None
     rate: str | None
+    batch: int | None
     #: The options as they were given.
     given: Options
     #: ``"scalar"``, ``"table"`` or ``"aggregate"``.
@@ -113,6 +116,7 @@ def declare(
     overload: bool = False,
     memoize: int | str | None = None,
     rate: str | None = None,
+    batch: int | None = None,
     partitions: Callable[..., Any] | None = None,
     cardinality: int | None = None,
     kind: str = "scalar",
@@ -151,6 +155,7 @@ def declare(
         overload=overload,
         memoize=None,
         rate=rate,
+        batch=None,
         given=given,  # type: ignore[arg-type]
         kind=kind,
         partitions=partitions,
@@ -181,6 +186,12 @@ def declare(
     if isinstance(function, Aggregate) and vectorized and (takes_nothing or not function.takes_any()):
         raise declaration.error("a vectorized aggregate needs a parameter: its update is given columns")
     declaration.retries = _count(declaration, "retries", retries, 0, _MOST_RETRIES)
+    if batch is not None:
+        declaration.batch = _count(declaration, "batch", batch, 1, _MOST_BATCH)
+        if not (vectorized or is_async(function)):
+            raise declaration.error(
+                "batch is for functions that get many rows at once: vectorized and async ones"
+            )
     if concurrency is not None:
         declaration.concurrency = _count(declaration, "concurrency", concurrency, 1, _MOST_CONCURRENCY)
         if not is_async(function):

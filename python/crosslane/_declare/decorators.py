@@ -57,6 +57,8 @@ def udf(function: Any = None, /, **options: Unpack[Options]) -> Any:
             and does not call the function again with the same arguments.
         rate: the most rows that may be called in a time, such as ``"50/s"``, ``"300/min"`` or
             ``"1000/h"``, by all workers of the engine together.
+        batch: the most rows that a call gets, for a vectorized function, and that one call of the
+            engine has in work, for an ``async`` one; for services that take only so many at once.
         on_error: ``"fail"``: an exception ends the query; ``"null"``: it makes the row NULL.
         retries: how often a failed call is tried again, with growing pauses.
         inline: a row function that is one expression is compiled into the loop over the rows;

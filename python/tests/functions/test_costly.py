@@ -289,3 +289,72 @@ def test_options_that_cannot_be(con: duckdb.DuckDBPyConnection, library: Library
             crosslane.load(con, path)
         assert "functions_" in str(raised.value)
         assert "function f" in str(raised.value)
+
+
+#: Functions whose result is the number of rows of their call, which have at most 100.
+BATCHED = {
+    "py": """
+        import pyarrow as pa
+        from crosslane import udf
+        @udf(vectorized=True, batch={})
+        def size(x: pa.Int64Array) -> pa.Int64Array:
+            return pa.array([len(x)] * len(x))
+        """,
+    "rb": """
+        udf("size(x BIGINT) -> BIGINT", vectorized: true, batch: {}) {{ |xs| xs.map {{ xs.size }} }}
+        """,
+    "js": """
+        udf("size(x BIGINT) -> BIGINT", {{ vectorized: true, batch: {} }}, (xs) => xs.map(() => xs.length));
+        """,
+    "lua": """
+        udf("size(x BIGINT) -> BIGINT", {{ vectorized = true, batch = {} }}, function(xs)
+          local sizes = {{}}
+          for row = 1, #xs do sizes[row] = #xs end
+          return sizes
+        end)
+        """,
+}
+
+
+@pytest.mark.any_duckdb
+@pytest.mark.parametrize("language", BATCHED)
+def test_a_call_gets_no_more_rows_than_its_batch(
+    con: duckdb.DuckDBPyConnection, tmp_path: Path, language: str
+) -> None:
+    path = tmp_path / f"functions.{language}"
+    path.write_text(textwrap.dedent(BATCHED[language].format(100)))
+    crosslane.load(con, path)
+    sizes = "SELECT max(size), sum(size / size)::INTEGER FROM (SELECT size(i) AS size FROM range(2500) r(i))"
+    # The second query knows what a row costs.
+    for _ in range(2):
+        assert con.execute(sizes).fetchall() == [(100, 2500)]
+    assert value(con, "SELECT options LIKE '%batch=100%' FROM crosslane_functions()")
+    for wrong in ("0", "-1", "'many'"):
+        path.write_text(textwrap.dedent(BATCHED[language].format(wrong)))
+        with pytest.raises(duckdb.Error, match="batch is "):
+            crosslane.load(con, path)
+    path.write_text(
+        textwrap.dedent(BATCHED[language].format(1))
+        .replace("vectorized", "deterministic")
+        .replace("True", "False")
+    )
+    with pytest.raises(duckdb.Error, match="batch is for .*functions that get many rows at once"):
+        crosslane.load(con, path)
+
+
+@pytest.mark.any_duckdb
+def test_an_async_function_has_no_more_rows_in_work_than_its_batch(load: Load) -> None:
+    con = load("""
+        import asyncio
+        from crosslane import udf
+        at_work = most = 0
+        @udf(concurrency=64, batch=8, deterministic=False)
+        async def beside(x: int) -> int:
+            global at_work, most
+            at_work += 1
+            most = max(most, at_work)
+            await asyncio.sleep(0)
+            at_work -= 1
+            return most
+        """)
+    assert value(con, "SELECT max(beside(i)) FROM range(500) r(i)") == 8

@@ -100,6 +100,7 @@ fn options(function: &Function) -> String {
     options.extend(spec.timeout.map(|seconds| format!("timeout={seconds}")));
     options.extend(spec.memory_limit.map(|bytes| format!("memory_limit={bytes}")));
     options.extend(spec.memoize.map(|bytes| format!("memoize={bytes}")));
+    options.extend(spec.batch.map(|rows| format!("batch={rows}")));
     options.extend(spec.rate.as_ref().map(|rate| format!("rate={rate}")));
     if spec.on_error == OnError::Null {
         options.push("on_error=null".to_owned());

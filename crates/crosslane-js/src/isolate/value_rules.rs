@@ -6,7 +6,8 @@
 
 use crosslane::builder::Overflow;
 use crosslane::{
-    DataType, LARGEST_MEMORY_LIMIT, LONGEST_TIMEOUT, Layout, MOST_CONCURRENCY, MOST_RETRIES, calendar, timetz,
+    DataType, LARGEST_MEMORY_LIMIT, LONGEST_TIMEOUT, Layout, MOST_BATCH, MOST_CONCURRENCY, MOST_RETRIES,
+    calendar, timetz,
 };
 use crosslane_guest::{DAY, Fault, NULL_KEY, Refusal, SIZE_UNITS, units_per_second};
 use serde_json::{Map, Value, json};
@@ -25,6 +26,7 @@ pub(crate) fn source() -> String {
         "mostBytes": i32::MAX,
         "sizeUnits": SIZE_UNITS.iter().map(|(name, bytes)| ((*name).into(), json!(bytes))).collect::<Map<_, _>>(),
         "most": {
+            "batch": MOST_BATCH,
             "concurrency": MOST_CONCURRENCY,
             "retries": MOST_RETRIES,
             "timeout": LONGEST_TIMEOUT,

@@ -20,5 +20,5 @@ pub use on_error::{ErrorPolicy, OnError, Verdict, backoff};
 pub(crate) use rate::Rate;
 pub(crate) use repeats::Repeats;
 pub use spec::{
-    Calling, FunctionSpec, LARGEST_MEMORY_LIMIT, LONGEST_TIMEOUT, MOST_CONCURRENCY, MOST_RETRIES,
+    Calling, FunctionSpec, LARGEST_MEMORY_LIMIT, LONGEST_TIMEOUT, MOST_BATCH, MOST_CONCURRENCY, MOST_RETRIES,
 };

@@ -65,6 +65,9 @@ pub struct FunctionSpec {
     /// The most calls in a time, such as "50/s".
     #[serde(default)]
     pub rate: Option<String>,
+    /// The most rows of a call that gets many rows.
+    #[serde(default)]
+    pub batch: Option<u32>,
     /// The result of a row whose call failed.
     #[serde(default)]
     pub on_error: OnError,
@@ -121,6 +124,8 @@ pub const LONGEST_TIMEOUT: f64 = 1e9;
 pub const MOST_RETRIES: u32 = 1_000_000;
 /// The largest `concurrency`.
 pub const MOST_CONCURRENCY: u32 = 65_536;
+/// The largest `batch`.
+pub const MOST_BATCH: u32 = 1_000_000;
 /// The largest `memory_limit`: 1 PiB.
 pub const LARGEST_MEMORY_LIMIT: u64 = 1 << 50;
 
@@ -139,6 +144,7 @@ impl FunctionSpec {
             memory_limit: None,
             memoize: None,
             rate: None,
+            batch: None,
             on_error: OnError::Fail,
             retries: 0,
             file: String::new(),
@@ -192,6 +198,17 @@ impl FunctionSpec {
         }
         if self.rate.is_some() && (self.kind != Kind::Scalar || self.calling == Calling::Vectorized) {
             return Err("rate is for scalar functions that are called for each row".into());
+        }
+        if self.batch.is_some_and(|rows| !(1..=MOST_BATCH).contains(&rows)) {
+            return Err(format!("batch is 1 to {MOST_BATCH} rows"));
+        }
+        let gets_many = self.calling != Calling::Row || self.concurrency > 1;
+        if self.batch.is_some() && (self.kind != Kind::Scalar || self.whole_batches || !gets_many) {
+            return Err(
+                "batch is for scalar functions that get many rows at once: vectorized ones, and those with \
+                        concurrency"
+                    .into(),
+            );
         }
         if !(1..=MOST_CONCURRENCY).contains(&self.concurrency) {
             return Err(format!("concurrency is 1 to {MOST_CONCURRENCY}, not {}", self.concurrency));

@@ -24,6 +24,7 @@ _OPTIONS = (
     "memory_limit",
     "memoize",
     "rate",
+    "batch",
     "on_error",
     "retries",
     "overload",
@@ -55,6 +56,7 @@ class Declared:
     memory_limit: int | None = None
     memoize: int | None = None
     rate: str | None = None
+    batch: int | None = None
     on_error: str = "fail"
     retries: int = 0
     inline: bool = False
@@ -129,6 +131,7 @@ class Declared:
             "memory_limit": self.memory_limit,
             "memoize": self.memoize,
             "rate": self.rate,
+            "batch": self.batch,
             "on_error": self.on_error,
             "retries": self.retries,
             "kind": "aggregate" if isinstance(self.callable, Aggregate) else "scalar",

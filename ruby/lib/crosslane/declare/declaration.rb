@@ -5,7 +5,7 @@ module Crosslane
   class Declaration
     DEFAULTS = {
       nulls: :skip, deterministic: true, vectorized: false, concurrency: 1, timeout: nil, memory_limit: nil,
-      memoize: nil, rate: nil, on_error: :fail, retries: 0, overload: false
+      memoize: nil, rate: nil, batch: nil, on_error: :fail, retries: 0, overload: false
     }.freeze
     UNITS = {
       "" => 1, "B" => 1, "KB" => 10**3, "MB" => 10**6, "GB" => 10**9, "KIB" => 2**10, "MIB" => 2**20, "GIB" => 2**30
@@ -13,7 +13,7 @@ module Crosslane
     # The native part keeps the values of a row on the machine's stack.
     MOST_PARAMETERS = 64
     # The largest values that the engine accepts.
-    MOST = { concurrency: 65_536, retries: 1_000_000, timeout: 1_000_000_000, memory_limit: 2**50 }.freeze
+    MOST = { concurrency: 65_536, batch: 1_000_000, retries: 1_000_000, timeout: 1_000_000_000, memory_limit: 2**50 }.freeze
     private_constant :UNITS, :MOST_PARAMETERS, :MOST
 
     # The names and types of columns, such as "(id BIGINT, name VARCHAR)".
@@ -91,7 +91,8 @@ module Crosslane
       {
         signature: signature, kind: kind, admits_null: admits_null, deterministic: @deterministic,
         calling: calling, concurrency: @concurrency,
-        timeout: @timeout, memory_limit: @memory_limit, memoize: @memoize, rate: @rate, on_error: on_error,
+        timeout: @timeout, memory_limit: @memory_limit, memoize: @memoize, rate: @rate, batch: @batch,
+        on_error: on_error,
         retries: @retries,
         file: file, line: line, description: description, overload: @overload
       }
@@ -170,6 +171,7 @@ module Crosslane
       @overload = choice(options, :overload, true, false)
       @concurrency = count(options, :concurrency, 1)
       @retries = count(options, :retries, 0)
+      @batch = options[:batch] && count(options, :batch, 1)
       @timeout = seconds(options[:timeout])
       @memory_limit = bytes(options, :memory_limit)
       @memoize = bytes(options, :memoize)
@@ -290,6 +292,7 @@ module Crosslane
     #   call the function again with the same arguments
     # @param rate [String, nil] the most rows that may be called in a time, such as "50/s", by all
     #   workers of the engine together
+    # @param batch [Integer, nil] the most rows that a call gets, for functions that get many
     # @param on_error [:fail, :null] `:null`: an exception makes the row NULL instead of ending the
     #   query
     # @param retries [Integer] the number of times that a failed call is tried again, with growing

@@ -23,7 +23,7 @@ const KINDS = {
   scalar: {
     __proto__: null,
     declares: "udf",
-    options: { __proto__: null, ...ANY_KIND, concurrency: 1, overload: false, memoize: null, rate: null },
+    options: { __proto__: null, ...ANY_KIND, concurrency: 1, overload: false, memoize: null, rate: null, batch: null },
     usage: 'use udf("name(parameter TYPE) -> TYPE", { options }, function), the options as you need them',
   },
   table: {
@@ -83,6 +83,7 @@ function checkOptions(options) {
     }
   };
   if ("concurrency" in options) whole("concurrency", 1);
+  if ((options.batch ?? null) !== null) whole("batch", 1);
   whole("retries", 0);
   const { timeout } = options;
   if (timeout !== null && !(typeof timeout === "number" && timeout > 0 && timeout <= RULES.most.timeout)) {

@@ -137,6 +137,7 @@ impl<Z: Zygote> ChunkCall<'_, Z> {
         self.probing = advice.probe;
         let rest = self.rest.len();
         let longest = self.cost.results.fitting(advice.rows, rest, most);
+        let longest = self.function.spec.batch.map_or(longest, |rows| longest.min(rows as usize));
         let arguments = self.narrow.as_ref().unwrap_or(&self.cost.arguments);
         let length = arguments.fitting(longest, rest, most);
         let least = if length < longest && self.narrow.is_none() { most / NARROW } else { 0 };
