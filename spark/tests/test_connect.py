@@ -35,9 +35,11 @@ class Twice:
 
 
 spark.udtf.register("twice", Twice)
+spark.sql("CREATE FUNCTION initial(t STRING) RETURNS STRING LANGUAGE python AS $$ t[0] $$")
 names = ["a", "b"]
 tables = {
     "file": spark.sql("SELECT slug('A b')"),
+    "defined": spark.sql("SELECT initial('A b')"),
     "rows": spark.range(2).select(F.udf(lambda x: names[x], "string")("id")),
     "groups": spark.range(2).groupBy("id").applyInPandas(
         lambda frame: pd.DataFrame({"word": [names[frame.id[0]]]}), "word string"
@@ -74,6 +76,7 @@ def test_a_client(tmp_path: Path) -> None:
     shown = {name: plan for name, (plan, _) in answers.items()}
     assert {name: values for name, (_, values) in answers.items()} == {
         "file": ["a-b"],
+        "defined": ["A"],
         "rows": ["a", "b"],
         "groups": ["a", "b"],
         "tables": ["x", "x"],

@@ -1,9 +1,10 @@
 //! The libraries that this process has loaded, and what Spark needs to know of them.
 
 use crosslane::call::CallGroup;
+use crosslane::ddl::{self, Definition, Statement};
 use crosslane::pool::{Pool, PoolOptions};
 use crosslane::{DataType, Error, Field, Function, Library, Settings, TypeNames};
-use crosslane_process::{ForkServer, Origin, Program, Source, Zygote, ZygoteOptions, guests};
+use crosslane_process::{ForkServer, Origin, Program, Source, Zygote, ZygoteOptions, definition, guests};
 use serde_json::{Value, json};
 use std::env;
 use std::path::{Path, PathBuf};
@@ -30,6 +31,25 @@ pub fn group() -> Arc<CallGroup> {
 fn cancel_all() {
     let groups = GROUPS.lock().unwrap_or_else(PoisonError::into_inner);
     groups.iter().filter_map(Weak::upgrade).for_each(|group| group.cancel());
+}
+
+/// The function that a statement defines, for Spark. None if the text is another statement.
+///
+/// # Errors
+/// [`Error::Declaration`] if the definition cannot be understood, or cannot be a file.
+pub fn definition(text: &str) -> Result<Option<Value>, Error> {
+    let statements = ddl::statements(text);
+    let [Statement::Create(text)] = statements[..] else { return Ok(None) };
+    let wrong = |why: String| Error::Declaration(why);
+    let definition = Definition::parse(text).map_err(|error| wrong(error.to_string()))?;
+    let name = &definition.signature.name;
+    let path = definition::file(&definition).map_err(|why| wrong(format!("function {name}: {why}")))?;
+    Ok(Some(json!({
+        "name": name,
+        "or_replace": definition.or_replace,
+        "if_not_exists": definition.if_not_exists,
+        "path": path,
+    })))
 }
 
 /// Loads a file, or functions that a Python program has pickled, under a name. If there are names

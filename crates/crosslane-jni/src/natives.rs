@@ -161,6 +161,15 @@ native_methods! {
         Ok(give(Arc::new(library)))
     }
 
+    /// The function that a statement defines, as JSON. Null if the text is another statement.
+    fn definition(env, text: JString<'local>) -> JString<'local> {
+        let text = text.try_to_string(env)?;
+        match library::definition(&text)? {
+            Some(definition) => Ok(JString::from_str(env, definition.to_string())?),
+            None => Ok(JString::default()),
+        }
+    }
+
     /// The language and the functions of a library, as JSON.
     fn describe(env, address: jlong) -> JString<'local> {
         // SAFETY: Java passes a library that it has not unloaded.

@@ -23,7 +23,15 @@ const KINDS = {
   scalar: {
     __proto__: null,
     declares: "udf",
-    options: { __proto__: null, ...ANY_KIND, concurrency: 1, overload: false, memoize: null, rate: null, batch: null },
+    options: {
+      __proto__: null,
+      ...ANY_KIND,
+      concurrency: 1,
+      overload: false,
+      memoize: null,
+      rate: null,
+      batch: null,
+    },
     usage: 'use udf("name(parameter TYPE) -> TYPE", { options }, function), the options as you need them',
   },
   table: {

@@ -56,6 +56,12 @@ public final class Native {
   public static native long load(
       String name, byte[][] pickles, String[] modules, String[] settings);
 
+  /**
+   * The function that a statement defines in another language: its name, how it treats another one
+   * of its name, and the path of its file, as JSON. Null if the text is another statement.
+   */
+  public static native String definition(String text);
+
   /** The language of a library and its functions, as JSON. */
   public static native String describe(long library);
 

@@ -11,6 +11,7 @@ import org.apache.spark.sql.catalyst.expressions.{Cast, Expression, ExpressionIn
 import org.apache.spark.sql.catalyst.FunctionIdentifier
 import org.apache.spark.sql.catalyst.plans.logical.{Generate, LogicalPlan, OneRowRelation}
 import org.apache.spark.sql.catalyst.types.DataTypeUtils
+import org.apache.spark.sql.crosslane.definitions.{Definition, DefinitionParser}
 import org.apache.spark.sql.crosslane.libraries.{Description, FileSource, LaneFunction, Libraries, Registered, Source}
 import org.apache.spark.sql.crosslane.planning.{LaneAggregate, LaneColumns, LaneGenerator, LaneStrategy, LaneStream}
 import org.apache.spark.sql.errors.QueryCompilationErrors
@@ -31,6 +32,7 @@ object Plugin {
   def install(extensions: SparkSessionExtensions): Unit = {
     extensions.injectPlannerStrategy(_ => LaneStrategy)
     extensions.injectColumnar(_ => LaneColumns)
+    extensions.injectParser((_, parser) => DefinitionParser(parser))
     val context = SparkContext.getActive.getOrElse {
       throw new CrosslaneException("there is no SparkContext")
     }
@@ -68,11 +70,16 @@ object Plugin {
       throw new CrosslaneException(s"$FilesKey names $file, which is not there (looked at $path)")
     }
     val source = FileSource(path.getPath, FileSource.digest(path.getPath))
-    // The file may be changed or gone when an executor asks for it.
-    val copy = new File(Utils.createTempDir(namePrefix = "crosslane"), path.getName)
-    Files.copy(path.toPath, copy.toPath)
-    context.addFile(copy.getPath)
+    send(context, path, path.getName)
     functions(source)
+  }
+
+  /** Sends a copy of a file to the executors: the file may be changed or gone when they ask for it. */
+  private def send(context: SparkContext, file: File, name: String): File = {
+    val copy = new File(Utils.createTempDir(namePrefix = "crosslane"), name)
+    Files.copy(file.toPath, copy.toPath)
+    context.addFile(copy.getPath)
+    copy
   }
 
   private def functions(source: Source): Seq[LaneFunction] =
@@ -85,8 +92,35 @@ object Plugin {
    * @return their signatures
    */
   def register(session: SparkSession, name: String, pickle: Array[Byte]): Array[String] = {
-    val source = new Registered(s"registered function $name", pickle)
-    val several = functions(source)
+    publish(session, functions(new Registered(s"registered function $name", pickle))).toArray
+  }
+
+  /**
+   * Defines a function in one session.
+   *
+   * @return its signatures; none if there is such a function, and the definition leaves it alone
+   * @throws CrosslaneException if there is such a function, or it cannot be loaded
+   */
+  private[crosslane] def create(session: SparkSession, definition: Definition): Seq[String] = {
+    val name = definition.name
+    val exists = classic(session).sessionState.catalog.isTemporaryFunction(FunctionIdentifier(name))
+    if (exists && !definition.orReplace && !definition.ifNotExists) {
+      throw new CrosslaneException(
+        s"there is a function $name; write CREATE OR REPLACE FUNCTION $name(...) to replace it")
+    }
+    if (exists && definition.ifNotExists) {
+      Seq.empty
+    } else {
+      val file = new File(definition.path)
+      // Executors know files by their names. This one differs for each definition.
+      val unique = s"${FileSource.digest(file.getPath).take(12)}_${file.getName}"
+      val copy = send(session.sparkContext, file, unique)
+      publish(session, functions(FileSource(copy.getPath, FileSource.digest(copy.getPath))))
+    }
+  }
+
+  /** Makes functions of one name callable in a session, and returns their signatures. */
+  private def publish(session: SparkSession, several: Seq[LaneFunction]): Seq[String] = {
     info(several.head)
     val (called, state) = (several.head.description.name, classic(session).sessionState)
     ofFiles.get(called.toLowerCase).foreach { place =>
@@ -101,7 +135,7 @@ object Plugin {
         state.tableFunctionRegistry.createOrReplaceTempFunction(called, table(several, _), "python_udtf")
       case _ => state.functionRegistry.createOrReplaceTempFunction(called, call(several, _), "python_udf")
     }
-    several.map(_.description.signature).toArray
+    several.map(_.description.signature)
   }
 
   /**

@@ -12,7 +12,7 @@ import scala.util.Try
  * The native half. The jar may have it for some kinds of machines. Otherwise its file is in the
  * folder of the Python package `crosslane` of this machine, where the guests are.
  */
-private object NativeLibrary extends Logging {
+private[crosslane] object NativeLibrary extends Logging {
   private val Name = "libcrosslane_jni.so"
 
   /** The version of this jar. */
