@@ -105,8 +105,7 @@ object Plugin {
     val name = definition.name
     val exists = classic(session).sessionState.catalog.isTemporaryFunction(FunctionIdentifier(name))
     if (exists && !definition.orReplace && !definition.ifNotExists) {
-      throw new CrosslaneException(
-        s"there is a function $name; write CREATE OR REPLACE FUNCTION $name(...) to replace it")
+      throw new CrosslaneException(s"there is a function $name; write CREATE OR REPLACE FUNCTION $name(...) to replace it")
     }
     if (exists && definition.ifNotExists) {
       Seq.empty
