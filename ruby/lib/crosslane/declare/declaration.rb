@@ -13,7 +13,9 @@ module Crosslane
     # The native part keeps the values of a row on the machine's stack.
     MOST_PARAMETERS = 64
     # The largest values that the engine accepts.
-    MOST = { concurrency: 65_536, batch: 1_000_000, retries: 1_000_000, timeout: 1_000_000_000, memory_limit: 2**50 }.freeze
+    MOST = {
+      concurrency: 65_536, batch: 1_000_000, retries: 1_000_000, timeout: 1_000_000_000, memory_limit: 2**50
+    }.freeze
     private_constant :UNITS, :MOST_PARAMETERS, :MOST
 
     # The names and types of columns, such as "(id BIGINT, name VARCHAR)".
