@@ -338,7 +338,7 @@ def test_a_call_gets_no_more_rows_than_its_batch(
         .replace("vectorized", "deterministic")
         .replace("True", "False")
     )
-    with pytest.raises(duckdb.Error, match="batch is for .*functions that get many rows at once"):
+    with pytest.raises(duckdb.Error, match=r"batch is for .*functions that get many rows at once"):
         crosslane.load(con, path)
 
 
