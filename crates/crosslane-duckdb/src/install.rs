@@ -1,7 +1,7 @@
 //! Sets the extension up for a database.
 
 use crate::command;
-use crate::database::{Connection, Database, Instance, Kept, Permissions, exit};
+use crate::database::{Connection, Database, Instance, Permissions, Restored, exit};
 use crate::signals::{self, Asker};
 use crate::stream;
 use crosslane::Error;
@@ -41,7 +41,7 @@ fn begin(database: &Arc<Database>) -> Result<(), Error> {
     database.with_connection(Connection::begin)?;
     let outcome = register_all(database);
     database.with_connection(|connection| connection.end(outcome))?;
-    restore(database)?;
+    restore(database);
     let watched = Arc::clone(database);
     std::thread::Builder::new()
         .name("crosslane-watchdog".into())
@@ -53,17 +53,20 @@ fn begin(database: &Arc<Database>) -> Result<(), Error> {
 
 /// Loads the definitions of the database, if `CROSSLANE_RESTORE` says so. What is not loaded is told in
 /// the log.
-fn restore(database: &Arc<Database>) -> Result<(), Error> {
+fn restore(database: &Arc<Database>) {
     if env::var_os("CROSSLANE_RESTORE").is_none_or(|value| value.is_empty()) {
-        return Ok(());
+        return;
     }
-    for Kept { function, error, .. } in database.restore(Permissions::default(), Asker::PROGRAM)? {
-        if let Some(error) = error {
-            let message = format!("crosslane: the function {function} was not restored: {error}\n");
-            crosslane_process::print_to_log(message.as_bytes());
-        }
+    let tell =
+        |message: String| crosslane_process::print_to_log(format!("crosslane: {message}\n").as_bytes());
+    match database.restore(Permissions::default(), Asker::PROGRAM) {
+        Ok(restored) => restored.into_iter().for_each(|Restored { kept, error }| {
+            if let Some(error) = error {
+                tell(format!("the function {} was not restored: {error}", kept.function));
+            }
+        }),
+        Err(error) => tell(format!("no function was restored: {error}")),
     }
-    Ok(())
 }
 
 fn register_all(database: &Arc<Database>) -> Result<(), Error> {

@@ -26,6 +26,11 @@ impl Files {
         hash(serde_json::to_string(self).unwrap_or_default().as_bytes())
     }
 
+    /// The paths.
+    pub fn paths(&self) -> impl Iterator<Item = &str> {
+        self.0.keys().map(String::as_str)
+    }
+
     /// Whether the content of a file is not what the guest has run.
     pub fn have_changed(&self) -> bool {
         let files = self.0.iter().filter(|(path, _)| Path::new(path).is_absolute());

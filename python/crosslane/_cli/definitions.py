@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import sys
+import warnings
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -19,10 +21,9 @@ _FILE = click.argument(
 def dump(database: Path) -> None:
     """Prints the functions that the database FILE keeps, as statements that define them."""
     import crosslane
-    from crosslane._engines.statements import definitions
 
     with shown_errors(), crosslane.connect(database, read_only=True, restore=False) as con:
-        for _, definition in definitions(con):
+        for _, definition in _definitions(con):
             sys.stdout.write(f"{definition};\n")
 
 
@@ -36,19 +37,36 @@ def trust(database: Path, yes: bool) -> None:
     opened. A function that is changed later has to be trusted again.
     """
     import crosslane
-    from crosslane._engines.statements import definitions
 
     with shown_errors(), crosslane.connect(database, read_only=True, restore=False) as con:
-        kept = definitions(con)
+        kept = _definitions(con)
         if not kept:
             out.print("the database keeps no functions", highlight=False)
             return
         for _, definition in kept:
-            sys.stdout.write(f"{definition};\n")
+            sys.stdout.write(f"{_visible(definition)};\n")
         sys.stdout.flush()
-        names = ", ".join(function for function, _ in kept)
+        names = ", ".join(_visible(function) for function, _ in kept)
         if not yes and not sys.stdin.isatty():
             raise click.UsageError("there is nobody to ask; say --yes if you trust these functions")
         if yes or click.confirm(f"Do you trust the code of these functions ({names})?"):
             con.execute("CALL system.main.crosslane_trust()").fetchall()
-            out.print(f"trusted: {names}", highlight=False, markup=False)
+            out.print(f"trusted: {names}", highlight=False, markup=False, soft_wrap=True)
+
+
+def _definitions(con: Any) -> list[tuple[str, str]]:
+    """The functions that a database keeps. Warns of rows that define none."""
+    from crosslane._engines.statements import definitions
+
+    kept = definitions(con)
+    for function, _, error in kept:
+        if error is not None:
+            warnings.warn(f"a row for {_visible(function)} defines no function: {error}", stacklevel=2)
+    return [(function, definition) for function, definition, error in kept if error is None]
+
+
+def _visible(text: str) -> str:
+    """A text without what a terminal would hide, such as a carriage return."""
+    return "".join(
+        one if one.isprintable() or one in "\n\t" else one.encode("unicode_escape").decode() for one in text
+    )

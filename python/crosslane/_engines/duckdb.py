@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import threading
+import uuid
 import warnings
 from collections.abc import Callable, Iterable
 from itertools import groupby
@@ -79,10 +80,16 @@ def connect(
         for name in ("enable_external_access", "lock_configuration")
         if name in config
     ]
-    con = duckdb.connect(str(database), read_only=read_only, config=config)
+    place = str(database)
+    is_kept = place != ":memory:"
+    if watch and not is_kept:
+        # Another connection can find it by this name.
+        place = f":memory:crosslane-{uuid.uuid4().hex}"
+    con = duckdb.connect(place, read_only=read_only, config=config)
     try:
+        own = duckdb.connect(place, read_only=read_only, config=config) if watch else None
         _prepare(con)
-        if restore and str(database) != ":memory:":
+        if restore and is_kept:
             _restore(con)
         if isinstance(functions, (str, PathLike)) or callable(functions):
             functions = [functions]
@@ -92,8 +99,8 @@ def connect(
     except BaseException:
         con.close()
         raise
-    if watch:
-        watching.watch(con, watched)
+    if own is not None:
+        watching.watch(con, own, watched)
     return con
 
 

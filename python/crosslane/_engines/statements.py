@@ -40,11 +40,12 @@ class Definition(NamedTuple):
 def _is_ours(con: duckdb.DuckDBPyConnection, name: str) -> bool:
     with con.cursor() as cursor:
         loaded = cursor.execute("SELECT function FROM system.main.crosslane_functions()").fetchall()
-    return name.lower() in (function.lower() for function, *_ in loaded + definitions(con))
+    return name.lower() in (row[0].lower() for row in [*loaded, *definitions(con)])
 
 
-def definitions(con: duckdb.DuckDBPyConnection) -> list[tuple[str, str]]:
-    """The functions that the database keeps, with their definitions, the oldest first."""
+def definitions(con: duckdb.DuckDBPyConnection) -> list[tuple[str, str, str | None]]:
+    """The functions that the database keeps, with their definitions, the oldest first. What is no
+    definition has an error."""
     with con.cursor() as cursor:
         return cursor.execute("FROM system.main.crosslane_definitions()").fetchall()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 import threading
 import weakref
@@ -36,19 +37,31 @@ def report(changes: Iterable[Reloaded]) -> None:
 
 
 def watch(
-    con: duckdb.DuckDBPyConnection, reload: Callable[[duckdb.DuckDBPyConnection], list[Reloaded]]
+    con: duckdb.DuckDBPyConnection,
+    own: duckdb.DuckDBPyConnection,
+    reload: Callable[[duckdb.DuckDBPyConnection], list[Reloaded]],
 ) -> None:
-    """Calls ``reload`` again and again, on a thread, until the connection is closed or forgotten."""
+    """Calls ``reload`` again and again, on a thread, until the connection is closed or forgotten.
+
+    Args:
+        con: the connection.
+        own: another connection to the same database, which the thread uses and closes. A cursor of
+            ``con`` would be in use when the program closes ``con``, which DuckDB refuses.
+        reload: loads what has changed.
+    """
     ended = threading.Event()
     thread = threading.Thread(
-        target=_run, args=(weakref.ref(con), reload, ended), name="crosslane-watch", daemon=True
+        target=_run, args=(weakref.ref(con), own, reload, ended), name="crosslane-watch", daemon=True
     )
 
     def end() -> None:
         ended.set()
         # The thread itself may be the last that has the connection.
-        if thread is not threading.current_thread():
-            thread.join()
+        while thread.is_alive() and thread is not threading.current_thread():
+            # Again and again, because an interrupt just before a query begins is lost.
+            with contextlib.suppress(duckdb.Error):
+                own.interrupt()
+            thread.join(0.05)
 
     # Also before the interpreter ends: DuckDB must not be in a query then.
     weakref.finalize(con, end)
@@ -57,22 +70,26 @@ def watch(
 
 def _run(
     ref: weakref.ref[duckdb.DuckDBPyConnection],
+    own: duckdb.DuckDBPyConnection,
     reload: Callable[[duckdb.DuckDBPyConnection], list[Reloaded]],
     ended: threading.Event,
 ) -> None:
-    while not ended.wait(INTERVAL):
-        con = ref()
-        if con is None:
-            return
-        try:
-            changes = reload(con)
-        except duckdb.ConnectionException:
-            # It was closed.
-            return
-        except duckdb.Error as error:
-            print(f"crosslane: files are not watched any more: {error}", file=sys.stderr, flush=True)
-            return
-        finally:
-            # The next wait must not keep the connection.
-            del con
-        report(changes)
+    with own:
+        while not ended.wait(INTERVAL) and not _is_closed(ref()):
+            try:
+                report(reload(own))
+            except duckdb.Error as error:
+                if not ended.is_set():
+                    print(f"crosslane: files are not watched any more: {error}", file=sys.stderr, flush=True)
+                return
+
+
+def _is_closed(con: duckdb.DuckDBPyConnection | None) -> bool:
+    """Whether nobody uses a connection any more."""
+    if con is None:
+        return True
+    try:
+        con.cursor().close()
+    except duckdb.ConnectionException:
+        return True
+    return False

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import duckdb
 import pytest
+
+from ..conftest import eventually
 
 
 @pytest.fixture(autouse=True)
@@ -12,3 +15,16 @@ def _own_home(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Nothing of the user is read or written."""
     for name in ("XDG_CACHE_HOME", "XDG_CONFIG_HOME"):
         monkeypatch.setenv(name, str(tmp_path / name))
+
+
+def closed(path: Path) -> None:
+    """Waits until the database's file may be opened with other settings."""
+
+    def is_closed() -> bool:
+        try:
+            duckdb.connect(str(path), config={"threads": 3}).close()
+        except duckdb.Error:
+            return False
+        return True
+
+    assert eventually(is_closed)

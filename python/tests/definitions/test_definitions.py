@@ -217,3 +217,60 @@ def test_the_command_line_defines(tmp_path: Path) -> None:
     run = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path)
     assert (run.returncode, run.stderr) == (0, "")
     assert run.stdout == "defined\nf(x INTEGER) -> INTEGER\nf\n2\ntwo\n2\n"
+
+
+@pytest.mark.any_duckdb
+@pytest.mark.parametrize(
+    ("language", "body", "expected"),
+    [
+        ("python", "'return: ' + x['error']", "return: e"),
+        ("python", "x['error']  # the error", "e"),
+        ("python", '\ntext = """a\nb"""\nreturn text\n', "a\nb"),
+        ("python", '\n    text = """\nhello\n"""\n    return text\n', "\nhello\n"),
+        ("python", "if len(x) > 9:\n    return 'big'\nreturn 'small'", "small"),
+        ("python", "\n    import json\n    return shown(x) if False else json.dumps(x)\n", '{"error": "e"}'),
+        ("javascript", 'x.error // the "error"', "e"),
+        ("javascript", "[...x.error].map(c => { return c + c; }).join('');", "ee"),
+        ("javascript", "\n  x\n    .error\n    .includes('return')\n    ? 'yes' : 'no'\n", "no"),
+        ("ruby", "x['error'] # the error", "e"),
+        ("lua", "x.error .. ' error' -- return", "e error"),
+    ],
+)  # fmt: skip
+def test_texts_are_taken_as_they_are_meant(
+    con: duckdb.DuckDBPyConnection, language: str, body: str, expected: str
+) -> None:
+    create(
+        con,
+        f"CREATE FUNCTION shown(\n  x STRUCT(error VARCHAR) -- the argument\n) RETURNS VARCHAR LANGUAGE {language} AS $${body}$$",
+    )
+    assert value(con, "SELECT shown({'error': 'e'})") == expected
+
+
+@pytest.mark.any_duckdb
+def test_a_function_may_have_the_name_of_one_that_it_calls(con: duckdb.DuckDBPyConnection) -> None:
+    create(con, "CREATE FUNCTION oct(x BIGINT) RETURNS VARCHAR LANGUAGE python AS $$ oct(x) $$")
+    assert value(con, "SELECT oct(8)") == "0o10"
+    waits = (
+        "\n  import asyncio\n  async def go(): await asyncio.sleep(0); return x\n  return asyncio.run(go())\n"
+    )
+    create(con, f"CREATE FUNCTION ran(x BIGINT) RETURNS BIGINT LANGUAGE python AS $${waits}$$")
+    assert value(con, "SELECT ran(8)") == 8
+
+
+@pytest.mark.any_duckdb
+@pytest.mark.parametrize(
+    ("language", "name"),
+    [
+        ("python", "class"),
+        ("python", "b c"),
+        ("javascript", "new"),
+        ("ruby", "end"),
+        ("ruby", "Key"),
+        ("lua", "größe"),
+    ],
+)
+def test_parameters_have_names_of_the_language(
+    con: duckdb.DuckDBPyConnection, language: str, name: str
+) -> None:
+    said = error(con, f'CREATE FUNCTION f("{name}" INT) RETURNS INT LANGUAGE {language} AS $$ 1 $$')
+    assert f"the parameter {name} cannot have this name in {language}" in said

@@ -13,6 +13,7 @@ import pytest
 import crosslane
 
 from ..conftest import value
+from .conftest import closed
 
 #: Scalar functions and operators that are used when a database is opened, functions are loaded and
 #: results are printed, with as many parameters.
@@ -76,6 +77,7 @@ def test_to_open_a_database_runs_nothing(hostile: Path, tmp_path: Path) -> None:
     with pytest.raises(duckdb.Error, match="there is a function same"):
         crosslane.execute(con, "CREATE FUNCTION same() RETURNS INT LANGUAGE ruby AS $$ 1 $$")
     con.close()
+    closed(hostile)
     for words in (["sql", "SELECT 1.5 AS x", "--format", "json", "--stats", "--db"], ["dump"]):
         command = [sys.executable, "-m", "crosslane._cli", *words, str(hostile)]
         run = subprocess.run(command, capture_output=True, text=True)
@@ -90,3 +92,69 @@ def test_the_trap_works(hostile: Path, tmp_path: Path) -> None:
         con.execute("SELECT lower('A')").fetchall()
     assert (tmp_path / "trace").exists()
     con.close()
+
+
+TABLE = "function VARCHAR, signature VARCHAR, language VARCHAR, definition VARCHAR, created TIMESTAMP"
+EVIL = "CREATE FUNCTION f() RETURNS INT LANGUAGE python AS $$ 1 $$"
+
+
+@pytest.mark.parametrize(
+    "columns",
+    [
+        TABLE.replace("definition VARCHAR", "definition VARCHAR GENERATED ALWAYS AS (error('read'))"),
+        TABLE.replace("definition VARCHAR", "definition VARCHAR DEFAULT error('read')"),
+        TABLE.replace("definition VARCHAR", "definition VARCHAR UNIQUE"),
+        TABLE.replace("function VARCHAR", "function VARCHAR CHECK (length(function) < 5)"),
+        f"{TABLE}, more INT",
+        "word VARCHAR, meaning VARCHAR",
+    ],
+)
+def test_another_table_of_the_name_is_left_alone(tmp_path: Path, columns: str) -> None:
+    path = tmp_path / "other.duckdb"
+    with duckdb.connect(str(path)) as con:
+        con.execute(f"CREATE SCHEMA crosslane; CREATE TABLE crosslane.definitions ({columns})")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        con = crosslane.connect(path)
+    assert con.execute("FROM crosslane_definitions()").fetchall() == []
+    with pytest.raises(duckdb.Error, match=r"has a table crosslane\.definitions of its own"):
+        crosslane.execute(con, EVIL)
+    # Nothing is left of it.
+    assert con.execute("FROM crosslane_functions()").fetchall() == []
+    crosslane.execute(con, EVIL.replace("CREATE", "CREATE TEMP"))
+    assert value(con, "SELECT f()") == 1
+    con.close()
+
+
+@pytest.mark.skipif(duckdb.__version__.startswith("1."), reason="DuckDB 1.5 has no triggers")
+def test_triggers_do_not_run(tmp_path: Path) -> None:
+    path = tmp_path / "triggers.duckdb"
+    with duckdb.connect(str(path)) as con:
+        con.execute(f"CREATE SCHEMA crosslane; CREATE TABLE crosslane.definitions ({TABLE})")
+        con.execute("CREATE TABLE victim AS SELECT 1 AS x")
+        for event in ("INSERT", "DELETE"):
+            con.execute(
+                f"CREATE TRIGGER on_{event} AFTER {event} ON crosslane.definitions FOR EACH STATEMENT DELETE FROM triggers.main.victim"
+            )
+    con = crosslane.connect(path)
+    crosslane.execute(con, f"{EVIL}; DROP FUNCTION f")
+    assert value(con, "SELECT count(*) FROM victim") == 1
+    con.close()
+
+
+def test_trust_shows_what_a_terminal_would_hide(tmp_path: Path) -> None:
+    path = tmp_path / "hidden.duckdb"
+    hidden = "CREATE FUNCTION f() RETURNS INT LANGUAGE python AS $$ 1 #\r\x1b[2K\u202e$$"
+    with duckdb.connect(str(path)) as con:
+        con.execute(f"CREATE SCHEMA crosslane; CREATE TABLE crosslane.definitions ({TABLE})")
+        con.execute(
+            "INSERT INTO crosslane.definitions VALUES ('g', '', '', ?, now()), ('DROP TABLE t', '', '', 'h', now())",
+            [hidden],
+        )
+    command = [sys.executable, "-m", "crosslane._cli", "trust", str(path), "--yes"]
+    run = subprocess.run(command, capture_output=True, text=True)
+    assert (
+        run.stdout
+        == "CREATE FUNCTION f() RETURNS INT LANGUAGE python AS $$ 1 #\\r\\x1b[2K\\u202e$$;\ntrusted: f\n"
+    )
+    assert "a row for DROP TABLE t defines no function" in run.stderr

@@ -8,6 +8,7 @@ import stat
 import subprocess
 import sys
 import warnings
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import duckdb
@@ -15,7 +16,8 @@ import pytest
 
 import crosslane
 
-from ..conftest import eventually, value
+from ..conftest import value
+from .conftest import closed
 
 pytestmark = pytest.mark.any_duckdb
 
@@ -32,19 +34,6 @@ def shop(tmp_path: Path) -> Path:
         con.execute("CREATE VIEW v AS SELECT f(41) AS answer")
     closed(path)
     return path
-
-
-def closed(path: Path) -> None:
-    """Waits until the database's file may be opened with other settings."""
-
-    def is_closed() -> bool:
-        try:
-            duckdb.connect(str(path), config={"threads": 3}).close()
-        except duckdb.Error:
-            return False
-        return True
-
-    assert eventually(is_closed)
 
 
 def opened(path: Path, **options: object) -> tuple[duckdb.DuckDBPyConnection, list[str]]:
@@ -182,4 +171,67 @@ def test_load_restores_if_it_is_told_to(monkeypatch: pytest.MonkeyPatch, shop: P
     con.execute(f"LOAD '{crosslane.extension_path()}'")
     # It would look for an interpreter of its own for f.
     assert value(con, "SELECT g(2)") == 20
+    con.close()
+
+
+def test_a_definition_that_fails_leaves_all_as_it_was(shop: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    con, _ = opened(shop)
+    con.execute("CREATE MACRO m(x) AS x")
+    before = con.execute("FROM crosslane.definitions").fetchall()
+    monkeypatch.setenv("XDG_CONFIG_HOME", "/proc/nothing")
+    for name in ("f", "m"):
+        with pytest.raises(duckdb.Error, match="XDG_CONFIG_HOME"):
+            crosslane.execute(con, F.replace(" f(", f" {name}(").replace("CREATE", "CREATE OR REPLACE"))
+    assert con.execute("SELECT f(1), m(5)").fetchall() == [(2, 5)]
+    assert con.execute("FROM crosslane.definitions").fetchall() == before
+    con.close()
+
+
+def test_a_definition_that_is_not_loaded_is_not_lost(shop: Path) -> None:
+    other = F.replace("x + 1", "x - 1")
+    con, _ = opened(shop, restore=False)
+    with pytest.raises(duckdb.Error, match="keeps a definition of f that is not loaded"):
+        crosslane.execute(con, other)
+    with pytest.raises(duckdb.Error, match="keeps a definition of f that is not loaded"):
+        crosslane.execute(con, other.replace("FUNCTION", "FUNCTION IF NOT EXISTS"))
+    # A temporary function hides it until the end.
+    crosslane.execute(con, other.replace("CREATE", "CREATE TEMP"))
+    crosslane.execute(con, other.replace("CREATE", "CREATE OR REPLACE TEMP"))
+    assert value(con, "SELECT f(1)") == 0
+    con.close()
+    closed(shop)
+    con, _ = opened(shop)
+    assert value(con, "SELECT f(1)") == 2
+    # The user's macro is newer than the definition.
+    crosslane.unregister(con, "g")
+    crosslane.execute(con, G.replace("CREATE", "CREATE OR REPLACE"))
+    con.execute("CREATE OR REPLACE MACRO g(x) AS 'macro'")
+    con.close()
+    closed(shop)
+    con, (warned,) = opened(shop)
+    assert "the name g is taken by a macro" in warned
+    assert value(con, "SELECT g(1)") == "macro"
+    con.close()
+
+
+def test_threads_that_define_one_name_agree(shop: Path) -> None:
+    con, _ = opened(shop)
+    texts = [f"CREATE FUNCTION h() RETURNS INT LANGUAGE lua AS $$ {n} $$" for n in range(6)]
+
+    def define(text: str) -> bool:
+        with con.cursor() as cursor:
+            try:
+                cursor.execute("FROM crosslane_create(?)", [text]).fetchall()
+            except duckdb.Error as error:
+                assert "write CREATE OR REPLACE FUNCTION h" in str(error)
+                return False
+        return True
+
+    with ThreadPoolExecutor(6) as pool:
+        assert sum(pool.map(define, texts)) == 1
+    answer = value(con, "SELECT h()")
+    con.close()
+    closed(shop)
+    con, _ = opened(shop)
+    assert value(con, "SELECT h()") == answer
     con.close()

@@ -155,3 +155,55 @@ def test_a_watch_needs_files() -> None:
     run = subprocess.run(command, capture_output=True, text=True)
     assert run.returncode == 2
     assert "--watch needs a file of functions: -f FILE" in run.stderr
+
+
+def test_what_was_replaced_or_dropped_since_stays_so(con: duckdb.DuckDBPyConnection, tmp_path: Path) -> None:
+    first, second = tmp_path / "first.py", tmp_path / "second.py"
+    both = NEXT.format("int", "1") + NEXT.format("int", "1").replace("f(", "g(") + "N = {}\n"
+    first.write_text(both.format(1))
+    second.write_text(NEXT.format("int", "2"))
+    crosslane.load(con, first)
+    crosslane.load(con, second)
+    first.write_text(both.format(2).replace("return 1", "return 3"))
+    assert [change.error for change in crosslane.reload(con)] == [None]
+    assert con.execute("SELECT f(0), g(0)").fetchall() == [(2, 3)]
+    crosslane.unregister(con, "g")
+    second.write_text(NEXT.format("int", "4"))
+    assert [change.error for change in crosslane.reload(con)] == [None]
+    assert value(con, "SELECT f(0)") == 4
+
+
+def test_a_reload_may_take_the_names_that_the_load_might(
+    con: duckdb.DuckDBPyConnection, tmp_path: Path
+) -> None:
+    path = tmp_path / "functions.py"
+    path.write_text(NEXT.format("int", "1"))
+    crosslane.load(con, path, replace=True)
+    path.write_text(NEXT.format("int", "1") + NEXT.format("int", "2").replace("f(x", "ceil(x"))
+    assert [change.error for change in crosslane.reload(con)] == [None]
+    assert value(con, "SELECT ceil(5::BIGINT)") == 2
+
+
+def test_a_watch_sees_that_a_module_in_a_folder_was_mended(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "inner").mkdir()
+    path, module = tmp_path / "functions.py", tmp_path / "inner" / "module.py"
+    module.write_text("n = 1\n")
+    path.write_text("from inner.module import n\n" + NEXT.format("int", "n"))
+    con = crosslane.connect(functions=path, watch=True)
+    module.write_text("n = \n")
+    printed(capfd, "was not loaded again")
+    module.write_text("n = 2\n")
+    printed(capfd, f"crosslane: loaded {path} again\n")
+    assert value(con, "SELECT f(0)") == 2
+    con.close()
+
+
+def test_a_connection_that_is_watched_can_be_closed_at_any_time(tmp_path: Path) -> None:
+    path, begun = tmp_path / "functions.py", tmp_path / "begun"
+    path.write_text(NEXT.format("int", "1"))
+    con = crosslane.connect(functions=path, watch=True)
+    path.write_text(f"import time\nopen({str(begun)!r}, 'w').close()\ntime.sleep(1000)\n")
+    assert eventually(begun.exists)
+    con.close()

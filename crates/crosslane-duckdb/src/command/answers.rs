@@ -2,7 +2,7 @@
 
 use super::table_function::Cell;
 use crate::database::library::AnyLibrary;
-use crate::database::{Database, Kept, Reloaded};
+use crate::database::{Database, Kept, Reloaded, Restored};
 use crosslane::stats::{Counter, LaneStats};
 use crosslane::{Calling, Function, Kind, OnError};
 use crosslane_process::guests::language_of;
@@ -60,12 +60,13 @@ pub(super) fn reloaded_row(Reloaded { library, outcome }: Reloaded) -> Vec<Cell>
 }
 
 pub(super) fn definition_row(kept: &Kept) -> Vec<Cell> {
-    vec![Cell::Text(kept.function.clone()), Cell::Text(kept.definition.clone())]
+    let error = kept.error().map_or(Cell::Null, |error| Cell::Text(error.to_string()));
+    vec![Cell::Text(kept.function.clone()), Cell::Text(kept.text.clone()), error]
 }
 
-pub(super) fn kept_row(kept: &Kept) -> Vec<Cell> {
-    let error = kept.error.as_ref().map_or(Cell::Null, |error| Cell::Text(error.to_string()));
-    definition_row(kept).into_iter().chain([error]).collect()
+pub(super) fn restored_row(restored: &Restored) -> Vec<Cell> {
+    let error = restored.error.as_ref().map_or(Cell::Null, |error| Cell::Text(error.to_string()));
+    definition_row(&restored.kept).into_iter().take(2).chain([error]).collect()
 }
 
 pub(super) fn describe(library: &AnyLibrary, function: &Function) -> Vec<Cell> {

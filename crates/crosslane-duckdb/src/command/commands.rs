@@ -1,7 +1,7 @@
 //! The commands that users call in SQL: to load functions, inspect them, and set options.
 
 use super::answers::{
-    definition_row, describe, each_function, kept_row, lanes, loaded, loaded_row, pool, reloaded_row,
+    definition_row, describe, each_function, lanes, loaded, loaded_row, pool, reloaded_row, restored_row,
     statistics,
 };
 use super::table_function::{Argument, Cell, Command, Parameter};
@@ -23,10 +23,7 @@ const LOADED: &[(&CStr, DataType)] =
     &[(c"function", TEXT), (c"signature", TEXT), (c"kind", TEXT), (c"options", TEXT), (c"version", COUNT)];
 
 /// The columns of commands about definitions: a row per definition.
-const DEFINITIONS: &[(&CStr, DataType)] = &[(c"function", TEXT), (c"definition", TEXT)];
-
-/// As [`DEFINITIONS`], with the reason why a definition is not loaded.
-const KEPT: &[(&CStr, DataType)] = &[(c"function", TEXT), (c"definition", TEXT), (c"error", TEXT)];
+const DEFINITIONS: &[(&CStr, DataType)] = &[(c"function", TEXT), (c"definition", TEXT), (c"error", TEXT)];
 
 /// The flags of the commands that load; see [`Permissions`].
 const PERMISSIONS: &[&CStr] = &[c"replace", c"outdate"];
@@ -77,9 +74,9 @@ static COMMANDS: [Command; 22] = [
         name: c"crosslane_restore",
         parameters: &[],
         flags: PERMISSIONS,
-        columns: KEPT,
+        columns: DEFINITIONS,
         run: |database, arguments, asker| {
-            Ok(database.restore(permissions(arguments), asker)?.iter().map(kept_row).collect())
+            Ok(database.restore(permissions(arguments), asker)?.iter().map(restored_row).collect())
         },
     },
     Command {
@@ -339,7 +336,7 @@ fn permissions(arguments: &[Argument]) -> Permissions {
     let flag = |index| {
         matches!(arguments[arguments.len() - PERMISSIONS.len()..].get(index), Some(Argument::Flag(true)))
     };
-    Permissions { replace: flag(0), outdate: flag(1) }
+    Permissions { replace: flag(0), outdate: flag(1), ..Permissions::default() }
 }
 
 fn wrong_argument() -> Error {

@@ -23,7 +23,7 @@ mod watchdog;
 mod watched;
 
 pub(crate) use connection::{Connection, Instance};
-pub(crate) use definitions::Kept;
+pub(crate) use definitions::{Kept, Restored};
 pub(crate) use pickled::Pickled;
 pub(crate) use publish::Permissions;
 pub(crate) use reload::Reloaded;

@@ -5,6 +5,7 @@
 //! finds macros first.
 
 use super::connection::Connection;
+use super::publish::Permissions;
 use crosslane::catalog::Catalog;
 use crosslane::{Error, Function};
 use crosslane_remote::AnyZygote;
@@ -81,7 +82,7 @@ pub(crate) fn take(
     names: &Names,
     functions: &[Arc<Function>],
     is_ours: impl Fn(&str) -> bool,
-    replace: bool,
+    permissions: Permissions,
 ) -> Result<HashSet<String>, Error> {
     let taken_names: BTreeSet<_> = functions.iter().map(|function| function.name().to_lowercase()).collect();
     let mut shared = HashSet::new();
@@ -89,12 +90,13 @@ pub(crate) fn take(
         let is_ours = is_ours(&name);
         for named in names.all(&name) {
             let (kind, written) = (named.kind.as_str(), named.written.as_str());
-            match (kind, replace) {
+            let may_drop = permissions.replace && !permissions.keep_macros;
+            match (kind, permissions.replace) {
                 ("table" | "table_macro" | "pragma", _) => {}
                 (kind, _) if is_ours && kind != "macro" => {}
                 ("scalar", true) => drop(shared.insert(name.clone())),
-                ("macro", true) if named.is_mine() => named.drop(connection, "MACRO")?,
-                ("macro", false) if named.is_mine() => {
+                ("macro", _) if named.is_mine() && may_drop => named.drop(connection, "MACRO")?,
+                ("macro", _) if named.is_mine() => {
                     return Err(taken(
                         written,
                         "a macro of this database, which would be called instead",
@@ -139,14 +141,15 @@ pub(crate) fn take_tables(
     connection: &Connection,
     names: &Names,
     tables: &[Table],
-    replace: bool,
+    permissions: Permissions,
 ) -> Result<(), Error> {
+    let may_drop = permissions.replace && !permissions.keep_macros;
     for Table { function, ours, same } in tables {
         let name = function.name().to_lowercase();
         for named in names.all(&name) {
             let written = named.written.as_str();
             match named.kind.as_str() {
-                "table_macro" if named.is_mine() && replace => named.drop(connection, "MACRO TABLE")?,
+                "table_macro" if named.is_mine() && may_drop => named.drop(connection, "MACRO TABLE")?,
                 "table_macro" if named.is_mine() => {
                     let what = "a table macro of this database, which would be called instead";
                     return Err(taken(written, what, true));

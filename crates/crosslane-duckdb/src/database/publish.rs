@@ -10,9 +10,10 @@ use crate::function::{aggregate, scalar};
 use crosslane::catalog::Registration;
 use crosslane::pool::Pool;
 use crosslane::{DataType, Error, Function, Kind, Signature};
-use crosslane_process::Files;
+use crosslane_process::{Files, definition};
 use crosslane_remote::AnyZygote;
 use std::collections::HashSet;
+use std::path::Path;
 use std::sync::Arc;
 
 /// What a load may do beside loading.
@@ -23,6 +24,8 @@ pub(crate) struct Permissions {
     /// Leave calls ambiguous for a moment: the caller then makes DuckDB forget the outdated
     /// functions.
     pub(crate) outdate: bool,
+    /// Leave macros alone, even if names may be taken.
+    pub(crate) keep_macros: bool,
 }
 
 /// A library that has started, and whose functions are not registered yet.
@@ -41,8 +44,19 @@ impl Database {
     /// replaced.
     pub(super) fn publish(
         self: &Arc<Self>,
+        ready: Ready,
+        permissions: Permissions,
+    ) -> Result<Arc<AnyLibrary>, Error> {
+        self.publish_with(ready, permissions, |_| Ok(()))
+    }
+
+    /// As [`Database::publish`]. `also` does more in the same transaction. If it fails, everything
+    /// stays as it was.
+    pub(super) fn publish_with(
+        self: &Arc<Self>,
         Ready { name, functions, kept, pool, files }: Ready,
         permissions: Permissions,
+        also: impl FnOnce(&Connection) -> Result<(), Error>,
     ) -> Result<Arc<AnyLibrary>, Error> {
         let is_open = |stream: &&Arc<Function>| {
             let Signature { parameters, returns, .. } = &stream.signature;
@@ -70,20 +84,23 @@ impl Database {
                 let shared = connection.transaction(|| {
                     let names = Names::of(connection, called.iter())?;
                     let is_ours = |name: &str| ours.contains(name);
-                    let shared = names::take(connection, &names, &others, is_ours, permissions.replace)?;
-                    names::take_tables(connection, &names, &tables, permissions.replace)?;
+                    let shared = names::take(connection, &names, &others, is_ours, permissions)?;
+                    names::take_tables(connection, &names, &tables, permissions)?;
                     self.register(connection, &names, registrations)?;
                     if !permissions.outdate {
                         names::tell_apart(connection, &changed)?;
                     }
+                    also(connection)?;
                     Ok(shared)
                 })?;
                 lock(&self.shared_names).extend(shared);
                 Ok(())
             })
         })?;
-        if let Some(files) = files {
-            lock(&self.watched).insert(library.name.clone(), Watched::new(files));
+        // Nobody edits the files of definitions, and a cache may be cleaned.
+        if let Some(files) = files.filter(|_| !definition::is_one(Path::new(&library.name))) {
+            let watched = Watched::new(files, permissions.replace);
+            lock(&self.watched).insert(library.name.clone(), watched);
         }
         Ok(library)
     }

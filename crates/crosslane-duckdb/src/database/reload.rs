@@ -3,7 +3,7 @@
 use super::library::AnyLibrary;
 use super::publish::Permissions;
 use super::state::{Database, lock};
-use super::watched::Folder;
+use super::watched::Looks;
 use crate::signals::Asker;
 use crosslane::Error;
 use std::path::PathBuf;
@@ -32,26 +32,46 @@ impl Database {
         lock(&self.watched).retain(|library, _| loaded.contains(library));
         let mut reloaded = Vec::new();
         for library in loaded {
-            if !self.should_reload(&library, only_new) {
-                continue;
-            }
+            let Some((looks, replace)) = self.should_reload(&library, only_new) else { continue };
             // Checked late, because a watch asks often, and in vain most of the time.
             self.may_load()?;
-            let folder = Folder::of(&library);
-            let outcome = self.load_files(&[PathBuf::from(&library)], permissions, asker);
-            let outcome = outcome.map(|mut libraries| libraries.remove(0));
+            let permissions = Permissions { replace: replace || permissions.replace, ..permissions };
+            let outcome = self.load_again(&library, permissions, asker);
             if let (Err(_), Some(watched)) = (&outcome, lock(&self.watched).get_mut(&library)) {
-                watched.failed = Some(folder);
+                watched.failed = Some(looks);
             }
             reloaded.push(Reloaded { library, outcome });
         }
         Ok(reloaded)
     }
 
-    fn should_reload(&self, library: &str, only_new: bool) -> bool {
+    /// Loads a file again. Its functions that were dropped or replaced since stay so.
+    fn load_again(
+        self: &Arc<Self>,
+        library: &str,
+        permissions: Permissions,
+        asker: Asker,
+    ) -> Result<Arc<AnyLibrary>, Error> {
+        let mut ready = self.prepare_files(&[PathBuf::from(library)], asker, true).remove(0)?;
+        let _one_at_a_time = lock(&self.loading);
+        let libraries = self.catalog.libraries();
+        if let Some(old) = libraries.iter().find(|old| old.name == library) {
+            let is_gone = |name: &str| {
+                let mut named =
+                    old.functions.iter().filter(|one| one.name().eq_ignore_ascii_case(name)).peekable();
+                named.peek().is_some() && named.all(|one| !self.catalog.is_current(old, one))
+            };
+            ready.functions.retain(|function| !is_gone(function.name()));
+        }
+        self.publish(ready, permissions)
+    }
+
+    /// How the files of a library look, and whether it may take names, if it should be loaded again.
+    fn should_reload(&self, library: &str, only_new: bool) -> Option<(Looks, bool)> {
         let watched = lock(&self.watched);
-        let Some(watched) = watched.get(library) else { return false };
-        let failed_before = || watched.failed.as_ref().is_some_and(|failed| *failed == Folder::of(library));
-        watched.files.have_changed() && !(only_new && failed_before())
+        let watched = watched.get(library).filter(|watched| watched.files.have_changed())?;
+        let looks = watched.looks(library);
+        let failed_before = watched.failed.as_ref().is_some_and(|failed| *failed == looks);
+        (!(only_new && failed_before)).then_some((looks, watched.replace))
     }
 }

@@ -8,29 +8,33 @@ use std::time::SystemTime;
 /// What a loaded file was loaded from, and how the last attempt to load it again failed.
 pub(super) struct Watched {
     pub(super) files: Files,
-    pub(super) failed: Option<Folder>,
+    /// Whether it was loaded with the permission to take names.
+    pub(super) replace: bool,
+    pub(super) failed: Option<Looks>,
 }
 
 impl Watched {
-    pub(super) fn new(files: Files) -> Self {
-        Self { files, failed: None }
+    pub(super) fn new(files: Files, replace: bool) -> Self {
+        Self { files, replace, failed: None }
     }
-}
 
-/// The names, sizes and times of the files in the folder of a library. A change may mend a library
-/// that could not be loaded: the file that was wrong is not known.
-#[derive(PartialEq, Eq)]
-pub(super) struct Folder(Vec<(PathBuf, u64, Option<SystemTime>)>);
-
-impl Folder {
-    pub(super) fn of(library: &str) -> Self {
-        let entries = Path::new(library).parent().and_then(|folder| fs::read_dir(folder).ok());
-        let described = |entry: fs::DirEntry| {
-            let metadata = entry.metadata().ok()?;
-            metadata.is_file().then(|| (entry.path(), metadata.len(), metadata.modified().ok()))
+    /// How the files look now that belong to a library: those of its folder, and those that it was
+    /// loaded from.
+    pub(super) fn looks(&self, library: &str) -> Looks {
+        let folder = Path::new(library).parent().and_then(|folder| fs::read_dir(folder).ok());
+        let beside = folder.into_iter().flatten().flatten().map(|entry| entry.path());
+        let described = |path: PathBuf| {
+            let metadata = fs::metadata(&path).ok()?;
+            metadata.is_file().then(|| (path, metadata.len(), metadata.modified().ok()))
         };
-        let mut files: Vec<_> = entries.into_iter().flatten().flatten().filter_map(described).collect();
+        let paths = beside.chain(self.files.paths().map(PathBuf::from));
+        let mut files: Vec<_> = paths.filter_map(described).collect();
         files.sort();
-        Self(files)
+        Looks(files)
     }
 }
+
+/// The names, sizes and times of files. A change may mend a library that could not be loaded: the file
+/// that was wrong is not known.
+#[derive(PartialEq, Eq)]
+pub(super) struct Looks(Vec<(PathBuf, u64, Option<SystemTime>)>);

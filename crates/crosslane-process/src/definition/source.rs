@@ -3,14 +3,22 @@
 //! The body begins on the first line of the file, behind the head of the function. So line 2 of the
 //! body is line 2 of the file, where the body begins with a new line.
 
+use super::body::{Body, Syntax};
 use crosslane::ddl::{Definition, Value};
 
 /// The languages, and the suffixes of their files.
 const LANGUAGES: [(&str, &str); 5] =
     [("python", "py"), ("javascript", "js"), ("typescript", "ts"), ("ruby", "rb"), ("lua", "lua")];
-/// Words that no function of Python may have as its name.
+/// Words that no name may be.
 const PYTHON_WORDS: &str = " False None True and as assert async await break class continue def del elif else except finally \
                             for from global if import in is lambda nonlocal not or pass raise return try while with yield ";
+const JAVASCRIPT_WORDS: &str = " arguments await break case catch class const continue debugger default delete do else enum \
+                                eval export extends false finally for function if import in instanceof let new null \
+                                return static super switch this throw true try typeof var void while with yield ";
+const RUBY_WORDS: &str = " __FILE__ __LINE__ alias and begin break case class def defined do else elsif end ensure false for \
+                          if in module next nil not or redo rescue retry return self super then true undef unless until \
+                          when while yield ";
+const LUA_WORDS: &str = " and break do else elseif end false for function goto if in local nil not or repeat return then true until while ";
 
 /// The suffix and the text of the file.
 ///
@@ -40,6 +48,7 @@ pub(super) fn source(definition: &Definition) -> Result<(&'static str, String), 
             _ => written.options.push((name, value)),
         }
     }
+    check_parameters(definition)?;
     let text = match language {
         "python" => written.python(),
         "ruby" => written.ruby(),
@@ -60,13 +69,37 @@ pub(super) fn identifier(name: &str) -> String {
     }
 }
 
-fn is_path(name: &str) -> bool {
-    let is_name = |part: &str| {
-        let mut characters = part.chars();
-        characters.next().is_some_and(|first| first.is_alphabetic() || first == '_')
-            && characters.all(|character| character.is_alphanumeric() || character == '_')
+/// Checks that the language takes the names of the parameters.
+fn check_parameters(definition: &Definition) -> Result<(), String> {
+    let language = definition.language.as_str();
+    let reserved = match language {
+        "python" => PYTHON_WORDS,
+        "ruby" => RUBY_WORDS,
+        "lua" => LUA_WORDS,
+        _ => JAVASCRIPT_WORDS,
     };
-    name.split('.').all(is_name)
+    let is_plain = |name: &str| match language {
+        "lua" => name.is_ascii() && is_name(name),
+        "ruby" => is_name(name) && !name.starts_with(char::is_uppercase),
+        _ => is_name(name),
+    };
+    let mut names = definition.signature.parameters.iter().map(|field| field.name.as_str());
+    match names.find(|name| !is_plain(name) || reserved.contains(&format!(" {name} "))) {
+        Some(name) => {
+            Err(format!("the parameter {name} cannot have this name in {language}; give it another one"))
+        }
+        None => Ok(()),
+    }
+}
+
+/// Whether a text is a name in most languages.
+fn is_name(text: &str) -> bool {
+    text.starts_with(|first: char| first.is_alphabetic() || first == '_')
+        && text.chars().all(|character| character.is_alphanumeric() || character == '_')
+}
+
+fn is_path(text: &str) -> bool {
+    text.split('.').all(is_name)
 }
 
 /// A definition, with the options that need words of their own.
@@ -77,38 +110,39 @@ struct Written<'a> {
     options: Vec<(&'a str, &'a Value)>,
 }
 
-/// The body of a function.
-enum Body<'a> {
+/// What the body of a function is.
+enum Form<'a> {
     /// An expression, whose value is the result.
     Expression(&'a str),
-    /// Statements.
-    Statements(&'a str),
+    Statements,
 }
 
-impl Written<'_> {
-    /// The body in a language whose functions return what `return` says.
-    fn body(&self) -> Result<Body<'_>, String> {
-        let body = self.definition.body.as_str();
-        let is_result = |word| matches!(word, "return" | "yield" | "raise" | "throw" | "error");
-        if self.not_empty()?.contains('\n') || words(body).any(is_result) {
-            if !words(body).any(is_result) {
-                return Err("the text of the function returns nothing; write `return`".to_owned());
-            }
-            return Ok(Body::Statements(body));
-        }
-        if self.definition.signature.table {
-            return Err("the text of a table function has no `yield`, which gives a row".to_owned());
-        }
-        Ok(Body::Expression(body.trim().trim_end_matches(';')))
-    }
-
-    fn not_empty(&self) -> Result<&str, String> {
-        let body = self.definition.body.trim();
+impl<'a> Written<'a> {
+    fn body(&self, syntax: Syntax) -> Result<Body<'a>, String> {
+        let body = Body::new(&self.definition.body, syntax);
         if body.is_empty() { Err("the text of the function is empty".to_owned()) } else { Ok(body) }
     }
 
-    fn is_async(&self) -> bool {
-        words(&self.definition.body).any(|word| word == "await")
+    /// The form of a body in a language whose functions return what `return` says.
+    fn form(&self, body: &Body<'a>) -> Result<Form<'a>, String> {
+        if self.definition.signature.table {
+            let gives = body.has_word("yield") || body.has_word("return");
+            let missing = "the text of a table function has no `yield`, which gives a row";
+            return if gives { Ok(Form::Statements) } else { Err(missing.to_owned()) };
+        }
+        if body.is_expression() {
+            return Ok(Form::Expression(body.expression()));
+        }
+        let gives = |word| matches!(word, "return" | "yield" | "raise" | "throw" | "error");
+        let missing = "the text of the function returns nothing; write `return`";
+        if body.words().any(gives) { Ok(Form::Statements) } else { Err(missing.to_owned()) }
+    }
+
+    /// Whether the function itself waits: a function in it may be `async`, too.
+    fn is_async(body: &Body<'_>, inner: &str) -> bool {
+        let words: Vec<_> = body.words().collect();
+        let inner: Vec<_> = inner.split(' ').collect();
+        words.contains(&"await") && !words.windows(inner.len()).any(|pair| *pair == inner[..])
     }
 
     /// The name of what declares the function.
@@ -154,12 +188,18 @@ impl Written<'_> {
         let mut text = if let Some(handler) = self.handler {
             format!("{}{import}_declared = _declare{call}({handler})\n", self.definition.body)
         } else {
-            let name = identifier(&self.definition.signature.name);
-            let head = if self.is_async() { "async def" } else { "def" };
+            let body = self.body(Syntax::Python)?;
+            let form = self.form(&body)?;
+            // The text may call a built-in function of the same name.
+            let mut name = identifier(&self.definition.signature.name);
+            while body.has_word(&name) {
+                name.push('_');
+            }
+            let head = if Self::is_async(&body, "async def") { "async def" } else { "def" };
             let head = format!("{head} {name}({}):", self.parameters("*"));
-            let body = match self.body()? {
-                Body::Expression(expression) => format!(" return ({expression})"),
-                Body::Statements(body) => indented(body),
+            let body = match form {
+                Form::Expression(expression) => format!(" return ({expression}\n)"),
+                Form::Statements => indented(&body),
             };
             format!("{head}{body}{import}{name} = _declare{call}({name})\n")
         };
@@ -178,14 +218,16 @@ impl Written<'_> {
         if let Some(handler) = self.handler {
             return Ok(format!("{}\n{call}{handler});\n", self.definition.body));
         }
-        let is_async = if self.is_async() { "async " } else { "" };
+        let body = self.body(Syntax::JavaScript)?;
+        let is_async = if Self::is_async(&body, "async") { "async " } else { "" };
         let parameters = self.parameters("...");
-        Ok(match self.body()? {
-            Body::Expression(expression) => format!("{call}{is_async}({parameters}) => ({expression}));\n"),
-            Body::Statements(body) if self.definition.signature.table => {
-                format!("{call}{is_async}function* ({parameters}) {{{body}\n}});\n")
+        let text = body.text;
+        Ok(match self.form(&body)? {
+            Form::Expression(expression) => format!("{call}{is_async}({parameters}) => ({expression}\n));\n"),
+            Form::Statements if self.definition.signature.table => {
+                format!("{call}{is_async}function* ({parameters}) {{{text}\n}});\n")
             }
-            Body::Statements(body) => format!("{call}{is_async}({parameters}) => {{{body}\n}});\n"),
+            Form::Statements => format!("{call}{is_async}({parameters}) => {{{text}\n}});\n"),
         })
     }
 
@@ -193,11 +235,11 @@ impl Written<'_> {
         let options = self.options(": ", ["false", "true"], ['[', ']']);
         let separator = if options.is_empty() { "" } else { ", " };
         let call = format!("{}({}{separator}{options}, ", self.declares(), self.signature());
-        let body = self.not_empty().map(|_| &self.definition.body)?;
-        Ok(match self.handler {
-            Some(handler) => format!("{body}\n{call}&method(:{handler}))\n"),
+        let text = self.body(Syntax::Ruby)?.text;
+        Ok(match self.handler.map(|handler| handler.rsplit_once('.').unwrap_or(("self", handler))) {
+            Some((of, handler)) => format!("{text}\n{call}&{of}.method(:{handler}))\n"),
             // In a lambda, `return` returns from the function.
-            None => format!("{call}&lambda {{ |{}| {body}\n}})\n", self.parameters("*")),
+            None => format!("{call}&lambda {{ |{}| {text}\n}})\n", self.parameters("*")),
         })
     }
 
@@ -216,42 +258,49 @@ impl Written<'_> {
         let rest = signature.parameters.last().filter(|_| signature.variadic);
         parameters.extend(rest.map(|_| "..."));
         let rest = rest.map_or_else(String::new, |last| format!(" local {} = table.pack(...)", last.name));
-        let body = match self.body()? {
-            Body::Expression(expression) => format!("return {expression}"),
-            Body::Statements(body) => body.to_owned(),
+        let body = self.body(Syntax::Lua)?;
+        let body = match self.form(&body)? {
+            Form::Expression(expression) => format!("return {expression}"),
+            Form::Statements => body.text.to_owned(),
         };
         Ok(format!("{call}function({}){rest} {body}\nend)\n", parameters.join(", ")))
     }
 }
 
-/// The words of a text.
-fn words(text: &str) -> impl Iterator<Item = &str> {
-    text.split(|character: char| !(character.is_alphanumeric() || character == '_'))
-}
-
-/// A text between double quotes, as Python, JavaScript, Ruby, Lua and TOML read it.
+/// A text between double quotes, as Python, JavaScript, Ruby and Lua read it.
 fn quoted(text: &str) -> String {
-    let escaped = text.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n").replace('\r', "\\r");
-    // Only Ruby reads `#{` as an expression. What follows is the same text in all languages.
-    format!("\"{}\"", escaped.replace("#{", "\\x23{"))
+    let mut escaped =
+        text.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n").replace('\r', "\\r");
+    // Only Ruby reads these as expressions. What replaces them is the same text in all languages.
+    for expression in ["#{", "#$", "#@"] {
+        escaped = escaped.replace(expression, &expression.replace('#', "\\x23"));
+    }
+    format!("\"{escaped}\"")
 }
 
-/// Statements of Python that stand behind `def`: further in than it, on lines of their own.
-fn indented(body: &str) -> String {
-    let body = match body.split_once('\n') {
-        Some((first, rest)) if first.trim().is_empty() => format!("\n{rest}"),
-        // The first line is as far in as the others.
-        Some((first, rest)) => {
-            let margin = rest.lines().find(|line| !line.trim().is_empty()).unwrap_or_default();
-            let margin = &margin[..margin.len() - margin.trim_start().len()];
-            format!("\n{margin}{}\n{rest}", first.trim_start())
-        }
-        None => format!("\n{}", body.trim_start()),
-    };
-    let lines = || body.lines().filter(|line| !line.trim().is_empty());
-    if lines().all(|line| line.starts_with([' ', '\t'])) {
-        return body;
+/// Statements of Python that stand behind `def`: further in than it, on lines of their own. Lines that
+/// begin in a string stay as they are.
+fn indented(body: &Body<'_>) -> String {
+    let mut places = Vec::new();
+    let mut at = 0;
+    for line in body.text.split('\n') {
+        let is_code = !line.trim().is_empty() && !body.is_in_string(at);
+        places.push((line, is_code));
+        at += line.len() + 1;
     }
-    let indent = |line: &str| if line.trim().is_empty() { String::new() } else { format!("    {line}") };
-    body.lines().map(indent).collect::<Vec<_>>().join("\n")
+    let margin = |line: &str| line.len() - line.trim_start().len();
+    let (first, rest) = places.split_first().map_or(("", &[][..]), |((first, _), rest)| (*first, rest));
+    let least = rest.iter().filter(|(_, is_code)| *is_code).map(|(line, _)| margin(line)).min();
+    let extra = if least == Some(0) { "    " } else { "" };
+    let mut text = String::new();
+    if !first.trim().is_empty() {
+        // The first line is as far in as the others.
+        let margin = rest.iter().find(|(line, is_code)| *is_code && Some(margin(line)) == least);
+        let margin = margin.map_or("    ", |(line, _)| &line[..line.len() - line.trim_start().len()]);
+        text += &format!("\n{extra}{margin}{}", first.trim_start());
+    }
+    for (line, is_code) in rest {
+        text += &format!("\n{}{line}", if *is_code { extra } else { "" });
+    }
+    text
 }

@@ -53,8 +53,8 @@ pub(super) fn tokens(text: &str) -> impl Iterator<Item = Token<'_>> {
             let rest = &text[at..];
             let first = rest.chars().next()?;
             let (kind, length) = match first {
-                _ if first.is_whitespace() => (None, first.len_utf8()),
-                '-' if rest.starts_with("--") => (None, rest.find('\n').unwrap_or(rest.len())),
+                _ if first.is_whitespace() || first == '\u{feff}' => (None, first.len_utf8()),
+                '-' if rest.starts_with("--") => (None, rest.find(['\n', '\r']).unwrap_or(rest.len())),
                 '/' if rest.starts_with("/*") => match block_comment(rest) {
                     Some(length) => (None, length),
                     None => (Some(Kind::Endless), rest.len()),
@@ -75,10 +75,10 @@ pub(super) fn tokens(text: &str) -> impl Iterator<Item = Token<'_>> {
                 _ if first.is_alphabetic() || first == '_' => {
                     (Some(Kind::Word), length_of(rest, |c| c.is_alphanumeric() || c == '_' || c == '$'))
                 }
-                _ if first.is_ascii_digit() => (
-                    Some(Kind::Number),
-                    length_of(rest, |c| c.is_ascii_alphanumeric() || c == '.' || c == '_'),
-                ),
+                _ if first.is_ascii_digit() => (Some(Kind::Number), number(rest)),
+                '.' if rest[1..].starts_with(|c: char| c.is_ascii_digit()) => {
+                    (Some(Kind::Number), number(rest))
+                }
                 _ => (Some(Kind::Symbol), first.len_utf8()),
             };
             let token = kind.map(|kind| Token { kind, text: &rest[..length], at });
@@ -97,8 +97,19 @@ fn delimited(kind: Kind, length: Option<usize>, rest: &str) -> (Option<Kind>, us
     }
 }
 
-fn length_of(text: &str, belongs: impl Fn(char) -> bool) -> usize {
+fn length_of(text: &str, mut belongs: impl FnMut(char) -> bool) -> usize {
     text.find(|c| !belongs(c)).unwrap_or(text.len())
+}
+
+/// The length of a number, such as `1.5e-3`.
+fn number(text: &str) -> usize {
+    let mut before = ' ';
+    length_of(text, |c| {
+        let belongs = c.is_ascii_alphanumeric() || matches!(c, '.' | '_');
+        let is_sign = matches!(c, '+' | '-') && matches!(before, 'e' | 'E');
+        before = c;
+        belongs || is_sign
+    })
 }
 
 /// The length of a text that begins with a quote. A doubled quote does not end it.
@@ -157,7 +168,10 @@ mod tests {
             kinds("$$ ; ' $a$ $$ $a1$;$$;$a1$ $1"),
             [(Dollar, "$$ ; ' $a$ $$"), (Dollar, "$a1$;$$;$a1$"), (Symbol, "$"), (Number, "1")]
         );
-        assert_eq!(kinds("1.5e3 é='x"), [(Number, "1.5e3"), (Word, "é"), (Symbol, "="), (Endless, "'x")]);
+        assert_eq!(
+            kinds("\u{feff}1.5e-3 é='x"),
+            [(Number, "1.5e-3"), (Word, "é"), (Symbol, "="), (Endless, "'x")]
+        );
         assert_eq!(kinds("/* /* */"), [(Endless, "/* /* */")]);
         assert_eq!(kinds("$é"), [(Symbol, "$"), (Word, "é")]);
     }

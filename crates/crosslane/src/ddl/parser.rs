@@ -152,16 +152,18 @@ impl<'a> Parser<'a> {
         }
     }
 
-    /// The text up to a word that is in no parentheses.
-    fn until(&mut self, word: &str, expected: &str) -> Result<&'a str, DefinitionError> {
-        let begin = self.tokens.get(self.next).map_or(self.text.len(), |token| token.at);
+    /// The text up to a word that is in no parentheses, without comments.
+    fn until(&mut self, word: &str, expected: &str) -> Result<String, DefinitionError> {
+        let mut text = String::new();
+        let mut end = self.tokens.get(self.next).map_or(self.text.len(), |token| token.at);
         let mut depth = 0;
-        let mut end = begin;
         while let Some(token) = self.tokens.get(self.next) {
             self.next += 1;
             if depth == 0 && token.is_word(word) {
-                return Ok(&self.text[begin..end]);
+                return Ok(text);
             }
+            let space = if token.at > end { " " } else { "" };
+            text += &format!("{space}{}", token.text);
             depth += i32::from(token.is_symbol('(')) - i32::from(token.is_symbol(')'));
             end = token.end();
         }
@@ -248,6 +250,8 @@ fn unescaped(text: &str) -> String {
                 Some('n') => '\n',
                 Some('t') => '\t',
                 Some('r') => '\r',
+                Some('b') => '\u{8}',
+                Some('f') => '\u{c}',
                 Some(other) => other,
                 None => break,
             },

@@ -71,6 +71,12 @@ fn ours<'a>(text: &'a str, tokens: &[Token<'a>]) -> Option<Statement<'a>> {
         words.next_if(|token| token.is_word("or")).and_then(|_| words.next_if(|it| it.is_word("replace")));
         words.next_if(|token| token.is_word("temp") || token.is_word("temporary"));
         words.next_if(|token| token.is_word("function"))?;
+        if words.next_if(|token| token.is_word("if")).is_some() {
+            words.next_if(|token| token.is_word("not"))?;
+            words.next_if(|token| token.is_word("exists"))?;
+        }
+        // The name may be `language`, with a schema or without.
+        while words.next_if(|token| !token.is_symbol('(')).is_some() {}
         // DuckDB's own definition of a macro has AS before any LANGUAGE.
         let mut depth = 0_usize;
         let mut outer = words.filter(|token| {
@@ -125,7 +131,14 @@ mod tests {
         for text in ["", " ; -- nothing\n;"] {
             assert_eq!(statements(text), []);
         }
-        for text in ["SELECT 'x", "SELECT 1; SELECT 2", "DROP FUNCTION a.b", "CREATE FUNCTION f(x) AS x"] {
+        for text in [
+            "SELECT 'x",
+            "SELECT 1; SELECT 2",
+            "DROP FUNCTION a.b",
+            "CREATE FUNCTION f(x) AS x",
+            "CREATE FUNCTION main.language(x) AS x",
+            "-- c\rCREATE TABLE t(x INT)",
+        ] {
             assert_eq!(statements(text), [Statement::Other(text)]);
         }
     }

@@ -5,8 +5,10 @@ module Crosslane
   class Database
     # Whether the first part of a two-part table name is a catalog, and no schema has that name.
     CATALOG = <<~SQL
-      SELECT 1 FROM duckdb_databases() WHERE lower(database_name) = lower($1) AND NOT EXISTS (
-        FROM duckdb_schemas() WHERE lower(schema_name) = lower($1) AND database_name = current_database())
+      SELECT 1 FROM system.main.duckdb_databases()
+      WHERE system.main.lower(database_name) = system.main.lower($1) AND NOT EXISTS (
+        FROM system.main.duckdb_schemas() WHERE system.main.lower(schema_name) = system.main.lower($1)
+          AND database_name = system.main.current_database())
     SQL
     # One part of a table's name, quoted or not.
     PART = /"(?:[^"]|"")+"|[^."]+/
@@ -103,7 +105,7 @@ module Crosslane
       done = true
     ensure
       begin
-        ask(connection, "SELECT error('append_arrow has failed')") if !done && appender.begun?
+        ask(connection, "SELECT system.main.error('append_arrow has failed')") if !done && appender.begun?
       rescue Error
         nil
       end

@@ -264,7 +264,7 @@ module Crosslane
 
     # Whether the program has begun a transaction. Two queries have the same transaction number only
     # then.
-    def transaction?(connection) = Array.new(2) { ask(connection, "SELECT txid_current()").first }.uniq.one?
+    def transaction?(connection) = Array.new(2) { ask(connection, "SELECT system.main.txid_current()").first }.uniq.one?
 
     # `keys` is a copy: the connections' thread may add one meanwhile, and Ruby forbids that during
     # an iteration.

@@ -10,24 +10,25 @@ module Crosslane
     # The functions that have a name already, either among table functions or among all others. For
     # a macro of the user's own database, also the statement that drops it.
     TAKEN = <<~SQL
-      SELECT function_type, CASE WHEN function_type LIKE '%macro' AND database_name <> 'system' THEN
-        concat('DROP MACRO ', if(function_type = 'table_macro', 'TABLE ', ''), 'IF EXISTS ', list_aggregate(
-          list_transform([database_name, schema_name, function_name], lambda part: '"' || replace(part, '"', '""') || '"'),
-          'string_agg', '.')) END
-      FROM duckdb_functions()
-      WHERE lower(function_name) = ? AND starts_with(function_type, 'table') = ? AND function_type <> 'pragma'
-        AND (database_name = 'system' OR database_name = current_database() AND schema_name = current_schema())
+      SELECT function_type, CASE WHEN function_type IN ('macro', 'table_macro') AND database_name <> 'system' THEN
+        system.main.concat('DROP MACRO ', CASE WHEN function_type = 'table_macro' THEN 'TABLE ' ELSE '' END,
+          'IF EXISTS "', system.main.replace(database_name, '"', '""'), '"."',
+          system.main.replace(schema_name, '"', '""'), '"."', system.main.replace(function_name, '"', '""'), '"') END
+      FROM system.main.duckdb_functions()
+      WHERE system.main.lower(function_name) = ? AND system.main.starts_with(function_type, 'table') = ?
+        AND function_type <> 'pragma' AND (database_name = 'system'
+          OR database_name = system.main.current_database() AND schema_name = system.main.current_schema())
     SQL
     # Which of some names may belong to blocks, and whether each is a table function.
     NAMES = <<~SQL
-      SELECT DISTINCT lower(function_name) AS name, starts_with(function_type, 'table') FROM duckdb_functions()
-      WHERE list_contains(?::VARCHAR[], name) AND database_name = 'system' AND function_type IN
+      SELECT DISTINCT system.main.lower(function_name) AS name, system.main.starts_with(function_type, 'table')
+      FROM system.main.duckdb_functions() WHERE system.main.list_contains(?::VARCHAR[], name) AND database_name = 'system' AND function_type IN
         ('scalar', 'aggregate', 'table')
     SQL
     # Whether two functions of a name take the same parameter types.
     AMBIGUOUS = <<~SQL
-      SELECT parameter_types FROM duckdb_functions() WHERE lower(function_name) = ?
-      GROUP BY parameter_types HAVING count(*) > 1
+      SELECT parameter_types FROM system.main.duckdb_functions() WHERE system.main.lower(function_name) = ?
+      GROUP BY parameter_types HAVING system.main.count(parameter_types) > 1
     SQL
     private_constant :EXTENSION, :TAKEN, :NAMES, :AMBIGUOUS
 

@@ -1,32 +1,62 @@
-//! Functions that SQL defines, and their table in the database.
+//! Functions that SQL defines.
 //!
-//! A definition is loaded first and written into the table then, so the table has nothing that
-//! cannot be loaded. Both happen at once, whatever transaction the caller is in.
+//! The function is registered and its definition is written in one transaction of the extension's own
+//! connection. So either both are there, or everything is as it was. This happens at once, whatever
+//! transaction the caller is in.
 
+mod table;
 mod trust;
 
 use self::trust::Trusted;
-use super::connection::Connection;
 use super::library::AnyLibrary;
-use super::names::quoted;
 use super::publish::Permissions;
 use super::state::{Database, lock};
 use crate::signals::Asker;
-use crosslane::ddl::Definition;
-use crosslane::{Error, TypeNames};
+use crosslane::ddl::{self, Definition, Statement, Value};
+use crosslane::{Error, Function, TypeNames};
 use crosslane_process::definition;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-/// The table of definitions, below the name of a database.
-const TABLE: &str = "crosslane.definitions";
-
-/// A definition that the database file has.
+/// A row of the table of definitions.
 pub(crate) struct Kept {
     pub(crate) function: String,
-    pub(crate) definition: String,
-    /// The reason why its function was not loaded.
+    signature: String,
+    language: String,
+    /// Empty for a new row.
+    created: String,
+    pub(crate) text: String,
+    /// The definition, or why it cannot be understood.
+    definition: Result<Definition, Error>,
+}
+
+impl Kept {
+    /// Why the definition cannot be understood.
+    pub(crate) fn error(&self) -> Option<&Error> {
+        self.definition.as_ref().err()
+    }
+
+    /// Whether its function has this name, which a definition of `new` takes.
+    fn is_taken_by(&self, new: &Definition) -> bool {
+        let takes_the_same =
+            |own: &Definition| !is_overload(new) || own.signature.takes_the_same(&new.signature);
+        is_same_name(&self.function, &new.signature.name)
+            && self.definition.as_ref().is_ok_and(takes_the_same)
+    }
+}
+
+/// The outcome of a restore for one definition.
+pub(crate) struct Restored {
+    pub(crate) kept: Kept,
+    /// Why its function was not loaded.
     pub(crate) error: Option<Error>,
+}
+
+/// Whether a definition can go on.
+enum Name {
+    Free,
+    /// There is such a function, and the definition leaves it alone.
+    LeftAlone,
 }
 
 impl Database {
@@ -41,193 +71,171 @@ impl Database {
         asker: Asker,
     ) -> Result<Option<Arc<AnyLibrary>>, Error> {
         self.may_load()?;
-        let text = text.trim().trim_end_matches(';').trim_end();
         let types = self.known_types();
-        let (definition, path) = parse(text, &types)?;
-        let name = definition.signature.name.as_str();
-        let overload = definition.options.iter().any(|(option, _)| option == "overload");
-        let exists = self.catalog.names().iter().any(|known| known.eq_ignore_ascii_case(name));
-        if exists && definition.if_not_exists {
+        // Without comments around it, and without a semicolon.
+        let text = match ddl::statements(text)[..] {
+            [Statement::Create(statement)] => statement,
+            _ => text.trim(),
+        };
+        let definition = types
+            .within(|| Definition::parse(text))
+            .map_err(|error| Error::Declaration(error.to_string()))?;
+        if let Name::LeftAlone = self.check(&definition, &types)? {
             return Ok(None);
         }
-        if exists && !definition.or_replace && !overload {
+        let path = file(&definition)?;
+        let permissions = Permissions { replace: definition.or_replace, ..permissions };
+        let ready = self.prepare_files(&[path], asker, true).remove(0)?;
+        let _one_at_a_time = lock(&self.loading);
+        // Another thread may have defined it meanwhile.
+        if let Name::LeftAlone = self.check(&definition, &types)? {
+            return Ok(None);
+        }
+        let library = self.publish_with(ready, permissions, |connection| {
+            if definition.temporary {
+                return Ok(());
+            }
+            let mut rows = table::read(connection, &types)?;
+            rows.retain(|kept| !kept.is_taken_by(&definition));
+            rows.push(Kept {
+                function: definition.signature.name.clone(),
+                signature: definition.signature.to_string(),
+                language: definition.language.clone(),
+                created: String::new(),
+                text: text.to_owned(),
+                definition: Ok(definition.clone()),
+            });
+            trust::trust([text])?;
+            table::write(connection, &rows)
+        })?;
+        Ok(Some(library))
+    }
+
+    /// Checks that a definition may take its name.
+    fn check(&self, new: &Definition, types: &TypeNames) -> Result<Name, Error> {
+        let name = &new.signature.name;
+        let is_loaded = self.catalog.libraries().iter().any(|library| {
+            let is_taken = |function: &Function| {
+                is_same_name(function.name(), name)
+                    && (!is_overload(new) || function.signature.takes_the_same(&new.signature))
+            };
+            library.functions.iter().any(|one| is_taken(one) && self.catalog.is_current(library, one))
+        });
+        let (read_only, kept) = self.with_connection(|connection| {
+            Ok((table::is_read_only(connection)?, table::read(connection, types)?))
+        })?;
+        let is_kept = !new.temporary && kept.iter().any(|kept| kept.is_taken_by(new));
+        if is_loaded && new.if_not_exists {
+            return Ok(Name::LeftAlone);
+        }
+        let taken = match (is_loaded, is_kept) {
+            _ if new.or_replace => None,
+            (true, _) => Some(format!("there is a function {name}")),
+            (false, true) => Some(format!(
+                "the database keeps a definition of {name} that is not loaded (CALL crosslane_restore() says why)"
+            )),
+            (false, false) => None,
+        };
+        if let Some(taken) = taken {
             return Err(Error::Declaration(format!(
-                "there is a function {name}; write CREATE OR REPLACE FUNCTION {name}(...) to replace it"
+                "{taken}; write CREATE OR REPLACE FUNCTION {name}(...) to replace it"
             )));
         }
-        let kept = !definition.temporary;
-        if kept && self.is_read_only()? {
+        if !new.temporary && read_only {
             return Err(Error::Declaration(format!(
                 "the database is read-only and cannot keep the function; write CREATE TEMP FUNCTION {name}(...)"
             )));
         }
-        let permissions = Permissions { replace: definition.or_replace, ..permissions };
-        let library = self.load_files(&[path], permissions, asker)?.remove(0);
-        let stored = self.store(&definition, kept.then_some(text), overload, &types);
-        if let Err(error) = stored {
-            self.catalog.forget(name);
-            return Err(error);
-        }
-        Ok(Some(library))
+        Ok(Name::Free)
     }
 
-    /// Writes a definition into the table, in place of those that it replaces. A temporary one only
-    /// takes their place.
-    fn store(
-        &self,
-        definition: &Definition,
-        text: Option<&str>,
-        overload: bool,
-        types: &TypeNames,
-    ) -> Result<(), Error> {
-        let replaced: Vec<_> = self
-            .definitions()?
-            .into_iter()
-            .filter(|other| other.function.eq_ignore_ascii_case(&definition.signature.name))
-            .filter(|other| {
-                let other = types.within(|| Definition::parse(&other.definition));
-                !overload || other.is_ok_and(|other| other.signature.takes_the_same(&definition.signature))
-            })
-            .map(|other| quoted(&other.definition, '\''))
-            .collect();
-        if let Some(text) = text {
-            trust::trust([text])?;
-        }
-        self.with_connection(|connection| {
-            connection.transaction(|| {
-                let table = qualified(connection);
-                if !replaced.is_empty() {
-                    let list = replaced.join(", ");
-                    connection.run(&format!("DELETE FROM {table} WHERE definition IN ({list})"))?;
-                }
-                let Some(text) = text else { return Ok(()) };
-                let schema = table.trim_end_matches(".definitions");
-                connection.run(&format!("CREATE SCHEMA IF NOT EXISTS {schema}"))?;
-                connection.run(&format!(
-                    "CREATE TABLE IF NOT EXISTS {table} (function VARCHAR, signature VARCHAR, language VARCHAR, definition \
-                     VARCHAR, created TIMESTAMP)"
-                ))?;
-                let Definition { signature, language, .. } = definition;
-                let values = [&signature.name, &signature.to_string(), language, text].map(|value| quoted(value, '\''));
-                // As a clock in UTC, since it has no time zone.
-                let now = "now() AT TIME ZONE 'UTC'";
-                Ok(connection.run(&format!("INSERT INTO {table} VALUES ({}, {now})", values.join(", ")))?)
-            })
-        })
-    }
-
-    /// The definitions in the table, the oldest first.
+    /// The definitions that the database keeps, the oldest first.
     pub(crate) fn definitions(&self) -> Result<Vec<Kept>, Error> {
-        let texts = self.with_connection(|connection| {
-            // A view of this name could do anything.
-            let there = format!(
-                "SELECT count(*)::BIGINT FROM duckdb_tables() WHERE database_name = {} AND \
-                 schema_name || '.' || table_name = '{TABLE}'",
-                quoted(connection.database(), '\'')
-            );
-            if connection.number(&there)? == 0 {
-                return Ok(Vec::new());
-            }
-            let table = qualified(connection);
-            let query = format!(
-                "SELECT concat_ws(chr(31), replace(function, chr(31), ''), definition) FROM {table} ORDER BY created, rowid"
-            );
-            Ok(connection.texts(&query)?)
-        })?;
-        let kept = |text: String| {
-            let (function, definition) = text.split_once('\u{1f}')?;
-            Some(Kept { function: function.to_owned(), definition: definition.to_owned(), error: None })
-        };
-        Ok(texts.into_iter().filter_map(kept).collect())
+        let types = self.known_types();
+        self.with_connection(|connection| table::read(connection, &types))
     }
 
     /// Loads the definitions that this user trusts. The others, and those that cannot be loaded, have
-    /// the reason as their error.
+    /// the reason as their error. No macro of the database is dropped.
     pub(crate) fn restore(
         self: &Arc<Self>,
         permissions: Permissions,
         asker: Asker,
-    ) -> Result<Vec<Kept>, Error> {
-        let mut kept = self.definitions()?;
+    ) -> Result<Vec<Restored>, Error> {
+        let kept = self.definitions()?;
         if kept.is_empty() {
-            return Ok(kept);
+            return Ok(Vec::new());
         }
         self.may_load()?;
-        let (trusted, types) = (Trusted::read(), self.known_types());
-        let mut ready: Vec<(usize, PathBuf, Permissions)> = Vec::new();
-        for (at, one) in kept.iter_mut().enumerate() {
-            if !trusted.has(&one.definition) {
-                one.error = Some(Error::Declaration(
-                    "nobody has trusted them here. Read them (FROM crosslane.definitions). If you trust all, CALL \
+        let trusted = Trusted::read();
+        let found = kept.into_iter().map(|kept| {
+            let parsed = kept.definition.as_ref().map_err(Clone::clone);
+            let path = parsed.and_then(|definition| match trusted.has(&kept.text) {
+                true => file(definition),
+                false => Err(Error::Declaration(
+                    "nobody has trusted them here. Read them (FROM crosslane_definitions()). If you trust all, CALL \
                      crosslane_trust() and CALL crosslane_restore(), or run `crosslane trust FILE` in a shell"
                         .into(),
-                ));
-                continue;
-            }
-            match parse(&one.definition, &types) {
-                Ok((definition, path)) => {
-                    ready.push((at, path, Permissions { replace: definition.or_replace, ..permissions }));
-                }
-                Err(error) => one.error = Some(error),
-            }
-        }
-        let paths: Vec<_> = ready.iter().map(|(_, path, _)| path.clone()).collect();
-        let prepared = self.prepare_files(&paths, asker, false);
+                )),
+            });
+            (kept, path)
+        });
+        let found: Vec<_> = found.collect();
+        let paths: Vec<PathBuf> = found.iter().filter_map(|(_, path)| path.as_ref().ok().cloned()).collect();
+        let mut prepared = self.prepare_files(&paths, asker, false).into_iter();
         let _one_at_a_time = lock(&self.loading);
-        for ((at, _, permissions), outcome) in ready.into_iter().zip(prepared) {
-            let loaded = outcome.and_then(|ready| self.publish(ready, permissions));
-            kept[at].error = loaded.err();
-        }
-        Ok(kept)
+        let restored = found.into_iter().map(|(kept, path)| {
+            let replace = kept.definition.as_ref().is_ok_and(|definition| definition.or_replace);
+            let permissions = Permissions { replace, keep_macros: true, ..permissions };
+            let unprepared = || Err(Error::Engine("it was not loaded".into()));
+            let loaded = path.and_then(|_| prepared.next().unwrap_or_else(unprepared));
+            let error = loaded.and_then(|ready| self.publish(ready, permissions)).err();
+            Restored { kept, error }
+        });
+        Ok(restored.collect())
     }
 
     /// Trusts the definitions that the database has now.
     pub(crate) fn trust(&self) -> Result<Vec<Kept>, Error> {
         self.may_load()?;
-        let kept = self.definitions()?;
-        trust::trust(kept.iter().map(|one| one.definition.as_str()))?;
+        let mut kept = self.definitions()?;
+        kept.retain(|one| one.definition.is_ok());
+        trust::trust(kept.iter().map(|one| one.text.as_str()))?;
         Ok(kept)
     }
 
     /// Removes the definitions of a name from the table. Returns whether there were any.
     pub(super) fn forget_definitions(&self, name: &str) -> Result<bool, Error> {
-        let mut kept = self.definitions()?;
-        kept.retain(|one| one.function.eq_ignore_ascii_case(name));
-        if !kept.is_empty() && self.is_read_only()? {
-            return Err(Error::Declaration(format!(
-                "the database is read-only and keeps its definition of {name}"
-            )));
-        }
-        if !kept.is_empty() {
-            self.with_connection(|connection| {
-                let (table, name) = (qualified(connection), quoted(&name.to_lowercase(), '\''));
-                Ok(connection.run(&format!("DELETE FROM {table} WHERE lower(function) = {name}"))?)
-            })?;
-        }
-        Ok(!kept.is_empty())
-    }
-
-    fn is_read_only(&self) -> Result<bool, Error> {
+        let types = self.known_types();
         self.with_connection(|connection| {
-            let database = quoted(connection.database(), '\'');
-            let query = format!(
-                "SELECT count(*)::BIGINT FROM duckdb_databases() WHERE database_name = {database} AND readonly"
-            );
-            Ok(connection.number(&query)? != 0)
+            let (gone, rest): (Vec<_>, Vec<_>) = table::read(connection, &types)?
+                .into_iter()
+                .partition(|kept| is_same_name(&kept.function, name));
+            if gone.is_empty() {
+                return Ok(false);
+            }
+            if table::is_read_only(connection)? {
+                return Err(Error::Declaration(format!(
+                    "the database is read-only and keeps its definition of {name}"
+                )));
+            }
+            connection.transaction(|| table::write(connection, &rest))?;
+            Ok(true)
         })
     }
 }
 
-/// The definition of a text, and the file with its function.
-fn parse(text: &str, types: &TypeNames) -> Result<(Definition, PathBuf), Error> {
-    let definition =
-        types.within(|| Definition::parse(text)).map_err(|error| Error::Declaration(error.to_string()))?;
-    let path = definition::file(&definition)
-        .map_err(|what| Error::Declaration(format!("function {}: {what}", definition.signature.name)))?;
-    Ok((definition, path))
+/// Whether SQL takes two names for the same.
+fn is_same_name(one: &str, other: &str) -> bool {
+    one.to_lowercase() == other.to_lowercase()
 }
 
-/// The table's name, with that of the database whose file was opened.
-fn qualified(connection: &Connection) -> String {
-    format!("{}.{TABLE}", quoted(connection.database(), '"'))
+fn is_overload(definition: &Definition) -> bool {
+    definition.options.iter().any(|(name, value)| name == "overload" && *value == Value::Boolean(true))
+}
+
+/// The file of a definition's function.
+fn file(definition: &Definition) -> Result<PathBuf, Error> {
+    definition::file(definition)
+        .map_err(|what| Error::Declaration(format!("function {}: {what}", definition.signature.name)))
 }
