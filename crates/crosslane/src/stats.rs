@@ -85,8 +85,9 @@ impl LaneStats {
     }
 }
 
-/// The engine's times of one slice, in nanoseconds, and the size of its results. The guest's times are in the header of the reply. They are
-/// durations, because the clocks of two machines may differ.
+/// The engine's times of one slice, in nanoseconds, and the size of its results. The guest's times
+/// are in the header of the reply. They are durations, because the clocks of two machines may
+/// differ.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Times {
     pub(crate) submitting: u64,

@@ -41,9 +41,9 @@ impl<Z: Zygote> Pool<Z> {
         Self::start_unless(options, Common::default(), || false, start)
     }
 
-    /// Starts a pool as [`Pool::start`] does, that shares something with other pools. The start ends
-    /// early if `should_end` says that nobody waits for the pool any more. `should_end`
-    /// is called on the caller's thread.
+    /// Starts a pool as [`Pool::start`] does. It shares `common` with other pools. The start ends
+    /// early if `should_end` says that nobody waits for the pool any more. `should_end` is called on
+    /// the caller's thread.
     ///
     /// # Errors
     /// Those of `start`; [`Error::Boot`] if `should_end` ended it.

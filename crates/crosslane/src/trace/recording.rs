@@ -8,7 +8,7 @@ use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// The most events of a trace. They take about 25 MiB.
+/// The most events of a trace. They take 16 MiB.
 pub const MOST_EVENTS: usize = 1 << 18;
 /// For how many events a thread reserves room at once.
 pub(super) const PORTION: usize = 256;
@@ -24,7 +24,6 @@ pub struct Trace {
     most: usize,
     /// For how many events there is room that no thread has reserved.
     room: AtomicUsize,
-    dropped: AtomicU64,
     buffers: PerThread<Mutex<Buffer>>,
     pub(super) slowest: Slowest,
 }
@@ -43,9 +42,12 @@ pub struct Status {
 /// The events that the threads of one part have recorded.
 #[derive(Debug, Default)]
 struct Buffer {
-    events: Vec<Event<u32>>,
+    /// The events, in pieces of a fixed size, so that no thread has to copy them while it records.
+    pieces: Vec<Vec<Event<u32>>>,
     /// For how many more events this buffer has reserved room.
     reserved: usize,
+    /// The events that found no room.
+    dropped: u64,
     subjects: Vec<Known>,
     /// The numbers of the subjects, by the address of what each keeps alive.
     numbers: HashMap<usize, u32>,
@@ -80,7 +82,6 @@ impl Trace {
             started: AtomicU64::new(0),
             most,
             room: AtomicUsize::new(0),
-            dropped: AtomicU64::new(0),
             buffers: PerThread::default(),
             slowest: Slowest::default(),
         }
@@ -98,10 +99,9 @@ impl Trace {
             return false;
         }
         self.started.store(now(), Relaxed);
+        self.room.store(self.most, Relaxed);
         self.buffers.all().for_each(|buffer| *lock(buffer) = Buffer::default());
         self.slowest.clear();
-        self.dropped.store(0, Relaxed);
-        self.room.store(self.most, Relaxed);
         self.on.store(true, Relaxed);
         true
     }
@@ -118,8 +118,13 @@ impl Trace {
 
     /// The state now.
     pub fn status(&self) -> Status {
-        let events = self.buffers.all().map(|buffer| lock(buffer).events.len()).sum();
-        Status { on: self.is_on(), events, dropped: self.dropped.load(Relaxed) }
+        let (mut events, mut dropped) = (0, 0);
+        for buffer in self.buffers.all() {
+            let buffer = lock(buffer);
+            events += buffer.pieces.iter().map(Vec::len).sum::<usize>();
+            dropped += buffer.dropped;
+        }
+        Status { on: self.is_on(), events, dropped }
     }
 
     /// The events so far, in the order in which they began.
@@ -127,7 +132,7 @@ impl Trace {
         let mut events = Vec::new();
         for buffer in self.buffers.all() {
             let buffer = lock(buffer);
-            events.extend(buffer.events.iter().map(|event| Event {
+            events.extend(buffer.pieces.iter().flatten().map(|event| Event {
                 subject: buffer.subjects[event.subject as usize].subject.clone(),
                 kind: event.kind,
                 lane: event.lane,
@@ -151,24 +156,33 @@ impl Trace {
         events: impl IntoIterator<Item = Event<()>>,
     ) {
         let mut buffer = lock(self.buffers.here());
+        let buffer = &mut *buffer;
         let started = self.started();
         let subject = buffer.number(library, function);
         for event in events.into_iter().filter(|event| event.start >= started) {
             if buffer.reserved == 0 {
                 buffer.reserved = self.reserve();
+                if buffer.reserved > 0 {
+                    let piece = Vec::with_capacity(buffer.reserved);
+                    buffer.pieces.push(piece);
+                }
             }
-            if buffer.reserved == 0 {
-                self.dropped.fetch_add(1, Relaxed);
+            let Some(piece) = buffer.pieces.last_mut().filter(|_| buffer.reserved > 0) else {
+                buffer.dropped += 1;
                 continue;
-            }
-            buffer.reserved -= 1;
+            };
             let Event { kind, lane, process, thread, start, end, rows, detail, .. } = event;
-            buffer.events.push(Event { kind, subject, lane, process, thread, start, end, rows, detail });
+            piece.push(Event { kind, subject, lane, process, thread, start, end, rows, detail });
+            buffer.reserved -= 1;
         }
     }
 
     /// Reserves room for a portion of events, or for what is left.
     fn reserve(&self) -> usize {
+        // If there is no room, threads only read the counter.
+        if self.room.load(Relaxed) == 0 {
+            return 0;
+        }
         let taken = self.room.fetch_update(Relaxed, Relaxed, |room| Some(room - room.min(PORTION)));
         taken.map_or(0, |room| room.min(PORTION))
     }

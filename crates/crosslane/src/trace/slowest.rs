@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// How many calls count as the slowest.
-pub(super) const SLOWEST: usize = 20;
+pub(super) const SLOWEST: usize = 10;
 
 /// The durations of the slowest calls so far, in nanoseconds.
 #[derive(Debug, Default)]

@@ -1,7 +1,7 @@
 //! Tests of the buffers. The tests of the calls that fill them are in `python/tests`.
 
 use super::event::{Event, EventKind};
-use super::recording::{PORTION, Trace};
+use super::recording::{MOST_EVENTS, PORTION, Trace};
 use super::slowest::{SLOWEST, Slowest};
 use super::tracer::{Tracer, event};
 use crate::stats::{FunctionStats, now};
@@ -54,6 +54,11 @@ fn threads_share_the_room_and_count_what_has_none() {
         events.iter().map(|event| (event.thread, event.subject.function.clone())).collect();
     let of_threads: HashSet<_> = events.iter().map(|event| event.thread).collect();
     assert_eq!(threads.len(), of_threads.len(), "each thread has events of its own function only");
+}
+
+#[test]
+fn all_events_take_16_mebibytes() {
+    assert_eq!(MOST_EVENTS * size_of::<Event<u32>>(), 16 << 20);
 }
 
 #[test]
