@@ -50,6 +50,7 @@ if TYPE_CHECKING:
         ruby_path,
         unregister,
     )
+    from crosslane._engines.tracing.trace import trace
 
 __all__ = [
     "AsyncClient",
@@ -68,6 +69,7 @@ __all__ = [
     "map",
     "register",
     "ruby_path",
+    "trace",
     "udaf",
     "udf",
     "udtf",
@@ -82,7 +84,12 @@ def __getattr__(name: str) -> Any:
     if name == "load_ipython_extension":
         return import_module("crosslane._engines.notebook").load_ipython_extension
     if name in __all__:
-        homes = {"map": "_client.map", "Client": "_client.client", "AsyncClient": "_client.async_client"}
+        homes = {
+            "map": "_client.map",
+            "Client": "_client.client",
+            "AsyncClient": "_client.async_client",
+            "trace": "_engines.tracing.trace",
+        }
         return getattr(import_module(f"crosslane.{homes.get(name, '_engines.duckdb')}"), name)
     raise AttributeError(f"module 'crosslane' has no attribute {name!r}")
 

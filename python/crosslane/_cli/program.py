@@ -15,6 +15,7 @@ from crosslane._cli.lock import lock
 from crosslane._cli.output import EXIT_CODES, INTERRUPTED, complain, discard_output, err
 from crosslane._cli.serve import serve
 from crosslane._cli.sql.command import sql
+from crosslane._cli.trace import trace
 
 
 class _Group(click.Group):
@@ -51,5 +52,5 @@ def main() -> None:
     """Functions written in Python, JavaScript, Ruby and Lua, called from SQL, on every core."""
 
 
-for _command in (sql, check, lock, doctor, serve, bench):
+for _command in (sql, trace, check, lock, doctor, serve, bench):
     main.add_command(_command)

@@ -72,7 +72,7 @@ def connect(
     ]
     con = duckdb.connect(str(database), read_only=read_only, config=config)
     try:
-        _prepare(con)
+        prepare(con)
         if isinstance(functions, (str, PathLike)) or callable(functions):
             functions = [functions]
         for is_file, items in groupby(functions, lambda item: isinstance(item, (str, PathLike))):
@@ -104,7 +104,7 @@ def load(con: duckdb.DuckDBPyConnection, path: str | PathLike[str], *, replace: 
     Raises:
         duckdb.Error: if the file cannot be loaded, with the error and its place in the file.
     """
-    _prepare(con)
+    prepare(con)
     return [row[1] for row in _load(con, "crosslane_load", [str(path)], replace=replace)]
 
 
@@ -157,7 +157,7 @@ def register(
     """
     if lane not in ("process", "thread"):
         raise DeclarationError(f"lane is 'process' or 'thread', not {lane!r}")
-    _prepare(con)
+    prepare(con)
 
     def declare() -> tuple[Declaration, list[Declared]]:
         return of_program(function, signature, options)
@@ -216,7 +216,7 @@ def unregister(con: duckdb.DuckDBPyConnection, name: str) -> None:
     >>> con.execute("FROM duckdb_functions() WHERE function_name = 'increment'").fetchall()
     []
     """
-    _prepare(con)
+    prepare(con)
     with _one_at_a_time, con.cursor() as cursor:
         cursor.execute("FROM crosslane_drop(?)", [name]).fetchall()
         _renew(cursor)
@@ -265,7 +265,7 @@ def _know(con: duckdb.DuckDBPyConnection) -> None:
         ((_numbers[con],),) = con.execute("SELECT current_connection_id()").fetchall()
 
 
-def _prepare(con: duckdb.DuckDBPyConnection) -> None:
+def prepare(con: duckdb.DuckDBPyConnection) -> None:
     """Loads the extension unless the database has it, and sets this interpreter for workers."""
     refuse_while_loading()
     end_with_this_process()

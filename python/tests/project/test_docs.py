@@ -45,6 +45,7 @@ PAGES = {
     "docs/migration/ruby-duckdb.md": 2,
     "docs/ruby.md": 14,
     "docs/streams.md": 4,
+    "docs/tracing.md": 4,
     "docs/types.md": 5,
 }
 #: What these pages show depends on DuckDB's version.

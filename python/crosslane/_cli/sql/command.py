@@ -70,10 +70,7 @@ def sql(
     names, the later ones are called a_1, a_2, and so on. A table that does not fit the terminal is
     shown as a list of records.
     """
-    if query is None:
-        if sys.stdin.isatty():
-            raise click.UsageError("give a query, or pipe one in")
-        query = sys.stdin.read()
+    query = query_of(query)
     if read_only and database == ":memory:":
         raise click.UsageError("--read-only needs a database file: --db FILE")
     import duckdb
@@ -81,7 +78,7 @@ def sql(
     import crosslane
 
     started = time.perf_counter()
-    with _shown_errors():
+    with shown_errors():
         # A name of a table never means a variable of this program.
         config: dict[str, Any] = {"python_enable_replacements": "false"}
         if threads:
@@ -113,8 +110,17 @@ def sql(
             con.close()
 
 
+def query_of(argument: str | None) -> str:
+    """The query that was given, or the one that the input has."""
+    if argument is not None:
+        return argument
+    if sys.stdin.isatty():
+        raise click.UsageError("give a query, or pipe one in")
+    return sys.stdin.read()
+
+
 @contextlib.contextmanager
-def _shown_errors() -> Iterator[None]:
+def shown_errors() -> Iterator[None]:
     """Prints errors of the database and of functions without a traceback of Python."""
     import duckdb
 
