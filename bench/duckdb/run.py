@@ -38,6 +38,7 @@ MEASUREMENTS = (
     scalar.fan_out,
     scalar.waiting,
     scalar.spans,
+    scalar.tracing,
     scalar.workers,
     scalar.first_call,
     scalar.stateful,

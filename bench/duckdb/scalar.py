@@ -1,4 +1,4 @@
-"""Scalar functions in Python: throughput, what a lane adds, and first calls."""
+"""Scalar functions in Python: throughput, what a lane and a trace add, and first calls."""
 
 from __future__ import annotations
 
@@ -155,6 +155,25 @@ def spans(bench: Bench) -> Iterator[Line]:
             detail = " + ".join(f"{span:.1f}" for span in spans)
             label = f"a lane's own time, {name}, {threads} thread{'s' if threads > 1 else ''}"
             yield Line(label, "a limit", detail, "in+ways+out", sum(spans), target, "us")
+
+
+def tracing(bench: Bench) -> Iterator[Line]:
+    """Queries that are traced, and the same queries without a trace."""
+
+    def traced(query: str) -> float:
+        bench.ours.execute("CALL crosslane_trace(true)")
+        try:
+            return bench.seconds(bench.ours, query, 2)
+        finally:
+            bench.ours.execute("CALL crosslane_trace(false)")
+
+    for name, call in (("called for each row", "plus_one_called(i)"), ("by columns", "plus_one(i)")):
+        query = f"SELECT bit_xor({call}) FROM ints5"
+        runs = {"on": lambda q=query: traced(q), "off": lambda q=query: bench.seconds(bench.ours, q, 2)}
+        taken = bench.alternate(runs, 3 * ROUNDS)
+        line = (f"row function, {name}, traced", "not traced")
+        texts = (milliseconds(taken["on"]), milliseconds(taken["off"]))
+        yield Line(*line, *texts, ratio(taken["on"], taken["off"]), 1.03, "times")
 
 
 def workers(bench: Bench) -> Iterator[Line]:

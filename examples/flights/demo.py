@@ -34,6 +34,7 @@ STREAM = HERE / "streams.py"
 #: What the HTTP service takes to answer, in seconds.
 SERVICE_DELAY = 0.005
 ROUNDS = 3
+TRACE = ".demo/trace.html"
 console = Console()
 
 QUERIES = [
@@ -138,6 +139,11 @@ QUERIES = [
            WHERE risk IS NOT NULL GROUP BY 1 ORDER BY 1""",
     ),
 ]
+
+#: The query with functions in three languages.
+TRACED = next(
+    place for place, (title, _) in enumerate(QUERIES) if title.startswith("Python, JavaScript and Ruby")
+)
 
 #: (what, the same query for both, the functions that it calls with their DuckDB types)
 COMPARED = [
@@ -319,6 +325,10 @@ def main() -> None:
         console.print(f"  {signature}  [dim]{kind}[/]", highlight=False, soft_wrap=True)
     for title, query in QUERIES:
         show(con, title, query)
+    title, query = QUERIES[TRACED]
+    with crosslane.trace(con, TRACE, title=title):
+        con.execute(query).fetchall()
+    console.print(f"\n[bold]Where the time of a query goes[/]: open {TRACE} in a browser", highlight=False)
     stream(con)
     show(
         con,

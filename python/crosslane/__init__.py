@@ -54,6 +54,7 @@ if TYPE_CHECKING:
         unregister,
     )
     from crosslane._engines.statements import execute
+    from crosslane._engines.tracing.trace import trace
 
 __all__ = [
     "AsyncClient",
@@ -75,6 +76,7 @@ __all__ = [
     "register",
     "reload",
     "ruby_path",
+    "trace",
     "udaf",
     "udf",
     "udtf",
@@ -95,6 +97,7 @@ def __getattr__(name: str) -> Any:
             "AsyncClient": "_client.async_client",
             "execute": "_engines.statements",
             "Functions": "_engines.dataframes.functions",
+            "trace": "_engines.tracing.trace",
         }
         return getattr(import_module(f"crosslane.{homes.get(name, '_engines.duckdb')}"), name)
     raise AttributeError(f"module 'crosslane' has no attribute {name!r}")

@@ -2,12 +2,14 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 import signal
 import textwrap
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
+from typing import Any
 
 import duckdb
 import psutil
@@ -70,6 +72,8 @@ def pytest_report_collectionfinish(config: pytest.Config) -> str:
     return f"{count} tests do not depend on DuckDB's version and run with the newest" if count else ""
 
 
+#: A browser and its driver, as Debian has them.
+BROWSER, DRIVER = shutil.which("chromium"), shutil.which("chromedriver")
 #: The processors that lanes may use, and so the warm lanes of a library.
 CPUS = len(os.sched_getaffinity(0))
 
@@ -161,6 +165,22 @@ def ruby(con: duckdb.DuckDBPyConnection, tmp_path: Path) -> Load:
 def lua(con: duckdb.DuckDBPyConnection, tmp_path: Path) -> Load:
     """Loads a text as a file of Lua functions and returns the connection."""
     return _loading(con, tmp_path / "functions.lua")
+
+
+@pytest.fixture
+def browser() -> Iterator[Any]:
+    """Chromium, without a window."""
+    if not BROWSER or not DRIVER:
+        pytest.skip("there is no Chromium (Debian: chromium, chromium-driver)")
+    webdriver = pytest.importorskip("selenium.webdriver")
+    options = webdriver.ChromeOptions()
+    options.binary_location = BROWSER
+    for option in ("--headless=new", "--disable-dev-shm-usage", "--window-size=1400,1000"):
+        options.add_argument(option)
+    if os.getuid() == 0:
+        options.add_argument("--no-sandbox")
+    with webdriver.Chrome(options=options, service=webdriver.ChromeService(DRIVER)) as driver:
+        yield driver
 
 
 def printed(capfd: pytest.CaptureFixture[str], *until: str) -> str:

@@ -91,6 +91,16 @@ impl fmt::Display for Failure {
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Place(pub(crate) Option<Spot>);
 
+impl Place {
+    /// The arguments as text; empty if they are unknown.
+    pub(crate) fn arguments(&self) -> &str {
+        match &self.0 {
+            Some(Spot::Given { arguments, .. } | Spot::Made { arguments, .. }) => arguments,
+            _ => "",
+        }
+    }
+}
+
 /// A row, from 1, and the arguments as text.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Spot {

@@ -24,6 +24,7 @@ pub mod pool;
 pub mod settings;
 pub mod states;
 pub mod stats;
+pub mod trace;
 pub mod types;
 
 pub use batch::{Borrowed, ColumnBuilder, Rows, builder, member};

@@ -85,8 +85,9 @@ impl LaneStats {
     }
 }
 
-/// The engine's times of one slice. The guest's times are in the header of the reply. They are
-/// durations, because the clocks of two machines may differ.
+/// The engine's times of one slice, in nanoseconds, and the size of its results. The guest's times
+/// are in the header of the reply. They are durations, because the clocks of two machines may
+/// differ.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Times {
     pub(crate) submitting: u64,
@@ -94,6 +95,23 @@ pub(crate) struct Times {
     /// The time when the reply before this one was collected.
     pub(crate) free: u64,
     pub(crate) collected: u64,
+    /// The time when the engine had the results.
+    pub(crate) delivered: u64,
+    /// The bytes of the results.
+    pub(crate) bytes: usize,
+}
+
+impl Times {
+    /// The time from when the guest could begin until the engine saw the reply.
+    fn round(&self) -> u64 {
+        self.collected.saturating_sub(self.submitted.max(self.free))
+    }
+
+    /// When the guest worked for `worked` nanoseconds, if both directions took equally long.
+    pub(crate) fn guest(&self, worked: u64) -> (u64, u64) {
+        let end = self.collected - self.round().saturating_sub(worked) / 2;
+        (end.saturating_sub(worked), end)
+    }
 }
 
 impl FunctionStats {
@@ -134,9 +152,10 @@ impl Counters {
         self.errors.add(u64::from(header.errors));
         self.retries.add(u64::from(header.retries));
         self.copy_in.add(times.submitted - times.submitting);
-        let round = times.collected.saturating_sub(times.submitted.max(times.free));
-        self.travel.add(round.saturating_sub(header.worked));
+        self.travel.add(times.round().saturating_sub(header.worked));
         self.guest.add(header.worked);
+        self.bytes_out.add(times.bytes as u64);
+        self.copy_out.add(times.delivered - times.collected);
     }
 }
 

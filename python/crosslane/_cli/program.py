@@ -17,6 +17,7 @@ from crosslane._cli.lock import lock
 from crosslane._cli.output import EXIT_CODES, INTERRUPTED, complain, discard_output, err
 from crosslane._cli.serve import serve
 from crosslane._cli.sql.command import sql
+from crosslane._cli.trace import trace
 
 
 class _Group(click.Group):
@@ -53,5 +54,5 @@ def main() -> None:
     """Functions written in Python, JavaScript, Ruby and Lua, called from SQL, on every core."""
 
 
-for _command in (init, sql, check, lock, dump, trust, doctor, serve, bench):
+for _command in (init, sql, trace, check, lock, dump, trust, doctor, serve, bench):
     main.add_command(_command)

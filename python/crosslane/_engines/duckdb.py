@@ -88,7 +88,7 @@ def connect(
     con = duckdb.connect(place, read_only=read_only, config=config)
     try:
         own = duckdb.connect(place, read_only=read_only, config=config) if watch else None
-        _prepare(con)
+        prepare(con)
         if restore and is_kept:
             _restore(con)
         if isinstance(functions, (str, PathLike)) or callable(functions):
@@ -140,7 +140,7 @@ def load(con: duckdb.DuckDBPyConnection, path: str | PathLike[str], *, replace: 
     Raises:
         duckdb.Error: if the file cannot be loaded, with the error and its place in the file.
     """
-    _prepare(con)
+    prepare(con)
     return [row[1] for row in run_command(con, "crosslane_load", [str(path)], replace=replace)]
 
 
@@ -160,14 +160,15 @@ def reload(con: duckdb.DuckDBPyConnection) -> list[Reloaded]:
     Raises:
         duckdb.Error: if the database may not load files any more.
     """
-    _prepare(con)
+    prepare(con)
     return [Reloaded(*row) for row in run_command(con, "crosslane_reload", [])]
 
 
 def watched(con: duckdb.DuckDBPyConnection) -> list[Reloaded]:
-    """As :func:`reload`. A file that could not be loaded is tried again when a file of its folder has
-    changed since."""
-    return [Reloaded(*row) for row in run_command(con, "crosslane_reload", [], watch=True)]
+    """As :func:`reload`, on a connection that nobody else uses. A file that could not be loaded is
+    tried again when a file of its folder has changed since."""
+    with _one_at_a_time:
+        return [Reloaded(*row) for row in _run(con, "crosslane_reload", [], watch=True)]
 
 
 def register(
@@ -219,7 +220,7 @@ def register(
     """
     if lane not in ("process", "thread"):
         raise DeclarationError(f"lane is 'process' or 'thread', not {lane!r}")
-    _prepare(con)
+    prepare(con)
 
     def declare() -> tuple[Declaration, list[Declared]]:
         return of_program(function, signature, options)
@@ -280,7 +281,7 @@ def unregister(con: duckdb.DuckDBPyConnection, name: str) -> None:
     >>> con.execute("FROM duckdb_functions() WHERE function_name = 'increment'").fetchall()
     []
     """
-    _prepare(con)
+    prepare(con)
     with _one_at_a_time, con.cursor() as cursor:
         cursor.execute("FROM system.main.crosslane_drop(?)", [name]).fetchall()
         _renew(cursor)
@@ -329,7 +330,7 @@ def _know(con: duckdb.DuckDBPyConnection) -> None:
         ((_numbers[con],),) = con.execute("SELECT system.main.current_connection_id()").fetchall()
 
 
-def _prepare(con: duckdb.DuckDBPyConnection) -> None:
+def prepare(con: duckdb.DuckDBPyConnection) -> None:
     """Loads the extension unless the database has it, and sets this interpreter for workers."""
     refuse_while_loading()
     end_with_this_process()
@@ -377,11 +378,17 @@ def run_command(
     """Runs a command that loads functions, outside the connection's results and transaction. Returns its
     rows."""
     with _one_at_a_time, con.cursor() as cursor:
-        marks = "?, " * len(arguments) + "".join(f"{flag} := ?, " for flag in flags)
-        query = f"FROM system.main.{command}({marks}outdate := true)"
-        rows = cursor.execute(query, [*arguments, *flags.values()]).fetchall()
-        if rows:
-            _renew(cursor)
+        return _run(cursor, command, arguments, **flags)
+
+
+def _run(
+    cursor: duckdb.DuckDBPyConnection, command: str, arguments: list[Any], **flags: bool
+) -> list[tuple[Any, ...]]:
+    marks = "?, " * len(arguments) + "".join(f"{flag} := ?, " for flag in flags)
+    query = f"FROM system.main.{command}({marks}outdate := true)"
+    rows = cursor.execute(query, [*arguments, *flags.values()]).fetchall()
+    if rows:
+        _renew(cursor)
     return rows
 
 

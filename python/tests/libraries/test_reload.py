@@ -207,3 +207,6 @@ def test_a_connection_that_is_watched_can_be_closed_at_any_time(tmp_path: Path) 
     path.write_text(f"import time\nopen({str(begun)!r}, 'w').close()\ntime.sleep(1000)\n")
     assert eventually(begun.exists)
     con.close()
+    # The load that hangs ends with the connection.
+    del con
+    assert eventually(lambda: not any(one.name == "crosslane-watch" for one in threading.enumerate()))

@@ -193,6 +193,7 @@ def test_licences_and_marks(environment: Path) -> None:
     assert "Apache License" in (package / "LICENSE").read_text()
     assert (package / "py.typed").exists()
     assert (package / "crosslane.d.ts").exists()
+    assert (package / "_engines" / "tracing" / "page.html").exists()
     notices = (package / "THIRD_PARTY_LICENSES").read_text()
     for crate in ("pyo3", "serde_json", "rustix"):
         assert re.search(rf"^==== (.*, )?{crate} \d", notices, re.MULTILINE)

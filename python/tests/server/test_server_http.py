@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import shlex
-import shutil
 import signal
 import socket
 import urllib.error
@@ -26,8 +24,6 @@ from ..servers import Server, unix
 pytestmark = pytest.mark.any_duckdb
 
 PAGE = Path(__file__).parents[3] / "docs" / "server.md"
-#: A browser and its driver, as Debian has them.
-BROWSER, DRIVER = shutil.which("chromium"), shutil.which("chromedriver")
 
 PYTHON = """
 import os
@@ -246,22 +242,6 @@ def test_a_file_that_cannot_be_loaded_is_one_event_of_json(library: Library) -> 
     event = json.loads(last)
     assert (event["level"], event["message"]) == ("ERROR", "not started")
     assert "NameError: name 'nonsense' is not defined" in event["why"]
-
-
-@pytest.fixture
-def browser() -> Iterator[Any]:
-    """Chromium, without a window."""
-    if not BROWSER or not DRIVER:
-        pytest.skip("there is no Chromium (Debian: chromium, chromium-driver)")
-    webdriver = pytest.importorskip("selenium.webdriver")
-    options = webdriver.ChromeOptions()
-    options.binary_location = BROWSER
-    for option in ("--headless=new", "--disable-dev-shm-usage", "--window-size=1400,1000"):
-        options.add_argument(option)
-    if os.getuid() == 0:
-        options.add_argument("--no-sandbox")
-    with webdriver.Chrome(options=options, service=webdriver.ChromeService(DRIVER)) as driver:
-        yield driver
 
 
 def test_the_page_is_alive(

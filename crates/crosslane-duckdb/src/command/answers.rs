@@ -4,6 +4,7 @@ use super::table_function::Cell;
 use crate::database::library::AnyLibrary;
 use crate::database::{Database, Kept, Reloaded, Restored};
 use crosslane::stats::{Counter, LaneStats};
+use crosslane::trace::{Event, Subject, Trace};
 use crosslane::{Calling, Function, Kind, OnError};
 use crosslane_process::guests::language_of;
 use std::path::Path;
@@ -183,4 +184,27 @@ pub(super) fn pool(library: &AnyLibrary) -> Vec<Cell> {
         integer(stats.discarded),
         integer(stats.waited),
     ]
+}
+
+/// The events of a trace, with times from its start on.
+pub(super) fn events(trace: &Trace) -> Vec<Vec<Cell>> {
+    let started = trace.started();
+    let micros = |nanos: u64| Cell::Double(nanos as f64 / 1e3);
+    let known = |number: u64| if number == 0 { Cell::Null } else { integer(number) };
+    let row = |event: Event<Subject>| {
+        let Subject { library, function } = event.subject;
+        vec![
+            Cell::Text(event.kind.name().into()),
+            function.map_or(Cell::Null, Cell::Shared),
+            Cell::Shared(library),
+            known(event.lane),
+            known(event.process.unsigned_abs().into()),
+            Cell::Integer(event.thread.into()),
+            micros(event.start.saturating_sub(started)),
+            micros(event.end - event.start),
+            integer(event.rows.into()),
+            event.detail.map_or(Cell::Null, |detail| Cell::Text(detail.into())),
+        ]
+    };
+    trace.events().into_iter().map(row).collect()
 }

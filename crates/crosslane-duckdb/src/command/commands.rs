@@ -1,8 +1,8 @@
 //! The commands that users call in SQL: to load functions, inspect them, and set options.
 
 use super::answers::{
-    definition_row, describe, each_function, lanes, loaded, loaded_row, pool, reloaded_row, restored_row,
-    statistics,
+    definition_row, describe, each_function, events, integer, lanes, loaded, loaded_row, pool, reloaded_row,
+    restored_row, statistics,
 };
 use super::table_function::{Argument, Cell, Command, Parameter};
 use crate::database::{Connection, Database, Permissions, Pickled};
@@ -28,7 +28,7 @@ const DEFINITIONS: &[(&CStr, DataType)] = &[(c"function", TEXT), (c"definition",
 /// The flags of the commands that load; see [`Permissions`].
 const PERMISSIONS: &[&CStr] = &[c"replace", c"outdate"];
 
-static COMMANDS: [Command; 22] = [
+static COMMANDS: [Command; 24] = [
     Command {
         name: c"crosslane_load",
         parameters: &[Parameter::Text],
@@ -261,6 +261,44 @@ static COMMANDS: [Command; 22] = [
             (c"waited", COUNT),
         ],
         run: |database, _, _| Ok(database.catalog.libraries().iter().map(|library| pool(library)).collect()),
+    },
+    Command {
+        name: c"crosslane_trace",
+        parameters: &[Parameter::Boolean],
+        flags: &[],
+        columns: &[(c"tracing", DataType::Boolean), (c"events", COUNT), (c"dropped", COUNT)],
+        run: |database, arguments, _| {
+            let trace = &database.trace;
+            match arguments.first() {
+                Some(Argument::Flag(true)) if !trace.start() => {
+                    let what =
+                        "this database is traced already; end that trace with CALL crosslane_trace(false)";
+                    return Err(Error::Engine(what.into()));
+                }
+                Some(Argument::Flag(on)) if !on => trace.stop(),
+                _ => {}
+            }
+            let status = trace.status();
+            Ok(vec![vec![Cell::Boolean(status.on), integer(status.events as u64), integer(status.dropped)]])
+        },
+    },
+    Command {
+        name: c"crosslane_events",
+        parameters: &[],
+        flags: &[],
+        columns: &[
+            (c"kind", TEXT),
+            (c"function", TEXT),
+            (c"library", TEXT),
+            (c"lane", COUNT),
+            (c"pid", COUNT),
+            (c"thread", COUNT),
+            (c"start_us", NUMBER),
+            (c"duration_us", NUMBER),
+            (c"rows", COUNT),
+            (c"detail", TEXT),
+        ],
+        run: |database, _, _| Ok(events(&database.trace)),
     },
     Command {
         name: c"crosslane_set",

@@ -17,6 +17,7 @@ pub(crate) enum Parameter {
     Texts,
     Bytes,
     Integer,
+    Boolean,
     /// A value of any type, as its text.
     Any,
     /// A text that may be given by name.
@@ -30,6 +31,7 @@ impl Parameter {
             Parameter::Texts => LogicalType::new(&DataType::List(Arc::new(DataType::Varchar))),
             Parameter::Bytes => LogicalType::new(&DataType::Blob),
             Parameter::Integer => LogicalType::new(&DataType::BigInt),
+            Parameter::Boolean => LogicalType::new(&DataType::Boolean),
             Parameter::Any => LogicalType::new(&DataType::Any),
         }
     }
@@ -52,6 +54,8 @@ pub(crate) enum Argument {
 pub(crate) enum Cell {
     Null,
     Text(String),
+    /// A text that many rows have.
+    Shared(Arc<str>),
     Integer(i64),
     Double(f64),
     Boolean(bool),
@@ -168,6 +172,7 @@ unsafe fn argument(value: &Value, parameter: Parameter) -> Result<Argument, Erro
     unsafe {
         Ok(match parameter {
             Parameter::Integer => Argument::Integer(ffi::duckdb_get_int64(value.raw())),
+            Parameter::Boolean => Argument::Flag(ffi::duckdb_get_bool(value.raw())),
             Parameter::Bytes => {
                 let blob = ffi::duckdb_get_blob(value.raw());
                 let bytes = std::slice::from_raw_parts(blob.data.cast::<u8>(), blob.size as usize).to_vec();
@@ -243,10 +248,16 @@ unsafe fn write(vector: ffi::duckdb_vector, row: usize, cell: Cell) {
             Cell::Integer(value) => data.cast::<i64>().add(row).write(value),
             Cell::Double(value) => data.cast::<f64>().add(row).write(value),
             Cell::Boolean(value) => data.cast::<bool>().add(row).write(value),
-            Cell::Text(text) => {
-                let (start, length) = (text.as_ptr().cast(), text.len() as ffi::idx_t);
-                ffi::duckdb_vector_assign_string_element_len(vector, row as ffi::idx_t, start, length);
-            }
+            Cell::Text(text) => write_text(vector, row, &text),
+            Cell::Shared(text) => write_text(vector, row, &text),
         }
     }
+}
+
+/// # Safety
+/// The vector must be one of texts and have the row.
+unsafe fn write_text(vector: ffi::duckdb_vector, row: usize, text: &str) {
+    let (start, length) = (text.as_ptr().cast(), text.len() as ffi::idx_t);
+    // SAFETY: as the caller says; DuckDB copies the text.
+    unsafe { ffi::duckdb_vector_assign_string_element_len(vector, row as ffi::idx_t, start, length) };
 }

@@ -6,8 +6,9 @@ use super::pickled::Pickled;
 use super::publish::{Permissions, Ready};
 use super::state::{Database, cores, lock, pool_options};
 use crate::signals::Asker;
-use crosslane::pool::{Pool, Stop};
+use crosslane::pool::{Common, Pool, Stop};
 use crosslane::stats::now;
+use crosslane::trace::Tracer;
 use crosslane::{Error, Function, Settings, TypeNames};
 use crosslane_process::{Files, Origin, Source, Zygote, ZygoteOptions, guests};
 use crosslane_remote::{AnyZygote, LaneOptions, Remote, RemoteZygote};
@@ -201,9 +202,13 @@ impl Database {
         should_end: impl Fn(u64) -> bool,
         start: impl FnOnce(Stop) -> Result<(AnyZygote, Loaded), Error> + Send + 'static,
     ) -> Result<Ready, Error> {
-        let (begun, warm_limit) = (now(), Some(Arc::clone(&self.warm_limit)));
+        let begun = now();
+        let common = Common {
+            warm_limit: Some(Arc::clone(&self.warm_limit)),
+            tracer: Tracer::new(&self.trace, &name),
+        };
         let (pool, (functions, files)) =
-            Pool::start_unless(pool_options(settings), warm_limit, || should_end(begun), start)?;
+            Pool::start_unless(pool_options(settings), common, || should_end(begun), start)?;
         Ok(Ready { name, functions, kept: 0, pool, files })
     }
 }

@@ -8,6 +8,7 @@ use crate::function::aggregate::Known;
 use crosslane::call::CallGroups;
 use crosslane::catalog::Catalog;
 use crosslane::pool::PoolOptions;
+use crosslane::trace::Trace;
 use crosslane::warm_limit::WarmLimit;
 use crosslane::{Error, Settings, TypeNames};
 use crosslane_remote::AnyZygote;
@@ -37,6 +38,8 @@ pub(crate) struct Database {
     pub(crate) groups: Arc<CallGroups>,
     /// The bound on the idle lanes of all libraries.
     pub(super) warm_limit: Arc<WarmLimit>,
+    /// What happens in the libraries, while a user wants to see it.
+    pub(crate) trace: Arc<Trace>,
 }
 
 impl fmt::Debug for Database {
@@ -68,6 +71,7 @@ impl Database {
             aggregates: Mutex::default(),
             ending: Mutex::default(),
             groups: Arc::default(),
+            trace: Arc::default(),
         }
     }
 

@@ -6,8 +6,9 @@
 //! after the Ctrl-C.
 
 use crate::error::Error;
-use crate::function::Function;
+use crate::function::{Function, Library};
 use crate::pool::per_thread::{Gauge, Taken};
+use crate::pool::{PooledLane, Zygote};
 use crate::stats::now;
 use std::collections::HashMap;
 use std::fmt;
@@ -173,6 +174,27 @@ impl<'a> Caller<'a> {
 
     pub(crate) fn should_end(&self) -> bool {
         self.group.should_end(self.begun)
+    }
+
+    /// Waits for a lane of a library, to call a function of it.
+    ///
+    /// # Errors
+    /// As [`Pool::check_out`], and [`Error::Cancelled`].
+    ///
+    /// [`Pool::check_out`]: crate::pool::Pool::check_out
+    pub(crate) fn check_out<Z: Zygote>(
+        self,
+        library: &Library<Z>,
+        function: &Function,
+    ) -> Result<PooledLane<Z::Lane>, Error> {
+        let log = library.log(function);
+        let begun = log.is_on().then(now);
+        let lane = library.pool.check_out(|| self.should_end())?;
+        let lane = lane.ok_or_else(|| Self::cancelled(function))?;
+        if let Some(begun) = begun {
+            log.waited(begun, lane.stats());
+        }
+        Ok(lane)
     }
 
     pub(crate) fn cancelled(function: &Function) -> Error {

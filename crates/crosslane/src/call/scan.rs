@@ -181,12 +181,10 @@ impl<Z: Zygote, I: Input> Scan<Z, I> {
 
     /// Sends the arguments to a lane.
     fn begin(&mut self, caller: Caller<'_>) -> Result<(), Stop> {
-        let cancelled = || Caller::cancelled(&self.function);
         if caller.was_cancelled() {
-            return Err(cancelled().into());
+            return Err(Caller::cancelled(&self.function).into());
         }
-        let lane = self.library.pool.check_out(|| caller.should_end())?;
-        let mut lane = lane.ok_or_else(cancelled)?;
+        let mut lane = caller.check_out(&self.library, &self.function)?;
         lane.hold();
         (self.answered, self.skip) = (false, self.delivered);
         let submitting = now();
@@ -195,14 +193,14 @@ impl<Z: Zygote, I: Input> Scan<Z, I> {
         let mut outcome = Ok(None);
         let sliced =
             self.input.slice(0..rows, &mut |arguments| outcome = lane.submit(address, rows, arguments));
-        self.lane = Some(lane);
+        let lane = self.lane.insert(lane);
         sliced?;
         let what = match outcome {
             Ok(Some(exchange)) => {
                 self.exchange = exchange;
-                let stats = self.function.stats.here();
-                stats.calls.add(1);
-                stats.copy_in.add(now() - submitting);
+                let log = self.library.log(&self.function);
+                log.counters().calls.add(1);
+                log.sent(lane.stats(), rows, submitting);
                 return Ok(());
             }
             Ok(None) => LaneError::Corrupt("it has no room for the arguments of a scan".into()),
@@ -238,7 +236,7 @@ impl<Z: Zygote, I: Input> Scan<Z, I> {
                     match error_policy.judge(stop.error, self.tries)? {
                         Verdict::Again(pause) => {
                             self.tries += 1;
-                            self.function.stats.here().retries.add(1);
+                            self.library.log(&self.function).retried();
                             pause
                         }
                         Verdict::Null => {
@@ -330,12 +328,11 @@ impl<Z: Zygote, I: Input> Scan<Z, I> {
             copied(&mut self.changed, &column, skip, &unfit)
                 .map_err(|error| Error::Engine(error.to_string()))?;
         }
-        let stats = self.function.stats.here();
-        stats.errors.add(unfit.range(skip..).count() as u64);
+        let log = self.library.log(&self.function);
+        log.counters().errors.add(unfit.range(skip..).count() as u64);
         // A partition is not a row of the table.
-        stats.rows.add(if self.entry == Entry::Scan { (rows - skip) as u64 } else { 0 });
-        stats.bytes_out.add(lane.frame().len() as u64);
-        stats.copy_out.add(now() - begun);
+        let counted = if self.entry == Entry::Scan { rows - skip } else { 0 };
+        log.checked(lane.stats(), counted, lane.frame().len(), begun);
         self.delivered += (rows - skip) as u64;
         Ok(changed)
     }
@@ -357,17 +354,16 @@ impl<Z: Zygote, I: Input> Scan<Z, I> {
         let header = self.wait(caller, seen)?;
         self.answered = true;
         let Some(lane) = &self.lane else { return Ok(None) };
-        let stats = self.function.stats.here();
-        stats.guest.add(header.worked);
+        let log = self.library.log(&self.function);
         let what = match header.kind {
             BATCH if header.exchange == self.exchange => {
-                stats.errors.add(u64::from(header.errors));
-                stats.retries.add(u64::from(header.retries));
-                lane.stats().record(&header, header.rows as usize);
+                log.received(lane.stats(), &header);
                 return Ok(Some(header));
             }
             FAILURE if header.exchange == self.exchange => match failure(&header, lane.frame()) {
                 Ok(failure) => {
+                    log.counters().guest.add(header.worked);
+                    log.failed(lane.stats(), &header, &failure);
                     let row = Some(header.row as usize).filter(|row| *row < MOST_ROWS);
                     let error = raised(&self.function, failure, self.place(row));
                     self.leave();
@@ -463,8 +459,9 @@ impl<Z: Zygote, I: Input> Scan<Z, I> {
 
     /// Ends the lane.
     fn end(&mut self) {
-        self.lane = None;
-        self.function.stats.here().deaths.add(1);
+        let lost = self.lane.take();
+        self.library.log(&self.function).lost(lost.as_ref().map(PooledLane::stats));
+        drop(lost);
         // Other lanes may have died with it, or of the same cause.
         self.library.pool.reap();
     }

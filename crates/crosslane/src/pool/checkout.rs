@@ -1,13 +1,13 @@
 //! A pool as its callers use it: start, check out, give back, end.
 
 use super::keeper::{GLANCE, MOMENT, keep};
-use super::options::{PoolOptions, PoolStats, Stop, Zygote};
+use super::options::{Common, PoolOptions, PoolStats, Stop, Zygote};
 use super::per_thread::Cells;
 use super::state::{PooledLane, Shared, State};
-use super::warm_limit::WarmLimit;
 use crate::error::Error;
 use crate::lane::Lane;
-use crate::stats::LaneStats;
+use crate::stats::{LaneStats, now};
+use crate::trace::{EventKind, Tracer};
 use std::collections::{HashMap, VecDeque};
 use std::fmt;
 use std::sync::atomic::Ordering::Relaxed;
@@ -38,18 +38,18 @@ impl<Z: Zygote> Pool<Z> {
         options: PoolOptions,
         start: impl FnOnce(Stop) -> Result<(Z, T), Error> + Send + 'static,
     ) -> Result<(Self, T), Error> {
-        Self::start_unless(options, None, || false, start)
+        Self::start_unless(options, Common::default(), || false, start)
     }
 
-    /// Starts a pool as [`Pool::start`] does. The pool may share a bound on its idle lanes. The
-    /// start ends early if `should_end` says that nobody waits for the pool any more. `should_end`
-    /// is called on the caller's thread.
+    /// Starts a pool as [`Pool::start`] does. It shares `common` with other pools. The start ends
+    /// early if `should_end` says that nobody waits for the pool any more. `should_end` is called on
+    /// the caller's thread.
     ///
     /// # Errors
     /// Those of `start`; [`Error::Boot`] if `should_end` ended it.
     pub fn start_unless<T: Send + 'static>(
         options: PoolOptions,
-        warm_limit: Option<Arc<WarmLimit>>,
+        Common { warm_limit, tracer }: Common,
         should_end: impl Fn() -> bool,
         start: impl FnOnce(Stop) -> Result<(Z, T), Error> + Send + 'static,
     ) -> Result<(Self, T), Error> {
@@ -79,6 +79,7 @@ impl<Z: Zygote> Pool<Z> {
             arrival: Condvar::new(),
             stop: Stop::default(),
             warm_limit,
+            tracer,
             prepared: OnceLock::new(),
             process: std::process::id(),
         });
@@ -92,7 +93,7 @@ impl<Z: Zygote> Pool<Z> {
             let shared = Arc::clone(&shared);
             std::thread::Builder::new()
                 .name("crosslane-keeper".into())
-                .spawn(move || match start(shared.stop.clone()) {
+                .spawn(move || match loaded(&shared, start) {
                     Ok((zygote, description)) => {
                         let _ = sender.send(Ok(description));
                         keep(&shared, zygote);
@@ -262,10 +263,23 @@ impl<Z: Zygote> Pool<Z> {
         PoolStats { idle: state.idle.len() + in_cells, busy: state.out - in_cells, ..state.stats }
     }
 
+    /// The trace of the pool's engine.
+    pub(crate) fn tracer(&self) -> &Tracer {
+        &self.shared.tracer
+    }
+
     /// The statistics of each living lane.
     pub fn lanes(&self) -> Vec<Arc<LaneStats>> {
         self.shared.lock().lanes.clone()
     }
+}
+
+/// Starts a zygote, and traces how long this took.
+fn loaded<L: Lane, T>(shared: &Shared<L>, start: impl FnOnce(Stop) -> Result<T, Error>) -> Result<T, Error> {
+    let begun = now();
+    let loaded = start(shared.stop.clone())?;
+    shared.tracer.ended(EventKind::Load, begun, None);
+    Ok(loaded)
 }
 
 impl<Z: Zygote> Drop for Pool<Z> {

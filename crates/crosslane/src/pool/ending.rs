@@ -3,6 +3,8 @@
 use super::state::{Kept, PooledLane, Shared, State};
 use crate::error::Error;
 use crate::lane::{Lane, LaneError, Patience, wait_any};
+use crate::stats::now;
+use crate::trace::EventKind;
 use std::sync::MutexGuard;
 use std::time::{Duration, Instant};
 
@@ -111,7 +113,11 @@ impl<L: Lane> Shared<L> {
             state = self.lock();
         }
         for mut kept in free {
-            state.preparing -= usize::from(std::mem::take(&mut kept.new));
+            if std::mem::take(&mut kept.new) {
+                state.preparing -= 1;
+                let begun = now().saturating_sub(kept.since.elapsed().as_nanos() as u64);
+                self.tracer.ended(EventKind::SetUp, begun, Some(&kept.stats));
+            }
             kept.rest();
             state.receive(kept);
             self.tell(&state);

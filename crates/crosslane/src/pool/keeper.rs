@@ -5,7 +5,8 @@ use super::state::{GRACE, Kept, Shared};
 use super::warm_limit::SETTLED;
 use crate::error::Error;
 use crate::lane::{Address, Entry, Lane, Patience, wait_any};
-use crate::stats::LaneStats;
+use crate::stats::{LaneStats, now};
+use crate::trace::EventKind;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, PoisonError};
 use std::thread::JoinHandle;
@@ -44,6 +45,7 @@ pub(super) fn keep<Z: Zygote>(shared: &Arc<Shared<Z::Lane>>, mut zygote: Z) {
                 state.cap = Some(state.idle.len() + state.out);
                 continue;
             }
+            let begun = now();
             let booted = zygote.boot().and_then(|lane| begin(lane, limit));
             state = shared.lock();
             match booted {
@@ -52,6 +54,7 @@ pub(super) fn keep<Z: Zygote>(shared: &Arc<Shared<Z::Lane>>, mut zygote: Z) {
                     state.stats.booted += 1;
                     let stats = LaneStats { id: lane.id(), process: lane.process(), ..LaneStats::default() };
                     let stats = Arc::new(stats);
+                    shared.tracer.ended(EventKind::Boot, begun, Some(&stats));
                     state.lanes.push(Arc::clone(&stats));
                     let since = Instant::now();
                     let (until, new) = (prepares.unwrap_or(since), prepares.is_some());

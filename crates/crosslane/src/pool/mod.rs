@@ -76,5 +76,5 @@ mod tests;
 pub mod warm_limit;
 
 pub use checkout::Pool;
-pub use options::{PoolOptions, PoolStats, SetUp, Stop, Zygote};
+pub use options::{Common, PoolOptions, PoolStats, SetUp, Stop, Zygote};
 pub use state::PooledLane;

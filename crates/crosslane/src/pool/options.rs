@@ -1,7 +1,9 @@
 //! The options of a pool, the trait that boots its lanes, and its statistics.
 
+use super::warm_limit::WarmLimit;
 use crate::error::Error;
 use crate::lane::Lane;
+use crate::trace::Tracer;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::Duration;
@@ -41,6 +43,15 @@ pub struct PoolOptions {
     pub warm: usize,
     /// An idle lane ends when it was not used for this long.
     pub idle_timeout: Duration,
+}
+
+/// What a pool shares with the other pools of its engine.
+#[derive(Debug, Clone, Default)]
+pub struct Common {
+    /// A bound on the idle lanes of all these pools together.
+    pub warm_limit: Option<Arc<WarmLimit>>,
+    /// Where they record what happens.
+    pub tracer: Tracer,
 }
 
 /// Tells a zygote that its pool is being closed. The zygote then gives up its waits.

@@ -6,6 +6,7 @@ use super::warm_limit::{Census, Member, WarmLimit};
 use crate::error::Error;
 use crate::lane::Lane;
 use crate::stats::LaneStats;
+use crate::trace::Tracer;
 use std::collections::{HashMap, VecDeque};
 use std::fmt;
 use std::sync::atomic::Ordering::Relaxed;
@@ -20,7 +21,7 @@ pub(super) const GRACE: Duration = Duration::from_secs(2);
 pub(super) struct Kept<L: Lane> {
     pub(super) lane: L,
     pub(super) stats: Arc<LaneStats>,
-    /// When the lane was given back last.
+    /// When the lane was given back last, or was booted.
     pub(super) since: Instant,
     /// Until when its guest may go on with an exchange in flight while nobody has the lane.
     pub(super) until: Instant,
@@ -96,6 +97,7 @@ pub(super) struct Shared<L: Lane> {
     pub(super) stop: Stop,
     /// The bound on idle lanes that the pool shares with others.
     pub(super) warm_limit: Option<Arc<WarmLimit>>,
+    pub(super) tracer: Tracer,
     /// The names of the functions that lanes set up.
     pub(super) prepared: OnceLock<String>,
     /// The process that made the pool. A fork has no keeper, and its copies of the lanes belong to

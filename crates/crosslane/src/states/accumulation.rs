@@ -104,8 +104,7 @@ impl<Z: Zygote> Accumulation<Z> {
         if caller.was_cancelled() {
             return Err(Caller::cancelled(&self.function));
         }
-        let lane = self.library.pool.check_out(|| caller.should_end())?;
-        let lane = lane.ok_or_else(|| Caller::cancelled(&self.function))?;
+        let lane = caller.check_out(&self.library, &self.function)?;
         let id = NEXT.fetch_add(1, Relaxed);
         let pinned = Arc::new(Pinned::<Z> { id, lane: Mutex::new(Some(lane)), numbers: Mutex::default() });
         let mut lanes = lock(&self.lanes);
@@ -329,7 +328,7 @@ pub fn aggregate<Z: Zygote>(
         if !matches!(outcome, Err(Error::LaneDied { .. })) || tries == function.spec.retries {
             return outcome;
         }
-        function.stats.here().retries.add(1);
+        library.log(function).retried();
         clock.rest(backoff(tries), function, caller)?;
         tries += 1;
     }

@@ -3,7 +3,7 @@
 use crate::idle::IdleLane;
 use crosslane::catalog::Catalog;
 use crosslane::lane::Lane;
-use crosslane::pool::{self, Pool, PoolOptions, PooledLane, Stop};
+use crosslane::pool::{self, Common, Pool, PoolOptions, PooledLane, Stop};
 use crosslane::warm_limit::WarmLimit;
 use crosslane::{Error, Function};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -284,7 +284,8 @@ fn libraries_end_side_by_side_and_boot_nothing_for_which_the_others_make_room() 
         let zygote = LastZygote { all, ends, alone, booted };
         let options = PoolOptions { warm: 1, idle_timeout: Duration::from_secs(60) };
         let start = |_| Ok((zygote, ()));
-        let (pool, ()) = Pool::start_unless(options, Some(Arc::clone(&warm_limit)), || false, start).unwrap();
+        let common = Common { warm_limit: Some(Arc::clone(&warm_limit)), ..Common::default() };
+        let (pool, ()) = Pool::start_unless(options, common, || false, start).unwrap();
         // The first library takes the only warm lane.
         while at == 0 && pool.stats().idle == 0 {
             std::thread::yield_now();

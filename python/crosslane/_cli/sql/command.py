@@ -71,10 +71,7 @@ def sql(
     names, the later ones are called a_1, a_2, and so on. A table that does not fit the terminal is
     shown as a list of records.
     """
-    if query is None:
-        if sys.stdin.isatty():
-            raise click.UsageError("give a query, or pipe one in")
-        query = sys.stdin.read()
+    query = query_of(query)
     if read_only and database == ":memory:":
         raise click.UsageError("--read-only needs a database file: --db FILE")
     if watch and not files:
@@ -103,6 +100,15 @@ def sql(
         _run(con, query, style, rows, started, stats)
         with contextlib.suppress(duckdb.Error):
             con.close()
+
+
+def query_of(argument: str | None) -> str:
+    """The query that was given, or the one that the input has."""
+    if argument is not None:
+        return argument
+    if sys.stdin.isatty():
+        raise click.UsageError("give a query, or pipe one in")
+    return sys.stdin.read()
 
 
 def _run(con: Any, query: str, style: str, rows: int, started: float, stats: bool) -> None:

@@ -1,7 +1,6 @@
 //! How a call is cut into slices, and which lanes they go to.
 
 use crate::batch::{Body, Encode, Plan};
-use crate::call::Caller;
 use crate::call::chunk::chunk_call::ChunkCall;
 use crate::call::chunk::worker::{DEPTH, Slice, Submitted, Worker};
 use crate::call::clock::Seen;
@@ -99,10 +98,8 @@ impl<Z: Zygote> ChunkCall<'_, Z> {
         if self.held {
             return Ok(false);
         }
-        let pool = &self.library.pool;
         let (lane, slot, borrowed) = if self.lanes.is_empty() {
-            let lane = pool.check_out(|| self.caller.should_end())?;
-            let lane = lane.ok_or_else(|| Caller::cancelled(self.function))?;
+            let lane = self.caller.check_out(self.library, self.function)?;
             (lane, self.caller.group.join(), false)
         } else {
             let advice = self.advise();
@@ -110,7 +107,7 @@ impl<Z: Zygote> ChunkCall<'_, Z> {
                 return Ok(false);
             }
             let Some(slot) = self.caller.group.try_join(self.caller.width) else { return Ok(false) };
-            let Some(lane) = pool.try_check_out() else { return Ok(false) };
+            let Some(lane) = self.library.pool.try_check_out() else { return Ok(false) };
             (lane, slot, true)
         };
         self.lanes.push(Worker::new(lane, slot, borrowed));
@@ -166,7 +163,7 @@ impl<Z: Zygote> ChunkCall<'_, Z> {
                     worker.seen = Seen::now();
                 }
                 if worker.borrowed {
-                    self.function.stats.here().fanned_out.add(1);
+                    self.library.log(self.function).fanned_out(worker.lane.stats(), rows);
                 }
                 worker.slices.push(Submitted {
                     slice,

@@ -68,7 +68,7 @@ impl<Z: Zygote> ChunkCall<'_, Z> {
     /// Ends a lane. The slices behind its oldest one did not cause the loss, and are sent again.
     /// Returns those that may have begun, which are not sent again here.
     fn end(&mut self, worker: Worker<'_, Z::Lane>, loss: Loss<'_>) -> Vec<Slice> {
-        self.function.stats.here().deaths.add(1);
+        self.library.log(self.function).lost(Some(worker.lane.stats()));
         self.probing = false;
         let mut begun = Vec::new();
         for submitted in &worker.slices {
@@ -147,7 +147,7 @@ impl<Z: Zygote> ChunkCall<'_, Z> {
             Ok(Verdict::Again(pause)) => {
                 slice.due = Some(Instant::now() + pause);
                 slice.lost += 1;
-                self.function.stats.here().retries.add(1);
+                self.library.log(self.function).retried();
                 self.called_again(slice.rows.len());
                 self.again.push_front(slice);
                 return Ok(());

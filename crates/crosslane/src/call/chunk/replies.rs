@@ -91,10 +91,17 @@ impl<Z: Zygote> ChunkCall<'_, Z> {
         let bytes = worker.lane.frame().len() + worker.lane.borrowed().map_or(0, Borrowed::length);
         let outcome = match header.kind {
             BATCH if header.exchange == submitted.exchange && header.rows as usize == due => {
-                self.results(index, rows.start)?.map(|malformed| malformed.to_string())
+                let results = self.results(index, rows.start).inspect_err(|error| {
+                    if let Error::Raised { failure, .. } = error {
+                        let lane = self.lanes[index].lane.stats();
+                        self.library.log(self.function).failed(lane, &header, failure);
+                    }
+                });
+                results?.map(|malformed| malformed.to_string())
             }
             FAILURE if header.exchange == submitted.exchange => match failure(&header, worker.lane.frame()) {
                 Ok(failure) => {
+                    self.library.log(self.function).failed(worker.lane.stats(), &header, &failure);
                     let row = (header.row as usize) < rows.len();
                     let row = row.then(|| rows.start + header.row as usize);
                     let place = self.place(row);
@@ -112,13 +119,12 @@ impl<Z: Zygote> ChunkCall<'_, Z> {
             self.lose(index, Loss::Failed(&LaneError::Corrupt(what)))?;
             return Ok(false);
         }
-        let stats = self.function.stats.here();
         let free = std::mem::replace(&mut self.lanes[index].free, collected);
         let Submitted { bytes: sent, submitting, submitted, .. } = submitted;
-        stats.record(&header, rows.len(), Times { submitting, submitted, free, collected });
-        self.lanes[index].lane.stats().record(&header, rows.len());
-        stats.bytes_out.add(bytes as u64);
-        stats.copy_out.add(now() - collected);
+        let times = Times { submitting, submitted, free, collected, delivered: now(), bytes };
+        let first = || self.place(Some(rows.start)).arguments().to_owned();
+        let lane = self.lanes[index].lane.stats();
+        self.library.log(self.function).replied(lane, &header, rows.len(), times, first);
         self.cost.learn(rows.len(), header.worked);
         let most = self.most(index);
         self.cost.arguments.weigh(rows.len(), sent, most);

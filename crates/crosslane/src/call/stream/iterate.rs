@@ -186,8 +186,7 @@ impl<Z: Zygote> Iteration<Z> {
 
     /// Opens the exchange on a lane. Sends the batches again that an earlier lane has not begun.
     fn open(&mut self, caller: Caller<'_>) -> Result<(), Error> {
-        let lane = self.library.pool.check_out(|| caller.should_end())?;
-        self.lane = Some(lane.ok_or_else(|| Caller::cancelled(&self.function))?);
+        self.lane = Some(caller.check_out(&self.library, &self.function)?);
         (self.seen, self.told) = (Seen::now(), false);
         self.is_open = self.send(Part::First)?;
         if self.dead.is_some() {
@@ -228,7 +227,8 @@ impl<Z: Zygote> Iteration<Z> {
         match submitted {
             Ok(Some(exchange)) => {
                 self.exchange = exchange;
-                self.function.stats.here().copy_in.add(now() - submitting);
+                let rows = self.pending.as_ref().filter(|_| part == Part::Next).map_or(0, |input| input.rows);
+                self.library.log(&self.function).sent(lane.stats(), rows, submitting);
                 Ok(true)
             }
             Ok(None) => Ok(false),
@@ -261,7 +261,9 @@ impl<Z: Zygote> Iteration<Z> {
             }
             FAILURE => match failure(&header, lane.frame()) {
                 Ok(failure) => {
-                    self.function.stats.here().guest.add(header.worked);
+                    let log = self.library.log(&self.function);
+                    log.counters().guest.add(header.worked);
+                    log.failed(lane.stats(), &header, &failure);
                     return Err(self.raised(failure));
                 }
                 Err(what) => Err(what),
@@ -277,9 +279,14 @@ impl<Z: Zygote> Iteration<Z> {
 
     /// Ends a lane whose guest has broken the protocol.
     fn corrupt(&mut self, what: String) -> Error {
-        self.lane = None;
-        self.function.stats.here().deaths.add(1);
+        self.give_up();
         self.lost(&LaneError::Corrupt(what))
+    }
+
+    /// Ends the lane.
+    fn give_up(&mut self) {
+        let lost = self.lane.take();
+        self.library.log(&self.function).lost(lost.as_ref().map(PooledLane::stats));
     }
 
     /// Takes a batch of results. Returns a description of the fault if the lane cannot be used any
@@ -310,7 +317,7 @@ impl<Z: Zygote> Iteration<Z> {
         if let Some(said) = said.filter(|said| *said != self.text) {
             return Ok(Err(format!("results of the types {said:.200}, where {} is declared", self.text)));
         }
-        let stats = self.function.stats.here();
+        let log = self.library.log(&self.function);
         self.changed = None;
         if header.rows > 0 {
             let column = match batch::column(bytes, &self.returns) {
@@ -323,15 +330,12 @@ impl<Z: Zygote> Iteration<Z> {
             if column.validity.is_some() || !unfit.is_empty() {
                 let changed = self.changed.insert(ColumnBuilder::new(&self.returns));
                 copied(changed, &column, 0, &unfit).map_err(|error| Error::Engine(error.to_string()))?;
-                stats.errors.add(unfit.len() as u64);
+                log.counters().errors.add(unfit.len() as u64);
             }
         }
         self.delivered += u64::from(header.rows);
-        stats.rows.add(u64::from(header.rows));
-        stats.guest.add(header.worked);
-        stats.bytes_out.add(bytes.len() as u64);
-        stats.copy_out.add(now() - begun);
-        lane.stats().record(header, header.rows as usize);
+        log.checked(lane.stats(), header.rows as usize, bytes.len(), begun);
+        log.received(lane.stats(), header);
         self.over = header.flags & LAST != 0;
         Ok(Ok(if header.rows > 0 { Taken::Rows } else { Taken::Progress }))
     }
@@ -339,8 +343,8 @@ impl<Z: Zygote> Iteration<Z> {
     /// Gives up a lane that failed. Batches that no guest has begun go to another lane.
     fn lose(&mut self, error: &LaneError, caller: Caller<'_>) -> Result<(), Error> {
         let lost = self.lost(error);
-        let begun = self.lane.take().is_some_and(|lane| lane.may_have_begun(self.exchange));
-        self.function.stats.here().deaths.add(1);
+        let begun = self.lane.as_ref().is_some_and(|lane| lane.may_have_begun(self.exchange));
+        self.give_up();
         // Other lanes may have died with it, or of the same cause.
         self.library.pool.reap();
         if self.has_begun || begun && self.is_open || self.unbegun == MOST_UNBEGUN || caller.was_cancelled() {
@@ -384,8 +388,7 @@ impl<Z: Zygote> Iteration<Z> {
                 Ok(())
             }
             Some(Trouble::Late(late)) => {
-                self.lane = None;
-                self.function.stats.here().deaths.add(1);
+                self.give_up();
                 Err(Loss::Late(&late).error(&self.function, Place::default()))
             }
         }

@@ -25,7 +25,9 @@ impl<Z: Zygote> Map<Z> {
             }
         };
         let Some((_, job)) = worker.jobs.pop_front() else { return Ok(Taken::Progress) };
-        self.function.stats.here().guest.add(header.worked);
+        let log = self.library.log(&self.function);
+        log.counters().guest.add(header.worked);
+        log.failed(worker.lane.stats(), header, &failure);
         let is_set_up = failure.set_up;
         let row = Some(header.row as usize).filter(|row| *row < MOST_ROWS && !is_set_up);
         let error = self.raised(failure, job.number, row);
@@ -45,11 +47,11 @@ impl<Z: Zygote> Map<Z> {
             // Another try could give other rows.
             error_policy.retries = 0;
         }
-        let stats = self.function.stats.here();
+        let log = self.library.log(&self.function);
         match error_policy.judge(error, job.lost)? {
-            Verdict::Null => stats.errors.add(1),
+            Verdict::Null => log.counters().errors.add(1),
             Verdict::Again(pause) => {
-                stats.retries.add(1);
+                log.retried();
                 job.lost += 1;
                 job.skip = job.delivered;
                 job.due = Some(Instant::now() + pause);

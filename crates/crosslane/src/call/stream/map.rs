@@ -340,8 +340,7 @@ impl<Z: Zygote> Map<Z> {
     }
 
     fn add_worker(&mut self, caller: Caller<'_>) -> Result<usize, Error> {
-        let lane = self.library.pool.check_out(|| caller.should_end())?;
-        let lane = lane.ok_or_else(|| Caller::cancelled(&self.function))?;
+        let lane = caller.check_out(&self.library, &self.function)?;
         Ok(self.adopt(lane))
     }
 
@@ -361,8 +360,9 @@ impl<Z: Zygote> Map<Z> {
                 if worker.jobs.is_empty() {
                     worker.seen = Seen::now();
                 }
+                let log = self.library.log(&self.function);
+                log.sent(worker.lane.stats(), job.input.rows, submitting);
                 worker.jobs.push_back((exchange, job));
-                self.function.stats.here().copy_in.add(now() - submitting);
             }
             Ok(None) => {
                 worker.full = true;
@@ -388,8 +388,9 @@ impl<Z: Zygote> Map<Z> {
 
     /// Ends a lane that cannot be used any more.
     pub(super) fn remove(&mut self, index: usize) {
-        drop(self.workers.remove(index));
-        self.function.stats.here().deaths.add(1);
+        let worker = self.workers.remove(index);
+        self.library.log(&self.function).lost(Some(worker.lane.stats()));
+        drop(worker);
         // Other lanes may have died with it, or of the same cause.
         self.library.pool.reap();
     }
@@ -497,7 +498,7 @@ impl<Z: Zygote> Map<Z> {
             }
             (Some(_), Some(_)) => {}
         }
-        let stats = self.function.stats.here();
+        let log = self.library.log(&self.function);
         self.changed = None;
         if let (true, Some(returns)) = (header.rows > 0 || said.is_some(), &self.returns) {
             let column = match batch::column(bytes, returns) {
@@ -513,17 +514,13 @@ impl<Z: Zygote> Map<Z> {
                 let changed = self.changed.insert(ColumnBuilder::new(returns));
                 copied(changed, &column, 0, &unfit).map_err(|error| Error::Engine(error.to_string()))?;
                 let skipped = self.workers[index].jobs[0].1.skip;
-                stats.errors.add(unfit.keys().filter(|row| **row as u64 >= skipped).count() as u64);
+                let count = unfit.keys().filter(|row| **row as u64 >= skipped).count();
+                log.counters().errors.add(count as u64);
             }
         }
-        stats.rows.add(u64::from(header.rows));
-        stats.guest.add(header.worked);
-        stats.errors.add(u64::from(header.errors));
-        stats.retries.add(u64::from(header.retries));
-        stats.bytes_out.add(bytes.len() as u64);
-        stats.copy_out.add(now() - begun);
+        log.checked(self.workers[index].lane.stats(), header.rows as usize, bytes.len(), begun);
         let worker = &mut self.workers[index];
-        worker.lane.stats().record(header, header.rows as usize);
+        log.received(worker.lane.stats(), header);
         let rows = u64::from(header.rows);
         let job = &mut worker.jobs[0].1;
         let skipped = job.skip.min(rows);
@@ -531,7 +528,7 @@ impl<Z: Zygote> Map<Z> {
         job.delivered += rows - skipped;
         if header.flags & batch::LAST != 0 {
             worker.jobs.pop_front();
-            stats.calls.add(1);
+            log.counters().calls.add(1);
         }
         Ok(Ok(if rows > skipped { Taken::Rows(skipped as usize) } else { Taken::Progress }))
     }
