@@ -81,7 +81,7 @@ def engine() -> Iterator[None]:
 @pytest.fixture(scope="module")
 def shop(engine: None, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A file of functions of all kinds."""
-    file = tmp_path_factory.mktemp("shop") / "shop.py"
+    file = tmp_path_factory.mktemp("shop") / "goods.py"
     file.write_text(FUNCTIONS)
     return file
 
@@ -158,7 +158,7 @@ def test_a_mock_is_there_with_a_lane_in_this_process(engine: None, monkeypatch: 
 
 
 def test_errors_of_functions(shop: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(duckdb.Error, match=r"KeyError: 'car'\n  at .*shop.py:15 in gross") as caught:
+    with pytest.raises(duckdb.Error, match=r"KeyError: 'car'\n  at .*goods.py:15 in gross") as caught:
         call(f"{shop}:gross", [(1, "tea"), (10, "car")])
     assert repr(caught.value.__cause__) == "KeyError('car')"
     assert "in row 2 of the batch, with price = 10.0" in str(caught.value)
@@ -170,7 +170,7 @@ def test_errors_of_functions(shop: Path, monkeypatch: pytest.MonkeyPatch) -> Non
         call(f"{shop}:strange", [1])
     assert caught.value.__cause__ is None
     monkeypatch.syspath_prepend(shop.parent)
-    from shop import Unknown, strange  # type: ignore[import-not-found]
+    from goods import Unknown, strange  # type: ignore[import-not-found]
 
     with pytest.raises(duckdb.Error) as caught:
         call(strange, [1])
@@ -194,8 +194,8 @@ def test_wrong_use(shop: Path, subtests: pytest.Subtests) -> None:
         ("total", [1, (2, 3)], TypeError, r"row 1 has 2 arguments; the function is total\(x BIGINT\)"),
         ("numbers", [1, 2], TypeError, "a table function is called with one row of arguments"),
         ("gross", "tea", TypeError, "rows is a list with a value or a tuple for each row, not 'tea'"),
-        ("gros", [], DeclarationError, "shop.py has no function gros; name one of them: .*shop.py:gross"),
-        ("", [], DeclarationError, "shop.py has several functions; name one of them"),
+        ("gros", [], DeclarationError, "goods.py has no function gros; name one of them: .*goods.py:gross"),
+        ("", [], DeclarationError, "goods.py has several functions; name one of them"),
     ]
     for name, rows, kind, message in cases:
         with subtests.test(message), pytest.raises(kind, match=message):

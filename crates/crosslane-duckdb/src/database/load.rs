@@ -2,8 +2,9 @@
 //! and from servers.
 
 use super::library::AnyLibrary;
+use super::names::Permissions;
 use super::pickled::Pickled;
-use super::publish::{Permissions, Ready};
+use super::publish::Ready;
 use super::state::{Database, cores, lock, pool_options};
 use crate::signals::Asker;
 use crosslane::pool::{Common, Pool, Stop};

@@ -24,7 +24,7 @@ mod watched;
 
 pub(crate) use connection::{Connection, Instance};
 pub(crate) use definitions::{Kept, Restored};
+pub(crate) use names::Permissions;
 pub(crate) use pickled::Pickled;
-pub(crate) use publish::Permissions;
 pub(crate) use reload::Reloaded;
 pub(crate) use state::Database;

@@ -5,12 +5,23 @@
 //! finds macros first.
 
 use super::connection::Connection;
-use super::publish::Permissions;
 use crosslane::catalog::Catalog;
 use crosslane::{Error, Function};
 use crosslane_remote::AnyZygote;
 use std::collections::{BTreeSet, HashSet};
 use std::sync::Arc;
+
+/// What a load may do beside loading.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Permissions {
+    /// Take the names of macros and built-in functions.
+    pub(crate) replace: bool,
+    /// Leave calls ambiguous for a moment: the caller then makes DuckDB forget the outdated
+    /// functions.
+    pub(crate) outdate: bool,
+    /// Leave macros alone, even if names may be taken.
+    pub(crate) keep_macros: bool,
+}
 
 /// What DuckDB and this database already have by the names of functions that are to be loaded. One
 /// query finds all, because DuckDB lists all of its functions for it, which takes 30 to 70 ms.

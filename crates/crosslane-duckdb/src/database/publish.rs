@@ -2,7 +2,7 @@
 
 use super::connection::Connection;
 use super::library::AnyLibrary;
-use super::names::{self, Names};
+use super::names::{self, Names, Permissions};
 use super::state::{Database, lock};
 use super::watched::Watched;
 use crate::function::scalar::Registered;
@@ -15,18 +15,6 @@ use crosslane_remote::AnyZygote;
 use std::collections::HashSet;
 use std::path::Path;
 use std::sync::Arc;
-
-/// What a load may do beside loading.
-#[derive(Debug, Clone, Copy, Default)]
-pub(crate) struct Permissions {
-    /// Take the names of macros and built-in functions.
-    pub(crate) replace: bool,
-    /// Leave calls ambiguous for a moment: the caller then makes DuckDB forget the outdated
-    /// functions.
-    pub(crate) outdate: bool,
-    /// Leave macros alone, even if names may be taken.
-    pub(crate) keep_macros: bool,
-}
 
 /// A library that has started, and whose functions are not registered yet.
 pub(super) struct Ready {

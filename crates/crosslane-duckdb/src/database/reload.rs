@@ -1,7 +1,7 @@
 //! Loads files again that have changed since they were loaded.
 
 use super::library::AnyLibrary;
-use super::publish::Permissions;
+use super::names::Permissions;
 use super::state::{Database, lock};
 use super::watched::Looks;
 use crate::signals::Asker;

@@ -9,7 +9,7 @@ mod trust;
 
 use self::trust::Trusted;
 use super::library::AnyLibrary;
-use super::publish::Permissions;
+use super::names::Permissions;
 use super::state::{Database, lock};
 use crate::signals::Asker;
 use crosslane::ddl::{self, Definition, Statement, Value};
