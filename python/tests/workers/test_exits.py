@@ -366,6 +366,20 @@ def test_a_lane_whose_end_was_lost_is_told_again(con: duckdb.DuckDBPyConnection,
     gc.collect()
 
 
+def test_no_garbage_is_collected_while_threads_are_listed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A collection could let another thread end, which would then wait for ever."""
+    listed = []
+    frames = sys._current_frames
+
+    def seen() -> Any:
+        listed.append(gc.isenabled())
+        return frames()
+
+    monkeypatch.setattr(sys, "_current_frames", seen)
+    assert threading.get_ident() in host_lanes._this_process().frames()
+    assert (listed, gc.isenabled()) == ([False], True)
+
+
 def test_frames_of_another_package_whose_name_begins_like_this_ones_are_shown() -> None:
     file = f"{Path(crosslane.__file__).parent}_tools/clean.py"
     try:
