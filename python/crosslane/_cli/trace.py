@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import click
 
-from crosslane._cli.options import READABLE, WRITABLE
+from crosslane._cli.options import WRITABLE
 from crosslane._cli.output import EXIT_CODES, shown_errors
-from crosslane._cli.sql.command import query_of
+from crosslane._cli.sql.query import (
+    DATABASE,
+    FUNCTIONS,
+    QUERY,
+    ROWS,
+    THREADS,
+    connect,
+    query_of,
+    statements_of,
+)
 from crosslane._cli.sql.results import print_result
 from crosslane._cli.sql.run import Run
 
@@ -25,7 +32,7 @@ def _check(_context: click.Context, _parameter: click.Parameter, file: str) -> s
 
 
 @click.command(epilog=EXIT_CODES)
-@click.argument("query", required=False)
+@QUERY
 @click.option(
     "-o",
     "--output",
@@ -35,30 +42,10 @@ def _check(_context: click.Context, _parameter: click.Parameter, file: str) -> s
     metavar="FILE",
     help="The trace: .html for browsers, .json for Perfetto.",
 )
-@click.option(
-    "-f",
-    "--functions",
-    "files",
-    multiple=True,
-    type=READABLE,
-    metavar="FILE",
-    help="A file of functions; may be given often.",
-)
-@click.option(
-    "--db",
-    "database",
-    default=":memory:",
-    show_default=False,
-    metavar="FILE",
-    help="The database file; by default one in memory.",
-)
-@click.option(
-    "--rows",
-    type=click.IntRange(min=0),
-    default=40,
-    help="Rows of a result to show; 0: all.",
-)
-@click.option("--threads", type=click.IntRange(min=1), help="Threads of the engine; by default one per core.")
+@FUNCTIONS
+@DATABASE
+@ROWS
+@THREADS
 def trace(
     query: str | None, output: str, files: tuple[str, ...], database: str, rows: int, threads: int | None
 ) -> None:
@@ -68,16 +55,10 @@ def trace(
     written if the query fails, or is ended by Ctrl-C.
     """
     import crosslane
-    from crosslane._engines.statements import split
 
     query = query_of(query)
-    config: dict[str, Any] = {"python_enable_replacements": "false"}
-    if threads:
-        config["threads"] = threads
-    with shown_errors(), crosslane.connect(database, config=config) as con:
-        statements = split(con, query)
-        if not statements:
-            raise click.UsageError("the query is empty")
+    with shown_errors(), connect(database, threads) as con:
+        statements = statements_of(con, query)
         with crosslane.trace(con, output, title=query.strip()):
             for file in files:
                 crosslane.load(con, file)

@@ -253,7 +253,7 @@ def test_errors_are_text(functions: Path, tmp_path: Path) -> None:
     wrong = crosslane("sql", "SELEC 1")
     assert wrong.returncode == 1
     assert 'syntax error at or near "SELEC"' in wrong.stderr
-    assert "there is no file" in crosslane("sql", "-f", tmp_path / "none.py", "SELECT 1").stderr
+    assert "none.py' does not exist" in crosslane("sql", "-f", tmp_path / "none.py", "SELECT 1").stderr
 
 
 def test_check(functions: Path, library: Library) -> None:

@@ -5,35 +5,30 @@ from __future__ import annotations
 import contextlib
 import sys
 import time
-from pathlib import Path
 from typing import Any
 
 import click
 
 from crosslane._cli.output import EXIT_CODES, Failed, err, shown_errors
+from crosslane._cli.sql.query import (
+    DATABASE,
+    FUNCTIONS,
+    QUERY,
+    ROWS,
+    THREADS,
+    connect,
+    query_of,
+    statements_of,
+)
 from crosslane._cli.sql.results import print_result
 from crosslane._cli.sql.run import Run
 from crosslane._cli.sql.stats import print_stats
 
 
 @click.command(epilog=EXIT_CODES)
-@click.argument("query", required=False)
-@click.option(
-    "-f",
-    "--functions",
-    "files",
-    multiple=True,
-    metavar="FILE",
-    help="A file of functions; may be given often.",
-)
-@click.option(
-    "--db",
-    "database",
-    default=":memory:",
-    show_default=False,
-    metavar="FILE",
-    help="The database file; by default one in memory.",
-)
+@QUERY
+@FUNCTIONS
+@DATABASE
 @click.option("--read-only", is_flag=True, help="Open the database file for reading only.")
 @click.option(
     "--format",
@@ -42,13 +37,8 @@ from crosslane._cli.sql.stats import print_stats
     default="table",
     help="How to print each result.",
 )
-@click.option(
-    "--rows",
-    type=click.IntRange(min=0),
-    default=40,
-    help="Rows of a table to show; 0: all.",
-)
-@click.option("--threads", type=click.IntRange(min=1), help="Threads of the engine; by default one per core.")
+@ROWS
+@THREADS
 @click.option("--watch", is_flag=True, help="Run QUERY again whenever a file of functions changes.")
 @click.option("--stats", is_flag=True, help="Show afterwards what the functions cost.")
 def sql(
@@ -78,20 +68,9 @@ def sql(
         raise click.UsageError("--watch needs a file of functions: -f FILE")
     import duckdb
 
-    import crosslane
-
     started = time.perf_counter()
     with shown_errors():
-        # A name of a table never means a variable of this program.
-        config: dict[str, Any] = {"python_enable_replacements": "false"}
-        if threads:
-            config["threads"] = threads
-        for file in files:
-            if not Path(file).is_file():
-                raise click.BadParameter(f"there is no file {file}", param_hint="-f")
-        con = crosslane.connect(database, functions=files, read_only=read_only, config=config)
-        # DuckDB measures the progress, but must not print its own bar between the rows.
-        con.execute("SET enable_progress_bar = true; SET enable_progress_bar_print = false")
+        con = connect(database, threads, functions=files, read_only=read_only)
         while watch:
             with contextlib.suppress(Failed), shown_errors():
                 _run(con, query, style, rows, started, stats)
@@ -102,23 +81,9 @@ def sql(
             con.close()
 
 
-def query_of(argument: str | None) -> str:
-    """The query that was given, or the one that the input has."""
-    if argument is not None:
-        return argument
-    if sys.stdin.isatty():
-        raise click.UsageError("give a query, or pipe one in")
-    return sys.stdin.read()
-
-
 def _run(con: Any, query: str, style: str, rows: int, started: float, stats: bool) -> None:
     """Runs all statements, and prints their results."""
-    from crosslane._engines.statements import split
-
-    statements = split(con, query)
-    if not statements:
-        raise click.UsageError("the query is empty")
-    run = Run(con, statements, json=style in ("json", "jsonl"))
+    run = Run(con, statements_of(con, query), json=style in ("json", "jsonl"))
     count = 0
     try:
         for columns, values in run.results():
