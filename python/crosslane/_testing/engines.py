@@ -23,7 +23,7 @@ from crosslane import _guest
 from crosslane._declare.pickles import dump
 from crosslane._declare.programs import of_program
 from crosslane._engines.duckdb import connect, load, register
-from crosslane._runtime.sql import quoted, with_name
+from crosslane._runtime.sql import quoted
 
 #: How many databases stay open. Each has one or two processes.
 _MOST = 8
@@ -59,12 +59,10 @@ class Signature:
     @classmethod
     def of(cls, name: str, kind: str, language: str, text: str, options: str) -> Signature:
         """A signature by its columns of ``crosslane_functions()``."""
-        # The name has no quotes there.
-        readable = with_name(text.removeprefix(name), name)
         if kind == "stream":
-            parameters, variadic = _guest.stream_columns(readable), False
+            parameters, variadic = _guest.stream_columns(text), False
         else:
-            _, parameters, _, variadic = _guest.parse_signature(readable)
+            _, parameters, _, variadic = _guest.parse_signature(text)
         named = re.search(r"named=([^,]*)", options)
         by_name = frozenset(named[1].split() if named else ())
         return cls(name, kind, language, text, parameters, by_name, variadic)

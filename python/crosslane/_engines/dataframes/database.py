@@ -38,12 +38,9 @@ class Declared:
     @classmethod
     def of(cls, name: str, rows: list[tuple[str, ...]]) -> Declared:
         """The functions of a name, by their rows of ``crosslane_functions()``."""
-        signatures, kinds, parameters, results, descriptions = zip(*rows)
-        parsed = []
-        if kinds[0] not in ("table", "stream"):
-            # A signature has its name without quotes.
-            texts = [f"f({some}) -> {result}" for some, result in zip(parameters, results)]
-            parsed = list(map(_guest.parse_signature, texts))
+        signatures, kinds, descriptions = zip(*rows)
+        has_parameters = kinds[0] not in ("table", "stream")
+        parsed = list(map(_guest.parse_signature, signatures)) if has_parameters else []
         return cls(
             name,
             kinds[0],
@@ -86,7 +83,7 @@ class Database:
         try:
             # Users do not see the database, so its built-in functions and macros reserve no names.
             load_all(con, self._sources, replace=True)
-            query = "SELECT function, signature, kind, parameters, returns, description FROM crosslane_functions()"
+            query = "SELECT function, signature, kind, description FROM crosslane_functions()"
             rows = con.execute(query).fetchall()
         except BaseException:
             con.close()
