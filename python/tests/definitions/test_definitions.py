@@ -174,6 +174,9 @@ def test_errors_name_the_place(con: duckdb.DuckDBPyConnection) -> None:
     for text, *expected in (
         (head + "python AS $$\n  y = 1\n  return x / 0\n$$; SELECT f(1)", "ZeroDivisionError", "f.py:3", "return x / 0"),
         (head + "javascript AS $$\n  const y = 1;\n  return y.z.a;\n$$; SELECT f(1)", "TypeError", "f.js:3"),
+        (head + "python AS $$\n\n  x / 0\n$$; SELECT f(1)", "ZeroDivisionError", "f.py:3", "x / 0"),
+        (head + "javascript AS $$\n\n  x.z.a\n$$; SELECT f(1)", "TypeError", "f.js:3"),
+        (head + "lua AS $$\n\n  x.z.a\n$$; SELECT f(1)", "f.lua:3"),
         (head + "ruby AS $$\n  y = 1\n  y / 0\n$$; SELECT f(1)", "ZeroDivisionError", "f.rb:3"),
         (head + "lua AS $$\n  local y = 1\n  return y.z.a\n$$; SELECT f(1)", "f.lua:3"),
         (head + "python AS $$\n  y = 1\n  y\n$$", "the text of the function returns nothing; write `return`"),

@@ -109,9 +109,10 @@ impl<'a> Body<'a> {
         !self.returns_outside(end)
     }
 
-    /// The expression, without comments and semicolons behind it.
+    /// The expression, without comments and semicolons behind it. It keeps the lines before it, so that
+    /// errors name its own lines.
     pub(super) fn expression(&self) -> &'a str {
-        self.text[..self.end()].trim_start()
+        self.text[..self.end()].trim_start_matches([' ', '\t'])
     }
 
     /// Whether a line begins in a string, so that spaces before it would change the string.
