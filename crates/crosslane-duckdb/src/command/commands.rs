@@ -28,6 +28,9 @@ const DEFINITIONS: &[(&CStr, DataType)] = &[(c"function", TEXT), (c"definition",
 /// The flags of the commands that load; see [`Permissions`].
 const PERMISSIONS: &[&CStr] = &[c"replace", c"outdate"];
 
+/// The flag of the commands that load definitions, which say themselves what they replace.
+const OUTDATE: &[&CStr] = &[c"outdate"];
+
 static COMMANDS: [Command; 24] = [
     Command {
         name: c"crosslane_load",
@@ -63,7 +66,7 @@ static COMMANDS: [Command; 24] = [
     Command {
         name: c"crosslane_create",
         parameters: &[Parameter::Text],
-        flags: PERMISSIONS,
+        flags: OUTDATE,
         columns: LOADED,
         run: |database, arguments, asker| {
             let library = database.create(text(arguments, 0)?, permissions(arguments), asker)?;
@@ -73,7 +76,7 @@ static COMMANDS: [Command; 24] = [
     Command {
         name: c"crosslane_restore",
         parameters: &[],
-        flags: PERMISSIONS,
+        flags: OUTDATE,
         columns: DEFINITIONS,
         run: |database, arguments, asker| {
             Ok(database.restore(permissions(arguments), asker)?.iter().map(restored_row).collect())
@@ -369,12 +372,15 @@ fn text(arguments: &[Argument], index: usize) -> Result<&str, Error> {
     }
 }
 
-/// The permissions, which are the last flags of a command that loads.
+/// The permissions of a command that loads. Its last argument is `outdate`, and the one before is
+/// `replace`, if the command has that.
 fn permissions(arguments: &[Argument]) -> Permissions {
-    let flag = |index| {
-        matches!(arguments[arguments.len() - PERMISSIONS.len()..].get(index), Some(Argument::Flag(true)))
-    };
-    Permissions { replace: flag(0), outdate: flag(1), ..Permissions::default() }
+    let mut last = arguments.iter().rev().map(|argument| match argument {
+        Argument::Flag(flag) => *flag,
+        _ => false,
+    });
+    let mut next = || last.next().unwrap_or_default();
+    Permissions { outdate: next(), replace: next(), ..Permissions::default() }
 }
 
 fn wrong_argument() -> Error {

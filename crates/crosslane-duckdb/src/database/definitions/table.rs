@@ -87,10 +87,16 @@ pub(super) fn is_read_only(connection: &Connection) -> Result<bool, Error> {
 }
 
 fn find(connection: &Connection) -> Result<Found, Error> {
-    let here = format!(
-        "database_name = {} AND schema_name || '.' || table_name = '{TABLE}'",
-        quoted(connection.database(), '\'')
-    );
+    let database = quoted(connection.database(), '\'');
+    // DuckDB lists tables with their statements, which takes long if there are many. Most databases have no
+    // such schema.
+    let schemas = connection.number(&format!(
+        "SELECT count(*)::BIGINT FROM duckdb_schemas() WHERE database_name = {database} AND schema_name = 'crosslane'"
+    ))?;
+    if schemas == 0 {
+        return Ok(Found::Nothing);
+    }
+    let here = format!("database_name = {database} AND schema_name || '.' || table_name = '{TABLE}'");
     let tables = connection.texts(&format!(
         "SELECT (has_primary_key OR index_count > 0 OR check_constraint_count > 0)::VARCHAR || sql FROM duckdb_tables() \
          WHERE {here}"
