@@ -88,7 +88,6 @@ process.exit();  // TS2591
 """
 
 
-@pytest.mark.skipif(not TSC.exists(), reason="`tools/setup test` installs TypeScript's compiler")
 def test_the_compiler_accepts_right_use_only(tmp_path: Path) -> None:
     assert CliRunner().invoke(main, ["init", str(tmp_path)]).exit_code == 0
     # An example in the documentation is right, too.
