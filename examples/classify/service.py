@@ -1,7 +1,7 @@
 """A service on this machine that classifies texts, as the API of a model does.
 
-It takes 20 ms for an answer, refuses more than 400 requests a second (429), and fails for one request
-in fifty (503).
+It takes 20 ms for an answer, and fails for one request in fifty (503). It refuses more than 400 requests
+a second (429), and says when to ask again.
 """
 
 from __future__ import annotations
@@ -63,6 +63,8 @@ class Answer(BaseHTTPRequestHandler):
         time.sleep(0.02)
         self.send_response(status)
         self.send_header("Content-Length", str(len(body)))
+        if status == 429:
+            self.send_header("Retry-After", "1")
         self.end_headers()
         self.wfile.write(body)
 

@@ -34,6 +34,7 @@ from typing import TYPE_CHECKING, Any
 
 from crosslane._declare.declaration import DeclarationError
 from crosslane._declare.decorators import udaf, udf, udtf
+from crosslane._runtime.retries import Retry
 from crosslane.types import Interval, Tagged, TimeNs, TimestampNs
 
 if TYPE_CHECKING:
@@ -62,6 +63,7 @@ __all__ = [
     "DeclarationError",
     "Functions",
     "Interval",
+    "Retry",
     "Tagged",
     "TimeNs",
     "TimestampNs",

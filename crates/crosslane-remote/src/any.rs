@@ -59,6 +59,7 @@ impl Lane for AnyLane {
         fn in_flight(&self) -> usize;
         fn is_cancelled(&self) -> bool;
         fn progress(&self) -> (u32, u32);
+        fn rests_until(&self) -> u64;
         fn may_have_begun(&self, exchange: u64) -> bool;
         fn stuck(&self) -> Stuck;
         fn has_ended(&self) -> bool;

@@ -22,6 +22,7 @@ use crate::stream::Stream;
 use crate::wire::{CONTROL, PREFIX, Tell, prefix, read_prefix};
 use crosslane::batch::{self, CANCEL, Encode, Header, LAST, Plan};
 use crosslane::lane::{Lane, LaneError, Stuck, Waiter, plan_batch};
+use crosslane::stats::now;
 use crosslane::{Address as Target, Exchanges};
 use crosslane_process::Aligned;
 use std::collections::VecDeque;
@@ -169,6 +170,8 @@ pub struct RemoteLane {
     message: Aligned,
     reply: Aligned,
     progress: (u32, u32),
+    /// Until when the guest pauses, by the server's report.
+    rests_until: u64,
     /// Whether the server has reported the loss of the lane's worker. It sends the worker's
     /// progress before that.
     told: bool,
@@ -202,6 +205,7 @@ impl RemoteLane {
             message: Aligned::default(),
             reply: Aligned::default(),
             progress: (0, 0),
+            rests_until: 0,
             told: false,
             ended: None,
             engine: std::process::id(),
@@ -298,8 +302,9 @@ impl RemoteLane {
     /// Reads a message in which the server tells about the lane.
     fn hear(&mut self) -> Result<(), LaneError> {
         match serde_json::from_slice(self.message.bytes()) {
-            Ok(Tell::Progress { exchange, row, .. }) => {
+            Ok(Tell::Progress { exchange, row, rest, .. }) => {
                 self.progress = (exchange, row);
+                self.rests_until = now().saturating_add(rest.saturating_mul(1_000_000));
                 Ok(())
             }
             Ok(Tell::Ended { message, .. }) => {
@@ -474,6 +479,10 @@ impl Lane for RemoteLane {
 
     fn progress(&self) -> (u32, u32) {
         self.progress
+    }
+
+    fn rests_until(&self) -> u64 {
+        self.rests_until
     }
 
     fn may_have_begun(&self, exchange: u64) -> bool {

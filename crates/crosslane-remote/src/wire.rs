@@ -84,7 +84,16 @@ pub enum Tell {
         exchange: u32,
         /// The row.
         row: u32,
+        /// How much longer the function's guest pauses before it tries a call again, in
+        /// milliseconds.
+        #[serde(default, skip_serializing_if = "is_zero")]
+        rest: u64,
     },
+}
+
+#[allow(clippy::trivially_copy_pass_by_ref)] // serde gives a reference
+fn is_zero(number: &u64) -> bool {
+    *number == 0
 }
 
 /// Returns the prefix of a message of `length` bytes.
@@ -258,7 +267,7 @@ mod tests {
     fn what_is_told_is_heard() {
         let tells = [
             Tell::Refused { message: "no".into() },
-            Tell::Progress { lane: 3, exchange: 4, row: 5 },
+            Tell::Progress { lane: 3, exchange: 4, row: 5, rest: 6 },
             Tell::Ended { lane: 3, message: "it died".into() },
         ];
         for told in tells {

@@ -10,6 +10,7 @@ use std::fmt;
 use std::os::fd::{AsFd, OwnedFd};
 use std::ptr::NonNull;
 use std::sync::Arc;
+use std::time::Duration;
 
 const MAGIC: u64 = u64::from_le_bytes(*b"xlane\0\0\x03");
 const LANE_HEADER: usize = 4096;
@@ -38,6 +39,8 @@ struct LaneHeader {
     magic: AtomicU64,
     capacity: AtomicU64,
     progress: AtomicU64,
+    /// Until when the guest pauses, in nanoseconds of the monotonic clock.
+    rest: AtomicU64,
     /// The location of the engine's side, and the location of the guest's side.
     locations: [Line<AtomicU32>; 2],
 }
@@ -194,11 +197,34 @@ impl ProgressWord {
         &self.0.header().progress
     }
 
+    /// Reports that the guest does nothing for this time, before it tries a call again.
+    pub fn rest(&self, time: Duration) {
+        let end = u64::try_from((monotonic() + time).as_nanos()).unwrap_or(u64::MAX);
+        self.0.header().rest.fetch_max(end, Ordering::Relaxed);
+    }
+
+    /// Returns until when the guest pauses, by its report: nanoseconds of the monotonic clock.
+    pub fn rests_until(&self) -> u64 {
+        self.0.header().rest.load(Ordering::Relaxed)
+    }
+
+    /// Reports that the guest begins a batch. Earlier pauses do not concern it.
+    pub fn begin(&self, sequence: u32) {
+        self.0.header().rest.store(0, Ordering::Relaxed);
+        self.set(sequence, u32::MAX);
+    }
+
     /// Returns the guest's last report: (sequence, row).
     pub fn get(&self) -> (u32, u32) {
         let value = self.0.header().progress.load(Ordering::Relaxed);
         ((value >> 32) as u32, value as u32)
     }
+}
+
+/// The time of the clock that all processes of a machine share.
+fn monotonic() -> Duration {
+    let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
+    Duration::new(now.tv_sec as u64, now.tv_nsec as u32)
 }
 
 /// Where a side of a lane runs.

@@ -1,5 +1,6 @@
 //! Errors, with texts for the person who wrote the function or the query.
 
+use crate::function::RetryAfter;
 use crate::types::SignatureError;
 use serde::{Deserialize, Deserializer, Serialize};
 use std::fmt;
@@ -23,6 +24,9 @@ pub struct Failure {
     /// Whether the function's set-up failed, before any work on the batch.
     #[serde(default, skip_serializing_if = "is_false")]
     pub set_up: bool,
+    /// The time after which the function may be called again, if the exception says so.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub retry_after: Option<RetryAfter>,
     /// Whether the guest's process ends after this failure.
     #[serde(default, skip_serializing_if = "is_false")]
     pub ended: bool,
@@ -217,6 +221,11 @@ impl Error {
     /// There is no memory for `bytes` bytes.
     pub fn memory(bytes: usize) -> Self {
         Error::Engine(format!("out of memory: no room for {bytes} bytes of a batch"))
+    }
+
+    /// The time after which the function may be called again, if its exception says so.
+    pub fn retry_after(&self) -> Option<RetryAfter> {
+        if let Self::Raised { failure, .. } = self { failure.retry_after } else { None }
     }
 }
 

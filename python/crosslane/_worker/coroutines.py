@@ -5,14 +5,24 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import threading
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from crosslane import _guest
 from crosslane._runtime.errors import LaneEnded
+from crosslane._runtime.retries import retry_after
 
 if TYPE_CHECKING:
     from crosslane._declare.signature.declared import Declared
+
+
+class Progress(Protocol):
+    """Tells the engine how far a batch is."""
+
+    def __call__(self, done: int) -> None:
+        """So many rows are done."""
+
+    def rest(self, seconds: float) -> None:
+        """A row waits for so long before it is called again."""
 
 
 class _Lane(threading.local):
@@ -53,7 +63,7 @@ class Runner:
         self._loop = _lane.event_loop()
 
     def __call__(
-        self, rows: list[tuple[Any, ...] | None], progress: Callable[[int], None], spent: int = 0
+        self, rows: list[tuple[Any, ...] | None], progress: Progress, spent: int = 0
     ) -> tuple[list[Any], int, dict[int, int], tuple[int, BaseException] | None]:
         """Calls the function for the rows; for a row of None there is no call. ``spent`` tries of
         each were made before.
@@ -90,7 +100,7 @@ class Runner:
         self._loop.close()
 
     async def _run(
-        self, rows: list[tuple[Any, ...] | None], progress: Callable[[int], None], spent: int
+        self, rows: list[tuple[Any, ...] | None], progress: Progress, spent: int
     ) -> tuple[list[Any], int, dict[int, int], tuple[int, BaseException] | None]:
         results: list[Any] = [None] * len(rows)
         pending = iter([index for index, row in enumerate(rows) if row is not None])
@@ -115,8 +125,12 @@ class Runner:
                         if failed.done():
                             # The batch has failed, and the error may come from the cancellation of its rows.
                             return
+                        pause = None
                         if tries < self._retries:
-                            await asyncio.sleep(_guest.backoff(tries))
+                            pause = _guest.pause(tries, retry_after(error))
+                        if pause is not None:
+                            progress.rest(pause)
+                            await asyncio.sleep(pause)
                             tries += 1
                             again[index] = tries - spent
                             continue

@@ -63,7 +63,7 @@ mod _guest {
     #[pymodule_export]
     use super::client::{Cancellation, Client, Map};
     #[pymodule_export]
-    use super::lane::backoff;
+    use super::lane::pause;
     #[pymodule_export]
     use super::scalar::{Elements, why_not_columns};
     #[pymodule_export]

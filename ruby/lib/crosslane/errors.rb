@@ -1,5 +1,7 @@
 # frozen_string_literal: true
 
+require "time"
+
 module Crosslane
   # Adds the database's message to exceptions of blocks.
   module FromQuery
@@ -34,6 +36,19 @@ module Crosslane
           lines.concat(frames(cause))
         end
         [name(error), message(error), lines.join("\n")]
+      end
+
+      # The seconds after which a failed call may be tried again, if its exception says so: by a method
+      # `retry_after`, as {Retry} has it, or by the header `Retry-After` of the answer that the
+      # exception has (Net::HTTP, Faraday). RFC 9110, section 10.2.3: the header has seconds or a date.
+      #
+      # @return [Float, nil]
+      def retry_after(error)
+        named = error.respond_to?(:retry_after) ? error.retry_after : header(error)
+        seconds(named)
+      rescue StandardError
+        # The exception is an object of the user, whose methods may do anything.
+        nil
       end
 
       # The result of {describe} as one text.
@@ -97,6 +112,19 @@ module Crosslane
       def source_line(location)
         lines = SCRIPT_LINES[location.absolute_path || location.path]
         (lines[location.lineno - 1] || "").strip.scrub
+      end
+
+      def header(error)
+        return error.response_headers&.fetch("retry-after", nil) if error.respond_to?(:response_headers)
+
+        error.response["Retry-After"] if error.respond_to?(:response) && !error.response.is_a?(Hash)
+      end
+
+      def seconds(named)
+        case named
+        when Numeric, /\A\s*\d+(\.\d+)?\s*\z/ then named.to_f
+        when String then [Time.httpdate(named) - Time.now, 0.0].max
+        end
       end
 
       SCRIPT_LINES = Hash.new do |files, path|

@@ -7,6 +7,26 @@ module Crosslane
   # The declaration of a function is invalid. The message names the file and the line.
   class DeclarationError < Error; end
 
+  # Asks for another try of a call, after a time. The option `retries` says how often there is one.
+  #
+  # @example
+  #   raise Crosslane::Retry.new("the service is busy", after: 2.5)
+  class Retry < Error
+    # @return [Float] the seconds until the next try
+    attr_reader :retry_after
+
+    # @param message [String, nil] what the error says if there is no other try
+    # @param after [Numeric] the seconds until the next try. It begins no earlier, and at most a tenth
+    #   later. An hour is the most: a call that names a longer time fails at once.
+    def initialize(message = nil, after:)
+      raise ArgumentError, "after is a number of seconds from 0, not #{after.inspect}" unless
+        after.is_a?(Numeric) && after >= 0
+
+      super(message || "try again after #{after} s")
+      @retry_after = after.to_f
+    end
+  end
+
   # Stands for a column's default value in the rows of {Database#append}.
   DEFAULT = Object.new
   def DEFAULT.inspect = "Crosslane::DEFAULT"

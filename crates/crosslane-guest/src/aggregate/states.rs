@@ -379,12 +379,12 @@ impl<L: Aggregates> Aggregate<L> {
                 });
                 let Some(error) = entered.err().or(fault) else { break };
                 let mishap = CallError { error, row: None };
-                if language.is_final(&mishap.error) {
-                    return Err(mishap);
-                }
-                match row_counts.judge(function.prepared.error_policy, mishap, &mut tries, rows.len())? {
-                    Verdict::Again(pause) => language.pause(pause)?,
-                    Verdict::Null => break,
+                let error_policy = function.prepared.error_policy;
+                let rows = rows.len();
+                let verdict =
+                    progress.retry_or_null(language, error_policy, mishap, &mut tries, rows, row_counts)?;
+                if verdict == Verdict::Null {
+                    break;
                 }
             }
         }

@@ -18,7 +18,7 @@ use super::prepared::Prepared;
 use crate::values::{Argument, Class, Fault, Reader, Refusal};
 use crosslane::batch::Column;
 use crosslane::lane::WRITING;
-use crosslane::{ColumnBuilder, Entry, Verdict};
+use crosslane::{ColumnBuilder, Entry, ErrorPolicy, Verdict};
 use crosslane_process::guest::RowCounts;
 use crosslane_ring::ProgressWord;
 
@@ -38,6 +38,29 @@ impl Progress<'_> {
         if let Some(word) = self.word {
             word.set(self.sequence, row);
         }
+    }
+
+    /// Decides what becomes of rows whose call failed, as [`Batch::retry_or_null`] does.
+    pub(crate) fn retry_or_null<L: Invoke>(
+        &self,
+        language: &L,
+        error_policy: ErrorPolicy,
+        mishap: CallError<L::Error>,
+        tries: &mut u32,
+        rows: usize,
+        row_counts: &mut RowCounts,
+    ) -> Result<Verdict, CallError<L::Error>> {
+        if language.is_final(&mishap.error) {
+            return Err(mishap);
+        }
+        // A language may have to call the error for it, which is not worth it without a next try.
+        let after = if *tries < error_policy.retries { language.retry_after(&mishap.error)? } else { None };
+        let verdict = row_counts.judge(error_policy, mishap, after, tries, rows)?;
+        if let Verdict::Again(time) = verdict {
+            self.word.iter().for_each(|word| word.rest(time));
+            language.pause(time)?;
+        }
+        Ok(verdict)
     }
 }
 
@@ -180,14 +203,8 @@ impl<'a, L: Invoke> Batch<'a, L> {
         rows: usize,
         row_counts: &mut RowCounts,
     ) -> Result<Verdict, CallError<L::Error>> {
-        if self.language.is_final(&mishap.error) {
-            return Err(mishap);
-        }
-        let verdict = row_counts.judge(self.prepared.error_policy, mishap, tries, rows)?;
-        if let Verdict::Again(time) = verdict {
-            self.language.pause(time)?;
-        }
-        Ok(verdict)
+        let error_policy = self.prepared.error_policy;
+        self.progress.retry_or_null(self.language, error_policy, mishap, tries, rows, row_counts)
     }
 
     /// Calls for one row after the other.

@@ -1,6 +1,7 @@
 //! How a language calls its functions.
 
 use crate::values::Values;
+use crosslane::RetryAfter;
 use std::time::Duration;
 
 /// How a language calls its functions, row by row.
@@ -34,6 +35,14 @@ pub trait Invoke: Values {
     /// Whether an error is raised at once, without `retries` and `on_error`.
     fn is_final(&self, _error: &Self::Error) -> bool {
         false
+    }
+
+    /// The time after which a failed call may be tried again, if its error says so.
+    ///
+    /// # Errors
+    /// The error that ended the question.
+    fn retry_after(&self, _error: &Self::Error) -> Result<Option<RetryAfter>, Self::Error> {
+        Ok(None)
     }
 
     /// Waits before another try.

@@ -507,7 +507,7 @@ impl<'a> BatchRun<'a> {
         }
         let tries = self.tries.entry(if vectorized { 0 } else { row }).or_default();
         let rows = if vectorized { rows } else { 1 };
-        self.row_counts.judge(error_policy, Some((failure, Some(row))), tries, rows)
+        self.row_counts.judge(error_policy, Some((failure, Some(row))), None, tries, rows)
     }
 }
 

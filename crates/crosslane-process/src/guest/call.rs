@@ -1,7 +1,7 @@
 //! The calls that a guest gets, and the results of its answers.
 
 use crosslane::batch::{Header, LAST};
-use crosslane::{Entry, ErrorPolicy, Failure, Verdict};
+use crosslane::{Entry, ErrorPolicy, Failure, RetryAfter, Verdict};
 
 /// A batch of an exchange that the guest has to answer. Its columns are in [`GuestLane::columns`].
 #[derive(Debug, Clone, Copy)]
@@ -82,8 +82,8 @@ pub struct RowCounts {
 }
 
 impl RowCounts {
-    /// Decides what happens to `rows` rows whose call failed, after `tries` further tries. It
-    /// counts the result.
+    /// Decides what happens to `rows` rows whose call failed, after `tries` further tries, with an
+    /// error that names the time `after` for the next try. It counts the result.
     ///
     /// # Errors
     /// With `error`, if there is no further try and the rows do not become NULL.
@@ -92,10 +92,11 @@ impl RowCounts {
         &mut self,
         error_policy: ErrorPolicy,
         error: E,
+        after: Option<RetryAfter>,
         tries: &mut u32,
         rows: usize,
     ) -> Result<Verdict, E> {
-        let verdict = error_policy.judge(error, *tries)?;
+        let verdict = error_policy.judge(error, *tries, after)?;
         match verdict {
             Verdict::Again(_) => {
                 *tries += 1;

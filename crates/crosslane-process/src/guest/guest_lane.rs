@@ -147,7 +147,7 @@ impl GuestLane {
             }
             if call.header.exchange > self.cancelled {
                 (self.taken, self.told) = (0, 0);
-                self.ends.progress.set(call.header.exchange as u32, u32::MAX);
+                self.ends.progress.begin(call.header.exchange as u32);
                 return Ok(next);
             }
             // This exchange was cancelled together with the one before. The engine takes the

@@ -421,6 +421,10 @@ impl Lane for ProcessLane {
         self.ends.progress.get()
     }
 
+    fn rests_until(&self) -> u64 {
+        self.ends.progress.rests_until()
+    }
+
     fn check(&mut self) -> Result<(), LaneError> {
         if self.lives() { Ok(()) } else { Err(LaneError::Died(self.why_it_ended())) }
     }

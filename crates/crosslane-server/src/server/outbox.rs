@@ -20,6 +20,7 @@ use std::sync::atomic::{
     Ordering::{Acquire, Relaxed, Release},
 };
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
+use std::time::Duration;
 
 /// How many bytes may wait for a client that does not read, beside those that are being sent.
 const MOST_WAITING: usize = 1 << 20;
@@ -222,8 +223,9 @@ impl Outbox {
         self.tell(&Tell::Ended { lane, message: crosslane::shortened(why.to_owned()) });
     }
 
-    pub(crate) fn tell_progress(&self, lane: u32, exchange: u32, row: u32) {
-        self.tell(&Tell::Progress { lane, exchange, row });
+    /// `rest` is how much longer the worker pauses.
+    pub(crate) fn tell_progress(&self, lane: u32, exchange: u32, row: u32, rest: Duration) {
+        self.tell(&Tell::Progress { lane, exchange, row, rest: rest.as_millis() as u64 });
     }
 
     /// Ends the connection, and tells the client why.

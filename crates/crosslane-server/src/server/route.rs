@@ -21,7 +21,7 @@ use super::shared::Shared;
 use super::workers::{Borrower, Grant, Slot, check};
 use crate::lock::lock;
 use crosslane::batch::{self, BATCH, CANCEL, FAILURE, Header, LAST};
-use crosslane::lane::{Lane, LaneError};
+use crosslane::lane::{Lane, LaneError, rest_until};
 use crosslane::{Address, Entry, Error, Failure, Part};
 use crosslane_remote::wire::Message;
 use std::sync::atomic::Ordering::Relaxed;
@@ -443,7 +443,7 @@ impl Route {
         let lane = lock(&slot.lane).take();
         // The client repeats what was not begun. So it must know the worker's last progress.
         if let Some(progress) = lane.as_ref().map(|lane| lane.progress()) {
-            self.tell_progress(state, progress);
+            self.tell_progress(state, progress, Duration::ZERO);
         }
         // Dropping it ends its process.
         drop(lane);
@@ -475,9 +475,9 @@ impl Route {
     }
 
     /// Tells the client how far the worker is, if the worker is at an exchange of this lane.
-    fn tell_progress(&self, state: &State, (local, row): (u32, u32)) {
+    fn tell_progress(&self, state: &State, (local, row): (u32, u32), rest: Duration) {
         if let Some(flying) = state.flying.iter().find(|flying| flying.local as u32 == local) {
-            self.outbox.tell_progress(self.lane, flying.exchange as u32, row);
+            self.outbox.tell_progress(self.lane, flying.exchange as u32, row, rest);
         }
     }
 
@@ -553,7 +553,7 @@ impl Borrower for Route {
         let mut guard = lock(&slot.lane);
         let Some(lane) = guard.as_mut() else { return };
         let mut why = check(lane).err();
-        let progress = lane.progress();
+        let (progress, rests_until) = (lane.progress(), lane.rests_until());
         // More messages may have come before its end.
         let is_left = why.is_some() && lane.has_news() && !slot.stalled.load(Relaxed);
         drop(guard);
@@ -567,11 +567,12 @@ impl Borrower for Route {
             return;
         };
         let served = &self.shared.functions[oldest.served];
-        if progress != state.seen.progress {
-            state.seen = Seen { progress, since: Instant::now() };
+        if (progress, rests_until) != (state.seen.progress, state.seen.rests_until) {
+            let rest = rest_until(rests_until);
+            state.seen = Seen { progress, rests_until, since: Instant::now() + rest };
             // A client that does not read needs no more progress.
             if self.outbox.has_room() {
-                self.tell_progress(&state, progress);
+                self.tell_progress(&state, progress, rest);
             }
         } else if let Some(limit) = served.function.patience()
             && state.seen.since.elapsed() > limit + LATE

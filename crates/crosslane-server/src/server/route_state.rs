@@ -53,6 +53,9 @@ pub(super) struct Flying {
 /// A worker's progress at the last look.
 pub(super) struct Seen {
     pub(super) progress: (u32, u32),
+    /// Until when it pauses, as [`crosslane::lane::Lane::rests_until`] says.
+    pub(super) rests_until: u64,
+    /// Since when it makes no progress and does not pause.
     pub(super) since: Instant,
 }
 
@@ -88,7 +91,7 @@ impl State {
             opened: (0, 0, Entry::Call),
             sending: false,
             ended: 0,
-            seen: Seen { progress: (0, 0), since: Instant::now() },
+            seen: Seen { progress: (0, 0), rests_until: 0, since: Instant::now() },
             late: None,
             states: States::default(),
             closed: false,

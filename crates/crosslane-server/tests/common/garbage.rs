@@ -268,7 +268,10 @@ fn lie(mut stream: UnixStream, lies: &[u8]) {
             }
             3 => {
                 let told = match bytes.small(3) {
-                    0 => Tell::Progress { lane: 0, exchange: 1, row: u32::from(bytes.small(255)) },
+                    0 => {
+                        let (row, rest) = (u32::from(bytes.small(255)), u64::from(bytes.small(255)));
+                        Tell::Progress { lane: 0, exchange: 1, row, rest }
+                    }
                     1 => Tell::Ended { lane: 0, message: String::from_utf8_lossy(bytes.some()).into_owned() },
                     _ => Tell::Refused { message: String::from_utf8_lossy(bytes.some()).into_owned() },
                 };

@@ -3,7 +3,7 @@
 use super::Caller;
 use crate::error::{Error, Place, Stall};
 use crate::function::{Function, OnError};
-use crate::lane::{COUNT, Lane, LaneError, Patience, Stuck, WRITING, wait_any};
+use crate::lane::{COUNT, Lane, LaneError, Patience, Stuck, WRITING, rest_until, wait_any};
 use std::sync::OnceLock;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -29,6 +29,8 @@ pub(crate) struct Clock {
     seconds: f64,
     /// Whether the engine asks a late guest for its stack. It does not if the rows become NULL.
     asks: bool,
+    /// How often a guest tries the call of a row again.
+    retries: u64,
     tick: Duration,
     next: Instant,
 }
@@ -63,21 +65,37 @@ pub(super) struct Seen {
     since: Instant,
     /// Whether the guest's stack was logged since its last progress.
     logged: bool,
+    /// Until when the guest pauses, by its last report.
+    rests_until: u64,
+    /// How often the guest has paused.
+    rests: u64,
 }
 
 impl Seen {
     /// A guest that begins now.
     pub(super) fn now() -> Self {
-        Self { far: 0, since: Instant::now(), logged: false }
+        Self { far: 0, since: Instant::now(), logged: false, rests_until: 0, rests: 0 }
     }
 
     /// Whether the guest has come no further for longer than `limit`. Only a higher count is
     /// progress: a guest could report any number.
     fn overdue(&mut self, far: u64, now: Instant, limit: Duration) -> bool {
         if far > self.far {
-            *self = Self { far, since: now, logged: false };
+            *self = Self { far, since: self.since.max(now), logged: false, ..*self };
         }
         now.saturating_duration_since(self.since) >= limit
+    }
+}
+
+impl Seen {
+    /// Notes that the guest pauses until a time before it tries a call again. The pause is no lack
+    /// of progress. A guest has no more than `most` pauses: it could report any number.
+    fn rests(&mut self, until: u64, now: Instant, most: u64) {
+        let rest = rest_until(until);
+        if until > self.rests_until && self.rests < most && !rest.is_zero() {
+            (self.rests_until, self.rests) = (until, self.rests + 1);
+            self.since = self.since.max(now + rest);
+        }
     }
 }
 
@@ -103,7 +121,14 @@ impl Clock {
         let tick = limit.map_or(TICK, |limit| (limit / 8).clamp(Duration::from_millis(1), TICK));
         let seconds = function.spec.timeout.unwrap_or_default();
         let asks = function.spec.on_error == OnError::Fail;
-        Self { limit, seconds, asks, tick, next: Instant::now() + tick }
+        Self {
+            limit,
+            seconds,
+            asks,
+            retries: u64::from(function.spec.retries),
+            tick,
+            next: Instant::now() + tick,
+        }
     }
 
     /// Waits for a message of one of the lanes, or until it is time to look.
@@ -162,6 +187,7 @@ impl Clock {
         // The time is read again: other lanes may have been asked for their stacks since the last
         // reading.
         let now = Instant::now();
+        seen.rests(lane.rests_until(), now, (rows.max(1) as u64).saturating_mul(self.retries));
         if self.limit.is_some_and(|limit| seen.overdue(far, now, limit)) {
             let stack = if self.asks { lane.stack() } else { String::new() };
             return Some(Trouble::Late(Late { seconds: self.seconds, stall: Stall(stack) }));
@@ -171,5 +197,42 @@ impl Clock {
         seen.logged = true;
         let late = Late { seconds: after.as_secs_f64(), stall: Stall(lane.stack()) };
         ends.then_some(Trouble::Late(late))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::function::LONGEST_PAUSE;
+    use crate::stats::now;
+
+    const SECOND: u64 = 1_000_000_000;
+
+    #[test]
+    fn a_guest_that_pauses_is_not_late() {
+        let (mut seen, begun, limit) = (Seen::now(), Instant::now(), Duration::from_secs(1));
+        let until = now() + 100 * SECOND;
+        seen.rests(until, begun, 1);
+        let at = |seconds| begun + Duration::from_secs(seconds);
+        assert!(!seen.overdue(1, at(0), limit));
+        assert!(!seen.overdue(1, at(99), limit));
+        assert!(seen.overdue(1, at(102), limit));
+    }
+
+    #[test]
+    fn a_guest_pauses_no_more_often_than_it_tries_and_no_longer_than_an_hour() {
+        let (mut seen, begun, limit) = (Seen::now(), Instant::now(), Duration::from_secs(1));
+        for pause in 1..1000 {
+            seen.rests(now() + pause * SECOND, begun, 3);
+        }
+        assert!(seen.overdue(0, begun + Duration::from_secs(5), limit));
+        let mut seen = Seen::now();
+        seen.rests(u64::MAX, begun, 1);
+        assert!(seen.overdue(0, begun + LONGEST_PAUSE + Duration::from_secs(2), limit));
+        // An old report of another call is none.
+        let mut seen = Seen::now();
+        seen.rests(now(), begun, 1);
+        seen.rests(now() + 10 * SECOND, begun, 1);
+        assert!(!seen.overdue(0, begun + Duration::from_secs(9), limit));
     }
 }

@@ -25,7 +25,7 @@ mod results;
 mod scan;
 mod stream;
 
-pub use crate::function::backoff;
+pub use crate::function::pause;
 pub use chunk::{call, call_on, deliver, once};
 pub(crate) use clock::Clock;
 pub use group::{CallGroup, CallGroups, Caller};

@@ -233,7 +233,8 @@ impl<Z: Zygote, I: Input> Scan<Z, I> {
                     // away.
                     let repeats = self.delivered == 0 || self.function.spec.deterministic;
                     error_policy.retries = if repeats { error_policy.retries + more } else { 0 };
-                    match error_policy.judge(stop.error, self.tries)? {
+                    let after = stop.error.retry_after();
+                    match error_policy.judge(stop.error, self.tries, after)? {
                         Verdict::Again(pause) => {
                             self.tries += 1;
                             self.library.log(&self.function).retried();

@@ -16,7 +16,7 @@ pub use instances::Instances;
 pub use kind::{EntryTypes, Kind};
 pub use library::Library;
 pub(crate) use memo::Memo;
-pub use on_error::{ErrorPolicy, OnError, Verdict, backoff};
+pub use on_error::{ErrorPolicy, LONGEST_PAUSE, OnError, RetryAfter, Verdict, backoff, pause};
 pub(crate) use rate::Rate;
 pub(crate) use repeats::Repeats;
 pub use spec::{

@@ -2,16 +2,64 @@
 //! rule.
 
 use serde::{Deserialize, Serialize};
+use std::hash::{BuildHasher, RandomState};
+use std::num::NonZeroU32;
 use std::str::FromStr;
 use std::time::Duration;
 
-/// The pause before the first retry. It doubles with each retry.
+/// The longest pause before the first retry. It doubles with each retry.
 const BACKOFF: Duration = Duration::from_millis(50);
+/// The longest pause. A call that fails with a later time is not tried again.
+pub const LONGEST_PAUSE: Duration = Duration::from_secs(3600);
 
-/// The pause after `tries` retries, before the next one. It is the same in guests and in the
-/// engine.
+/// The longest pause after `tries` retries, before the next one.
 pub fn backoff(tries: u32) -> Duration {
     BACKOFF * 2u32.saturating_pow(tries.min(6))
+}
+
+/// The pause after `tries` retries, before the next one. It is the same in guests and in the engine.
+/// A part of it is random, so that calls that failed together are not repeated together.
+///
+/// `after` is the time that the error names, such as a service's `Retry-After`. The pause is at least
+/// that long. Otherwise it is from half of [`backoff`] to all of it. `None` if
+/// `after` is longer than [`LONGEST_PAUSE`].
+pub fn pause(tries: u32, after: Option<RetryAfter>) -> Option<Duration> {
+    let random = RandomState::new().hash_one(tries) as f64 / u64::MAX as f64;
+    match after.map(RetryAfter::time) {
+        Some(after) if after > LONGEST_PAUSE => None,
+        Some(after) => Some(after.mul_f64(1.0 + random / 10.0).min(LONGEST_PAUSE)),
+        None => Some(backoff(tries).mul_f64(0.5 + random / 2.0)),
+    }
+}
+
+/// The time after which a failed call may be tried again, as its error says, in milliseconds. Guests
+/// name it in seconds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(from = "f64", into = "f64")]
+pub struct RetryAfter(NonZeroU32);
+
+impl RetryAfter {
+    /// The time of a number of seconds. `None` for what is no time.
+    pub fn seconds(seconds: f64) -> Option<Self> {
+        (seconds >= 0.0).then(|| seconds.into())
+    }
+
+    fn time(self) -> Duration {
+        Duration::from_millis(self.0.get().into())
+    }
+}
+
+impl From<f64> for RetryAfter {
+    fn from(seconds: f64) -> Self {
+        // A cast saturates. A service that wants no pause gets one of a millisecond.
+        Self(NonZeroU32::new((seconds * 1000.0).ceil() as u32).unwrap_or(NonZeroU32::MIN))
+    }
+}
+
+impl From<RetryAfter> for f64 {
+    fn from(after: RetryAfter) -> Self {
+        after.time().as_secs_f64()
+    }
 }
 
 /// The result of a row whose call failed.
@@ -56,16 +104,18 @@ pub enum Verdict {
 }
 
 impl ErrorPolicy {
-    /// The next step for rows whose call has failed after `tries` retries.
+    /// The next step for rows whose call has failed after `tries` retries, with an error that names
+    /// this time for the next try ([`pause`]).
     ///
     /// # Errors
     /// `error` itself, if there is no further retry and the rows do not become NULL.
     #[inline]
-    pub fn judge<E>(self, error: E, tries: u32) -> Result<Verdict, E> {
-        match self.on_error {
-            _ if tries < self.retries => Ok(Verdict::Again(backoff(tries))),
-            OnError::Null => Ok(Verdict::Null),
-            OnError::Fail => Err(error),
+    pub fn judge<E>(self, error: E, tries: u32, after: Option<RetryAfter>) -> Result<Verdict, E> {
+        let again = if tries < self.retries { pause(tries, after) } else { None };
+        match (again, self.on_error) {
+            (Some(pause), _) => Ok(Verdict::Again(pause)),
+            (None, OnError::Null) => Ok(Verdict::Null),
+            (None, OnError::Fail) => Err(error),
         }
     }
 }
@@ -78,12 +128,32 @@ mod tests {
     fn tries_come_first_and_then_null_or_the_error() {
         for (on_error, at_last) in [(OnError::Fail, Err("why")), (OnError::Null, Ok(Verdict::Null))] {
             let error_policy = ErrorPolicy { retries: 2, on_error };
-            assert_eq!(error_policy.judge("why", 0), Ok(Verdict::Again(backoff(0))));
-            assert_eq!(error_policy.judge("why", 1), Ok(Verdict::Again(backoff(1))));
-            assert_eq!(error_policy.judge("why", 2), at_last);
-            assert_eq!(error_policy.judge("why", 3), at_last);
+            for tries in 0..2 {
+                let Ok(Verdict::Again(pause)) = error_policy.judge("why", tries, None) else {
+                    panic!("no further try after {tries}")
+                };
+                assert!((backoff(tries) / 2..=backoff(tries)).contains(&pause), "{pause:?}");
+            }
+            assert_eq!(error_policy.judge("why", 2, None), at_last);
+            assert_eq!(error_policy.judge("why", 3, RetryAfter::seconds(0.0)), at_last);
+            // The service wants no call for longer than anybody waits.
+            assert_eq!(error_policy.judge("why", 0, RetryAfter::seconds(7200.0)), at_last);
         }
-        assert_eq!(ErrorPolicy::default().judge("why", 0), Err("why"));
+        assert_eq!(ErrorPolicy::default().judge("why", 0, RetryAfter::seconds(0.0)), Err("why"));
+    }
+
+    #[test]
+    fn a_pause_is_as_long_as_the_error_says() {
+        for (after, least, most) in [(2.5, 2.5, 2.75), (0.0, 0.001, 0.0011), (3600.0, 3600.0, 3600.0)] {
+            let pause = pause(3, RetryAfter::seconds(after)).unwrap().as_secs_f64();
+            assert!((least..=most).contains(&pause), "{after}: {pause}");
+        }
+        assert_eq!(pause(3, RetryAfter::seconds(f64::INFINITY)), None);
+        for nonsense in [-1.0, f64::NAN] {
+            assert!(pause(0, RetryAfter::seconds(nonsense)).unwrap() <= backoff(0));
+        }
+        let pauses: std::collections::HashSet<_> = (0..20).map(|_| pause(5, None)).collect();
+        assert!(pauses.len() > 10, "{pauses:?}");
     }
 
     #[test]

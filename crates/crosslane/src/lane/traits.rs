@@ -1,7 +1,9 @@
 //! The trait of lanes. A lane is one caller's private, ordered path to one guest.
 
 use crate::batch::{Borrowed, Encode, Header, Plan};
+use crate::function::LONGEST_PAUSE;
 use crate::lane::{Address, LaneError};
+use crate::stats::now;
 use crosslane_ring::Spin;
 pub use crosslane_ring::Waiter;
 use std::time::Duration;
@@ -134,6 +136,13 @@ pub trait Lane: Send + Sized + 'static {
     /// carry [`COUNT`] or [`WRITING`]. It is `u32::MAX` for the batch as a whole.
     fn progress(&self) -> (u32, u32);
 
+    /// Until when the guest pauses before it tries a call again, in nanoseconds of the monotonic
+    /// clock ([`crate::stats::now`]). It is a hint, as [`Lane::progress`] is. A time that has passed
+    /// means that the guest does not pause.
+    fn rests_until(&self) -> u64 {
+        0
+    }
+
     /// Whether the guest has begun this exchange or a later one, by its progress. Guests write the
     /// number of an exchange into the lane's memory before they call the function.
     fn says_begun(&self, exchange: u64) -> bool {
@@ -195,6 +204,12 @@ pub trait Lane: Send + Sized + 'static {
     fn spin(&self) -> Duration {
         Duration::ZERO
     }
+}
+
+/// How much longer a guest pauses that has reported this time ([`Lane::rests_until`]). It may report
+/// any, and no pause is longer than [`LONGEST_PAUSE`].
+pub fn rest_until(time: u64) -> Duration {
+    Duration::from_nanos(time.saturating_sub(now())).min(LONGEST_PAUSE)
 }
 
 /// The round trip of a lane through a ring, between two processors.

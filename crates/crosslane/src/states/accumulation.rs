@@ -5,7 +5,7 @@ use super::columns::Numbered;
 use super::registry::{AnyLane, Numbers, Pinned, lock, registry};
 use super::state::{State, States};
 use crate::batch::ColumnBuilder;
-use crate::call::{Behind, CallGroup, Caller, Clock, Input, Output, Results, backoff, call_on};
+use crate::call::{Behind, CallGroup, Caller, Clock, Input, Output, Results, call_on, pause};
 use crate::error::Error;
 use crate::function::{Function, Library};
 use crate::lane::{Address, Entry, Lane};
@@ -329,7 +329,7 @@ pub fn aggregate<Z: Zygote>(
             return outcome;
         }
         library.log(function).retried();
-        clock.rest(backoff(tries), function, caller)?;
+        clock.rest(pause(tries, None).unwrap_or_default(), function, caller)?;
         tries += 1;
     }
 }

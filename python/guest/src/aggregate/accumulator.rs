@@ -230,7 +230,7 @@ impl<'py> Aggregate<'py> {
             let mut tries = 0;
             let mut failed = with_row(error)?;
             while let Verdict::Again(_) =
-                retry_or_null(py, self.error_policy, failed, &mut tries, 1, row_counts)?
+                retry_or_null(py, exchange, self.error_policy, failed, &mut tries, 1, row_counts)?
             {
                 exchange.tell(row as u32 | if pending { COUNT } else { 0 });
                 let method = instance.getattr(intern!(py, "update"));

@@ -65,7 +65,15 @@ impl<'py> Aggregate<'py> {
                 Err(error) => error,
             };
             self.results.truncate(row);
-            match retry_or_null(py, self.error_policy, (error, row).into(), &mut tries, 1, row_counts)? {
+            match retry_or_null(
+                py,
+                exchange,
+                self.error_policy,
+                (error, row).into(),
+                &mut tries,
+                1,
+                row_counts,
+            )? {
                 Verdict::Again(_) => {}
                 Verdict::Null => {
                     self.results.null();

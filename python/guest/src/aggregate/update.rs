@@ -53,7 +53,7 @@ impl<'py> Aggregate<'py> {
                 tries = 0;
             }
             if let Verdict::Again(_) =
-                retry_or_null(py, self.error_policy, error.into(), &mut tries, count, row_counts)?
+                retry_or_null(py, exchange, self.error_policy, error.into(), &mut tries, count, row_counts)?
             {
                 groups.borrow_mut().repeat();
             }

@@ -9,4 +9,4 @@ mod retry;
 pub(crate) use answer::{fail, refuse, succeed};
 pub(crate) use error::{CallError, CallResult, describe, ends_lane};
 pub(crate) use exchange::Exchange;
-pub(crate) use retry::{backoff, retry_or_null};
+pub(crate) use retry::{pause, retry_or_null};

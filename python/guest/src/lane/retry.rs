@@ -1,6 +1,8 @@
 //! The decision after a failed call: another try, a NULL, or the failure.
 
-use super::error::{CallError, ends_lane};
+use super::error::{CallError, ends_lane, retry_after};
+use super::exchange::Exchange;
+use crosslane::RetryAfter;
 use crosslane::{ErrorPolicy, Verdict};
 use crosslane_process::guest::RowCounts;
 use pyo3::intern;
@@ -11,6 +13,7 @@ use pyo3::prelude::*;
 /// become NULL.
 pub(crate) fn retry_or_null(
     py: Python<'_>,
+    exchange: &Exchange<'_>,
     error_policy: ErrorPolicy,
     error: CallError,
     tries: &mut u32,
@@ -20,16 +23,19 @@ pub(crate) fn retry_or_null(
     if ends_lane(py, &error.error) {
         return Err(error);
     }
-    let verdict = row_counts.judge(error_policy, error, tries, rows)?;
+    let after = if *tries < error_policy.retries { retry_after(py, &error.error)? } else { None };
+    let verdict = row_counts.judge(error_policy, error, after, tries, rows)?;
     if let Verdict::Again(pause) = verdict {
+        exchange.progress.rest(pause);
         // Python's own sleep lets signals through.
         py.import(intern!(py, "time"))?.call_method1(intern!(py, "sleep"), (pause.as_secs_f64(),))?;
     }
     Ok(verdict)
 }
 
-/// The pause in seconds before try `tries + 1`.
+/// The pause in seconds before try `tries + 1`, after an exception that names a time in seconds for
+/// it, or None. None if there is no such try, because the time is too long.
 #[pyfunction]
-pub(crate) fn backoff(tries: u32) -> f64 {
-    crosslane::call::backoff(tries).as_secs_f64()
+pub(crate) fn pause(tries: u32, after: Option<f64>) -> Option<f64> {
+    crosslane::call::pause(tries, after.and_then(RetryAfter::seconds)).map(|pause| pause.as_secs_f64())
 }

@@ -34,6 +34,6 @@ impl Batch<'_, '_> {
         rows: usize,
         row_counts: &mut RowCounts,
     ) -> CallResult<Verdict> {
-        retry_or_null(self.py, self.callee.error_policy, error, tries, rows, row_counts)
+        retry_or_null(self.py, self.exchange, self.callee.error_policy, error, tries, rows, row_counts)
     }
 }

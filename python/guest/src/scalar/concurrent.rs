@@ -13,6 +13,7 @@ use pyo3::exceptions::PyRuntimeError;
 use pyo3::prelude::*;
 use pyo3::types::{PyList, PyTuple};
 use std::collections::HashMap;
+use std::time::Duration;
 
 /// Calls by a `crosslane._worker.coroutines.Runner`, which gets the arguments of all rows.
 pub(crate) struct ConcurrentCalls<'py> {
@@ -122,5 +123,10 @@ impl Progress {
     fn __call__(&self, done: u32) {
         // The highest bit marks a count, which is not the number of a row.
         self.word.set(self.sequence, done | COUNT);
+    }
+
+    /// Tells the engine that a row waits for so many seconds before it is called again.
+    fn rest(&self, seconds: f64) {
+        self.word.rest(Duration::from_secs_f64(seconds));
     }
 }

@@ -24,6 +24,7 @@ mod tests;
 mod values;
 mod worker;
 
+use crosslane::RetryAfter;
 use crosslane_gvl::Unwind;
 use crosslane_process::Files;
 use magnus::rb_sys::AsRawValue;
@@ -44,9 +45,10 @@ fn hashes(files: RArray) -> Result<HashMap<String, String>, Error> {
     Ok(BTreeMap::from(files).into_iter().collect())
 }
 
-/// The pause in seconds before try `tries + 1`.
-fn backoff(tries: u32) -> f64 {
-    crosslane::call::backoff(tries).as_secs_f64()
+/// The pause in seconds before try `tries + 1`, after an exception that names a time in seconds for
+/// it, or nil. Nil if there is no such try, because the time is too long.
+fn pause(tries: u32, after: Option<f64>) -> Option<f64> {
+    crosslane::call::pause(tries, after.and_then(RetryAfter::seconds)).map(|pause| pause.as_secs_f64())
 }
 
 /// Whether an exception ends the program.
@@ -78,13 +80,14 @@ fn init(ruby: &Ruby) -> Result<(), Error> {
     native.define_singleton_method("prepare", function!(prepare, 0))?;
     native.define_singleton_method("parse_signature", function!(signature::parse_signature, 1))?;
     native.define_singleton_method("zygote", function!(worker::zygote::zygote, 2))?;
-    native.define_singleton_method("backoff", function!(backoff, 1))?;
+    native.define_singleton_method("pause", function!(pause, 2))?;
     native.define_singleton_method("final?", function!(is_final, 1))?;
     native.define_singleton_method("hashes", function!(hashes, 1))?;
     native.define_singleton_method("serve", function!(worker::serve::serve, 5))?;
     native.const_set("VERSION", env!("CARGO_PKG_VERSION"))?;
     let clock = define::<lane::clock::Clock>(ruby, native, "Clock")?;
     clock.define_method("call", method!(lane::clock::Clock::call, 1))?;
+    clock.define_method("rest", method!(lane::clock::Clock::rest, 1))?;
     define::<functions::table::Taker>(ruby, native, "Taker")?;
     let control = define::<worker::control::Control>(ruby, native, "Control")?;
     control.define_singleton_method("new", function!(worker::control::Control::new, 1))?;

@@ -70,6 +70,12 @@ module Crosslane
         end
       end
 
+      # Waits before a row is called again.
+      def rest(pause)
+        @clock.rest(pause)
+        sleep(pause)
+      end
+
       def failed(row, error) = @lock.synchronize { @failure, @row = error, row unless @failure }
 
       def count_error = @lock.synchronize { @errors += 1 }
@@ -98,7 +104,7 @@ module Crosslane
     def work(batch)
       while (row, arguments, tries = batch.take)
         # The function has ended the thread that called this row before.
-        sleep(Native.backoff(tries - 1)) if tries > batch.spent
+        batch.rest(Native.pause(tries - 1, nil)) if tries > batch.spent
         batch.done(row, attempt(batch, row, arguments, tries))
         row = nil
       end
@@ -124,8 +130,9 @@ module Crosslane
       # In a worker, they are failed calls.
       raise if @host && Native.final?(e)
 
-      if tries < @retries
-        sleep(Native.backoff(tries))
+      pause = tries < @retries ? Native.pause(tries, Errors.retry_after(e)) : nil
+      if pause
+        batch.rest(pause)
         tries += 1
         batch.count_retry(row, tries)
         retry

@@ -142,7 +142,7 @@ impl<Z: Zygote> ChunkCall<'_, Z> {
         loss: Loss<'_>,
         error_policy: ErrorPolicy,
     ) -> Result<(), Error> {
-        match error_policy.judge(loss, slice.lost) {
+        match error_policy.judge(loss, slice.lost, None) {
             Ok(Verdict::Null) => {}
             Ok(Verdict::Again(pause)) => {
                 slice.due = Some(Instant::now() + pause);

@@ -48,7 +48,8 @@ impl<Z: Zygote> Map<Z> {
             error_policy.retries = 0;
         }
         let log = self.library.log(&self.function);
-        match error_policy.judge(error, job.lost)? {
+        let after = error.retry_after();
+        match error_policy.judge(error, job.lost, after)? {
             Verdict::Null => log.counters().errors.add(1),
             Verdict::Again(pause) => {
                 log.retried();

@@ -5,10 +5,10 @@
 
 use crate::errors::argument_error;
 use crate::functions::{block, concurrent};
-use crate::lane::failure::describe;
+use crate::lane::failure::{describe, retry_after};
 use crate::lane::wait::wait;
 use crate::values::{CallError, Held, Vm, intern};
-use crosslane::{Calling, ColumnBuilder, Entry, Failure, FunctionSpec};
+use crosslane::{Calling, ColumnBuilder, Entry, Failure, FunctionSpec, RetryAfter};
 use crosslane_guest::{Batch, Invoke, Language};
 use crosslane_gvl::{self as gvl, Unwind, protect};
 use crosslane_process::guest::{Call, Emitted, GuestLane, Next, Room, RowCounts};
@@ -231,6 +231,10 @@ impl Invoke for Vm {
 
     fn is_final(&self, error: &Unwind) -> bool {
         matches!(error, Unwind::Jump(_)) || self.host && error.is_final()
+    }
+
+    fn retry_after(&self, error: &Unwind) -> Result<Option<RetryAfter>, Unwind> {
+        if let Unwind::Raise(raised) = error { retry_after(*raised) } else { Ok(None) }
     }
 
     /// Pauses without the GVL.

@@ -6,6 +6,7 @@ use crosslane_gvl::{self as gvl, Unwind};
 use crosslane_ring::ProgressWord;
 use magnus::value::ReprValue;
 use magnus::{Ruby, Value};
+use std::time::Duration;
 
 /// Reports to the engine how many rows of a batch are done. With this, the engine tells a slow call
 /// from a stuck one.
@@ -26,6 +27,13 @@ impl Clock {
             // The highest bit marks the number as a count. Otherwise it would be read as a row's
             // index.
             word.set(self.sequence, done | COUNT);
+        }
+    }
+
+    /// Reports that a row waits for so many seconds before it is called again.
+    pub(crate) fn rest(&self, seconds: f64) {
+        if let Some((word, time)) = self.word.as_ref().zip(Duration::try_from_secs_f64(seconds).ok()) {
+            word.rest(time);
         }
     }
 }

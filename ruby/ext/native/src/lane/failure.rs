@@ -1,20 +1,35 @@
 //! Exceptions as failures of calls.
 
 use crate::lane::exceptions;
-use crosslane::Failure;
+use crosslane::{Failure, RetryAfter};
 use crosslane_gvl::Unwind;
 use magnus::rb_sys::FromRawValue;
 use magnus::value::ReprValue;
 use magnus::{Module, RModule, Ruby, Value};
+use rb_sys::VALUE;
 
 /// The failure of a call, described for the engine's users.
 pub(crate) fn describe(unwind: Unwind, host: bool) -> Result<Failure, Unwind> {
     let Unwind::Raise(raised) = unwind else { return Err(unwind) };
     // SAFETY: the exception lies on this stack.
     let exception = unsafe { Value::from_raw(raised) };
-    let ruby = Ruby::get().expect("with the GVL");
-    let errors: RModule = ruby.class_object().const_get::<_, RModule>("Crosslane")?.const_get("Errors")?;
+    let errors = errors()?;
+    let retry_after = retry_after(raised)?;
     let (class, message, traceback): (String, String, String) = errors.funcall("describe", (exception,))?;
     let ticket = if host { exceptions::add(raised) } else { 0 };
-    Ok(Failure { class, message, traceback, ticket, ..Failure::default() })
+    Ok(Failure { class, message, traceback, ticket, retry_after, ..Failure::default() })
+}
+
+/// The time that an exception names for the next try. It must lie on the caller's stack. With the
+/// GVL.
+pub(crate) fn retry_after(raised: VALUE) -> Result<Option<RetryAfter>, Unwind> {
+    // SAFETY: the exception is alive, as the caller says.
+    let exception = unsafe { Value::from_raw(raised) };
+    let seconds: Option<f64> = errors()?.funcall("retry_after", (exception,))?;
+    Ok(seconds.and_then(RetryAfter::seconds))
+}
+
+fn errors() -> Result<RModule, Unwind> {
+    let ruby = Ruby::get().expect("with the GVL");
+    Ok(ruby.class_object().const_get::<_, RModule>("Crosslane")?.const_get("Errors")?)
 }
