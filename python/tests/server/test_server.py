@@ -29,6 +29,7 @@ PYTHON = """
 import os
 import time
 
+import crosslane
 from crosslane import udtf
 
 @udf
@@ -52,6 +53,15 @@ def dies_softly(x: int) -> int:
     if x == 3:
         os._exit(3)
     return x
+
+refused = []
+
+@udf(timeout=1, retries=1)
+def refuses_once(x: int) -> int:
+    if not refused:
+        refused.append(x)
+        raise crosslane.Retry("busy", after=1.2)
+    return len(refused)
 
 @udf(timeout=0.4)
 def sleeps(seconds: float) -> float:
@@ -150,6 +160,11 @@ def test_a_timeout_ends_the_call_and_its_worker(remote: duckdb.DuckDBPyConnectio
     assert "sleeps: timed out after 0.4 s" in text
     assert "with seconds = 30" in text
     assert value(remote, "SELECT sleeps(0.01)") == 0.01
+
+
+def test_a_pause_between_tries_is_no_lack_of_progress(remote: duckdb.DuckDBPyConnection) -> None:
+    # The same worker was called twice.
+    assert value(remote, "SELECT refuses_once(i) FROM range(1) r(i)") == 1
 
 
 @pytest.mark.parametrize("how", ["os._exit(3)", "os.kill(os.getpid(), 9)"])
