@@ -69,6 +69,12 @@ declare namespace Crosslane {
     rate?: string | null;
     /** The most rows that a call gets, for a vectorized function or one that returns promises. */
     batch?: number | null;
+    /** A file that keeps results for later programs. `true`: a file in the user's cache. */
+    cache?: string | boolean | null;
+    /** Seconds after which kept results hold no more. */
+    ttl?: number | null;
+    /** The most workers that call the function. They are its own. */
+    workers?: number | null;
   }
 
   /** The options of `udtf`. */

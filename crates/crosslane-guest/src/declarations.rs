@@ -69,7 +69,7 @@ impl<Callee> Declarations<Callee> {
 }
 
 /// The options, and their possible values.
-const OPTIONS: [(&str, &str); 12] = [
+const OPTIONS: [(&str, &str); 15] = [
     ("nulls", "\"skip\" or \"call\""),
     ("deterministic", "true or false"),
     ("vectorized", "true or false"),
@@ -79,6 +79,9 @@ const OPTIONS: [(&str, &str); 12] = [
     ("memoize", "a size in bytes, or such as \"500 MB\" or \"2 GiB\""),
     ("rate", "a text such as \"50/s\""),
     ("batch", "a whole number from 1"),
+    ("workers", "a whole number from 1"),
+    ("cache", "the path of a file, or true for one in the user's cache"),
+    ("ttl", "a positive number of seconds"),
     ("on_error", "\"fail\" or \"null\""),
     ("retries", "a whole number from 0"),
     ("overload", "true or false"),
@@ -128,8 +131,17 @@ fn spec(
             },
             ("deterministic" | "vectorized" | "overload", Value::Bool(_)) => true,
             ("concurrency", number) => number.as_f64() == Some(1.0),
-            ("timeout", Value::Number(_)) => true,
-            ("memory_limit" | "memoize" | "retries" | "batch", Value::Number(number)) => number.is_u64(),
+            ("timeout" | "ttl", Value::Number(_)) => true,
+            ("cache", Value::Bool(is_on)) => {
+                if *is_on {
+                    spec.insert(name.clone(), json!(""));
+                }
+                continue;
+            }
+            ("cache", Value::String(path)) => !path.is_empty(),
+            ("memory_limit" | "memoize" | "retries" | "batch" | "workers", Value::Number(number)) => {
+                number.is_u64()
+            }
             ("rate", Value::String(_)) => true,
             ("on_error", Value::String(choice)) => matches!(&choice[..], "fail" | "null"),
             _ => false,

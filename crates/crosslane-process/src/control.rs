@@ -11,6 +11,7 @@ use rustix::net::{
     SendFlags,
 };
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
 use std::io::{self, Write};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -52,6 +53,9 @@ pub enum Request {
         lane: u64,
         /// How long the guest spins for a call before it sleeps.
         spin_microseconds: u64,
+        /// Environment variables of the lane.
+        #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+        environment: BTreeMap<String, String>,
     },
     /// End the process of a lane that did not greet its engine. The engine does not know that
     /// process.

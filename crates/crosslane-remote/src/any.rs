@@ -5,7 +5,7 @@ use crate::client::RemoteZygote;
 use crate::lane::RemoteLane;
 use crosslane::batch::{Encode, Header};
 use crosslane::lane::{Lane, LaneError, Stuck, Waiter};
-use crosslane::pool::{self, SetUp};
+use crosslane::pool::{self, Reserved, SetUp};
 use crosslane::{Address, Borrowed, Error};
 use crosslane_process::{ProcessLane, Zygote};
 use std::time::Duration;
@@ -98,5 +98,12 @@ impl pool::Zygote for AnyZygote {
             AnyZygote::Process(zygote) => zygote.set_up(),
             AnyZygote::Remote(zygote) => zygote.set_up(),
         }
+    }
+
+    /// A server bounds the workers of its functions itself.
+    fn reserved(&self) -> Result<Vec<(Reserved, Self)>, Error> {
+        let AnyZygote::Process(zygote) = self else { return Ok(Vec::new()) };
+        let reserved = zygote.reserved()?.into_iter();
+        Ok(reserved.map(|(of, zygote)| (of, AnyZygote::Process(Box::new(zygote)))).collect())
     }
 }

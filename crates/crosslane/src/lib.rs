@@ -31,8 +31,8 @@ pub use batch::{Borrowed, ColumnBuilder, Rows, builder, member};
 pub use error::{Error, Failure, Place, Stall, shortened};
 pub use function::{
     Calling, EntryTypes, ErrorPolicy, Function, FunctionSpec, Instances, Kind, LARGEST_MEMORY_LIMIT,
-    LONGEST_TIMEOUT, Library, MOST_BATCH, MOST_CONCURRENCY, MOST_RETRIES, OnError, RetryAfter, Verdict,
-    catalog,
+    LONGEST_TIMEOUT, Library, MOST_BATCH, MOST_CONCURRENCY, MOST_RETRIES, MOST_WORKERS, OnError, RetryAfter,
+    Verdict, catalog,
 };
 pub use lane::{Address, Entry, Exchanges, Part};
 pub use pool::warm_limit;

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import numbers
+import os
 import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from datetime import timedelta
 from typing import Any, Literal, TypedDict
 
 from crosslane._declare.callables import defined_at, is_async, name_of
@@ -18,6 +20,7 @@ DEFAULT_CONCURRENCY = 16
 _MOST_CONCURRENCY = 65_536
 _MOST_RETRIES = 1_000_000
 _MOST_BATCH = 1_000_000
+_MOST_WORKERS = 1024
 _LONGEST_TIMEOUT = 1_000_000_000
 _LARGEST_MEMORY_LIMIT = 1 << 50
 _MOST_ROWS = (1 << 63) - 1
@@ -51,6 +54,10 @@ class Options(AggregateOptions, total=False):
     memoize: int | str | None
     rate: str | None
     batch: int | None
+    workers: int | None
+    gpus: int | None
+    cache: str | os.PathLike[str] | bool | None
+    ttl: float | timedelta | None
 
 
 class TableOptions(AggregateOptions, total=False):
@@ -81,6 +88,11 @@ class Declaration:
     memoize: int | None
     rate: str | None
     batch: int | None
+    workers: int | None
+    gpus: int | None
+    cache: str | None
+    #: How long kept results hold, in seconds.
+    ttl: float | None
     #: The options as they were given.
     given: Options
     #: ``"scalar"``, ``"table"`` or ``"aggregate"``.
@@ -117,6 +129,10 @@ def declare(
     memoize: int | str | None = None,
     rate: str | None = None,
     batch: int | None = None,
+    workers: int | None = None,
+    gpus: int | None = None,
+    cache: str | os.PathLike[str] | bool | None = None,
+    ttl: float | timedelta | None = None,
     partitions: Callable[..., Any] | None = None,
     cardinality: int | None = None,
     kind: str = "scalar",
@@ -156,6 +172,10 @@ def declare(
         memoize=None,
         rate=rate,
         batch=None,
+        workers=None,
+        gpus=None,
+        cache=None,
+        ttl=None,
         given=given,  # type: ignore[arg-type]
         kind=kind,
         partitions=partitions,
@@ -192,6 +212,13 @@ def declare(
             raise declaration.error(
                 "batch is for functions that get many rows at once: vectorized and async ones"
             )
+    if workers is not None:
+        declaration.workers = _count(declaration, "workers", workers, 1, _MOST_WORKERS)
+    if gpus is not None:
+        declaration.gpus = _count(declaration, "gpus", gpus, 1, _MOST_WORKERS)
+    declaration.cache = _cache(declaration, cache)
+    if ttl is not None:
+        declaration.ttl = _seconds(declaration, "ttl", ttl.total_seconds() if isinstance(ttl, timedelta) else ttl)
     if concurrency is not None:
         declaration.concurrency = _count(declaration, "concurrency", concurrency, 1, _MOST_CONCURRENCY)
         if not is_async(function):
@@ -207,11 +234,7 @@ def declare(
     if vectorized and is_async(function):
         raise declaration.error("a function is vectorized or async, not both")
     if timeout is not None:
-        if not (_is_number(timeout, numbers.Real) and 0 < timeout <= _LONGEST_TIMEOUT):
-            raise declaration.error(
-                f"timeout is a positive number of seconds, at most {_LONGEST_TIMEOUT}, not {timeout!r}"
-            )
-        declaration.timeout = float(timeout)
+        declaration.timeout = _seconds(declaration, "timeout", timeout)
     try:
         if memory_limit is not None:
             declaration.memory_limit = parse_bytes(memory_limit)
@@ -235,6 +258,26 @@ def _count(declaration: Declaration, option: str, value: int, least: int, most: 
     if not (_is_number(value, numbers.Integral) and least <= value <= most):
         raise declaration.error(f"{option} is a whole number from {least} to {most}, not {value!r}")
     return int(value)
+
+
+def _seconds(declaration: Declaration, option: str, value: float) -> float:
+    if not (_is_number(value, numbers.Real) and 0 < value <= _LONGEST_TIMEOUT):
+        raise declaration.error(
+            f"{option} is a positive number of seconds, at most {_LONGEST_TIMEOUT}, not {value!r}"
+        )
+    return float(value)
+
+
+def _cache(declaration: Declaration, cache: object) -> str | None:
+    """The file of kept results, as the engine is told; the user's cache is ""."""
+    if cache is None or cache is False:
+        return None
+    if cache is True:
+        return ""
+    path = os.fspath(cache) if isinstance(cache, str | os.PathLike) else None
+    if not isinstance(path, str) or not path:
+        raise declaration.error(f"cache is the path of a file, or True for one in the user's cache, not {cache!r}")
+    return path
 
 
 def parse_bytes(size: int | str, option: str = "memory_limit") -> int:

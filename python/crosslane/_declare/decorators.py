@@ -59,8 +59,15 @@ def udf(function: Any = None, /, **options: Unpack[Options]) -> Any:
             ``"1000/h"``, by all workers of the engine together.
         batch: the most rows that a call gets, for a vectorized function, and that one call of the
             engine has in work, for an ``async`` one; for services that take only so many at once.
+        cache: a file that keeps results for later programs; ``True`` for one in the user's cache.
+        ttl: the seconds after which kept results hold no more, or a ``timedelta``.
+        workers: the most workers that call the function. They are its own: no other worker holds
+            what the function prepares, such as a large model.
+        gpus: the GPUs that each worker of the function sees; without ``workers``, there are as many
+            workers as GPUs for them.
         on_error: ``"fail"``: an exception ends the query; ``"null"``: it makes the row NULL.
-        retries: how often a failed call is tried again, with growing pauses.
+        retries: how often a failed call is tried again, with growing pauses, or when its exception
+            says so (:class:`crosslane.Retry`).
         inline: a row function that is one expression is compiled into the loop over the rows;
             ``False``: it is called for each.
         overload: whether functions of the same name that take other types stay. A file may then

@@ -64,7 +64,16 @@ pub(crate) fn answer_all(
             Some(
                 Entry::Update | Entry::Combine | Entry::Finish | Entry::Save | Entry::Load | Entry::Forget,
             ) => aggregate(lane, call, &library, &mut aggregates)?,
-            Some(Entry::SetUp) => run_for_all(lane, call, &library, intern!(py, "set_up"))?,
+            Some(Entry::SetUp) => {
+                let only = call.set_up_only();
+                let chosen = library.iter().enumerate().filter(|(index, declared)| match only {
+                    Some(only) => only == *index,
+                    // The others have lanes of their own.
+                    None => !has_own_lanes(declared),
+                });
+                let chosen = PyList::new(py, chosen.map(|(_, declared)| declared).collect::<Vec<_>>())?;
+                run_for_all(lane, call, &chosen, intern!(py, "set_up"))?;
+            }
             Some(Entry::TearDown) => run_for_all(lane, call, &library, intern!(py, "tear_down"))?,
             _ => refuse(py, lane, call, &call.refusal(), None)?,
         }
@@ -131,6 +140,12 @@ fn run_for_all(
         Ok(_) => succeed(py, lane, call.with_rows(0), &(), RowCounts::default()),
         Err(error) => fail(py, lane, call, error),
     }
+}
+
+/// Whether only lanes of its own call a function.
+fn has_own_lanes(declared: &Bound<'_, PyAny>) -> bool {
+    let own = declared.call_method0(intern!(declared.py(), "has_own_lanes"));
+    own.and_then(|own| own.extract()).unwrap_or(false)
 }
 
 /// A function, and the column of its results.

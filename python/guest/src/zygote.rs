@@ -102,6 +102,15 @@ impl Guest for Python<'_> {
         Ok(self.guest.call_method0(intern!(self.guest.py(), "fork"))?.extract::<i32>()?)
     }
 
+    fn set_environment(&mut self, variables: &BTreeMap<String, String>) -> io::Result<()> {
+        if !variables.is_empty() {
+            // Python's `os.environ` sets the variables of the process, too.
+            let environment = self.guest.py().import("os")?.getattr("environ")?;
+            environment.call_method1("update", (variables,))?;
+        }
+        Ok(())
+    }
+
     fn begin(&mut self) -> io::Result<()> {
         let tells_stack: bool = self.guest.call_method0(intern!(self.guest.py(), "begin"))?.extract()?;
         if tells_stack {

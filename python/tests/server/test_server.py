@@ -11,6 +11,7 @@ import sys
 import textwrap
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -53,6 +54,14 @@ def dies_softly(x: int) -> int:
     if x == 3:
         os._exit(3)
     return x
+
+@udf(workers=1, deterministic=False)
+def only_worker(x: int) -> int:
+    return os.getpid()
+
+@udf(deterministic=False)
+def any_worker(x: int) -> int:
+    return os.getpid()
 
 refused = []
 
@@ -160,6 +169,19 @@ def test_a_timeout_ends_the_call_and_its_worker(remote: duckdb.DuckDBPyConnectio
     assert "sleeps: timed out after 0.4 s" in text
     assert "with seconds = 30" in text
     assert value(remote, "SELECT sleeps(0.01)") == 0.01
+
+
+def test_a_function_has_workers_of_its_own(remote: duckdb.DuckDBPyConnection) -> None:
+    def workers(function: str) -> set[int]:
+        with crosslane.cursor(remote) as cursor:
+            query = f"SELECT DISTINCT {function}(i) FROM range(20000) r(i)"
+            return {pid for (pid,) in cursor.execute(query).fetchall()}
+
+    with ThreadPoolExecutor(6) as threads:
+        found = list(threads.map(workers, ["only_worker", "any_worker"] * 3))
+    only, others = set.union(*found[::2]), set.union(*found[1::2])
+    assert len(only) == 1
+    assert not only & others
 
 
 def test_a_pause_between_tries_is_no_lack_of_progress(remote: duckdb.DuckDBPyConnection) -> None:

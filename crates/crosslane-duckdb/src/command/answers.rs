@@ -102,6 +102,10 @@ fn options(function: &Function) -> String {
     options.extend(spec.timeout.map(|seconds| format!("timeout={seconds}")));
     options.extend(spec.memory_limit.map(|bytes| format!("memory_limit={bytes}")));
     options.extend(spec.memoize.map(|bytes| format!("memoize={bytes}")));
+    options.extend(spec.cache.as_ref().map(|file| format!("cache={file}")));
+    options.extend(spec.ttl.map(|seconds| format!("ttl={seconds}")));
+    options.extend(spec.workers.map(|count| format!("workers={count}")));
+    options.extend(spec.gpus.map(|count| format!("gpus={count}")));
     options.extend(spec.batch.map(|rows| format!("batch={rows}")));
     options.extend(spec.rate.as_ref().map(|rate| format!("rate={rate}")));
     if spec.on_error == OnError::Null {

@@ -6,6 +6,7 @@ use super::threads::other_threads;
 use crate::declarations::Declared;
 use crosslane::Failure;
 use crosslane_process::{Files, Source};
+use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::fs;
 use std::io::{self, Write};
@@ -125,6 +126,16 @@ pub trait Guest {
             pid if pid < 0 => Err(io::Error::last_os_error()),
             pid => Ok(pid),
         }
+    }
+
+    /// Sets environment variables of a fork, before it is a lane.
+    ///
+    /// # Errors
+    /// If the language does not allow that.
+    fn set_environment(&mut self, variables: &BTreeMap<String, String>) -> io::Result<()> {
+        // SAFETY: a fork has one thread.
+        variables.iter().for_each(|(name, value)| unsafe { std::env::set_var(name, value) });
+        Ok(())
     }
 
     /// Makes a fork a lane. Its output goes to its own log already, and its library is loaded.

@@ -8,7 +8,7 @@ use crosslane_process::control::{ControlSocket, Report, Request};
 use crosslane_process::{Source, reaper};
 use rustix::pipe::PipeFlags;
 use rustix::process::{Pid, Signal, WaitId, WaitIdOptions};
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::fs;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
@@ -81,10 +81,10 @@ impl Zygote {
         }
         let Some((request, descriptors)) = self.control.receive()? else { return Ok(false) };
         match request {
-            Request::Fork { lane, spin_microseconds } => {
+            Request::Fork { lane, spin_microseconds, environment } => {
                 let spin = Duration::from_micros(spin_microseconds);
                 let made = match <[OwnedFd; 3]>::try_from(descriptors) {
-                    Ok(descriptors) => self.fork(guest, signals, spin, descriptors),
+                    Ok(descriptors) => self.fork(guest, signals, spin, &environment, descriptors),
                     Err(_) => Err("the process has too few descriptors left".to_owned()),
                 };
                 match made {
@@ -128,6 +128,7 @@ impl Zygote {
         guest: &mut G,
         signals: &Signals,
         spin: Duration,
+        environment: &BTreeMap<String, String>,
         descriptors: [OwnedFd; 3],
     ) -> Result<i32, String> {
         guest.flush();
@@ -135,8 +136,10 @@ impl Zygote {
         let is_fork = rustix::process::getpid() != self.pid;
         match forked {
             Ok(_) if is_fork => {
-                let outcome =
-                    catch_unwind(AssertUnwindSafe(|| self.run_lane(guest, signals, spin, descriptors)));
+                let outcome = catch_unwind(AssertUnwindSafe(|| {
+                    guest.set_environment(environment)?;
+                    self.run_lane(guest, signals, spin, descriptors)
+                }));
                 let status = match outcome {
                     Ok(Ok(status)) => status,
                     Ok(Err(error)) => guest.explain(error),

@@ -151,13 +151,14 @@ impl Lane {
         }
     }
 
-    /// Sets up all functions that need a set-up. The engine ends a set-up that takes too long.
+    /// Sets up the functions that the call is for. The engine ends a set-up that takes too long.
     /// Returns false if the engine no longer waits.
     fn set_up(&mut self, call: Call) -> io::Result<bool> {
         let library = Arc::clone(&self.library);
         let mut first = None;
         for (index, function) in library.functions.iter().enumerate() {
-            if !self.guest.needs_set_up(index) {
+            let is_meant = call.set_up_only().map_or(!function.has_own_lanes(), |only| only == index);
+            if !is_meant || !self.guest.needs_set_up(index) {
                 continue;
             }
             match self.set_up_one(call, index, function, None) {

@@ -220,7 +220,7 @@ fn serve(control: &ControlSocket, interrupts: &OwnedFd, library: &Arc<Library>) 
         }
         if ready[0] {
             match control.receive()? {
-                Some((Request::Fork { lane, spin_microseconds }, fds)) => {
+                Some((Request::Fork { lane, spin_microseconds, .. }, fds)) => {
                     let spin = Duration::from_micros(spin_microseconds);
                     let shared = (booted.clone(), Arc::clone(&waker));
                     fork(control, library, lane, fds, spin, shared)?;

@@ -7,7 +7,7 @@
 use crosslane::builder::Overflow;
 use crosslane::{
     DataType, LARGEST_MEMORY_LIMIT, LONGEST_TIMEOUT, Layout, MOST_BATCH, MOST_CONCURRENCY, MOST_RETRIES,
-    calendar, timetz,
+    MOST_WORKERS, calendar, timetz,
 };
 use crosslane_guest::{DAY, Fault, NULL_KEY, Refusal, SIZE_UNITS, units_per_second};
 use serde_json::{Map, Value, json};
@@ -31,6 +31,7 @@ pub(crate) fn source() -> String {
             "retries": MOST_RETRIES,
             "timeout": LONGEST_TIMEOUT,
             "memory_limit": LARGEST_MEMORY_LIMIT,
+            "workers": MOST_WORKERS,
         },
         "refusals": { "wrong": refusal(Refusal::Mismatch), "unfit": refusal(Refusal::TooLarge) },
         "nullKey": NULL_KEY,

@@ -64,6 +64,11 @@ pub struct Function {
 }
 
 impl Function {
+    /// Whether only lanes of its own call the function.
+    pub(crate) fn has_own_lanes(&self) -> bool {
+        self.options.get("workers").is_some_and(|workers| !workers.is_null())
+    }
+
     /// Returns the types of a call's arguments, from the text in the call.
     ///
     /// # Errors

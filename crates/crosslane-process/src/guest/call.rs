@@ -21,6 +21,12 @@ impl Call {
         self.header.flags & LAST != 0
     }
 
+    /// The only function that a set-up is for. `None` if it is for all functions that have no lanes
+    /// of their own (`workers`, `gpus`).
+    pub fn set_up_only(&self) -> Option<usize> {
+        (self.header.rows > 0).then_some(self.header.function as usize)
+    }
+
     /// The same call, for an answer with another number of rows (a table function's).
     pub fn with_rows(mut self, rows: usize) -> Self {
         self.header.rows = rows as u32;

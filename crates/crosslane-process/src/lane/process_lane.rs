@@ -290,6 +290,12 @@ fn signal_name(signal: i32) -> String {
     name.to_owned()
 }
 
+impl ProcessLane {
+    pub(crate) fn record(&self) -> Arc<LaneRecord> {
+        Arc::clone(&self.record)
+    }
+}
+
 impl Lane for ProcessLane {
     fn id(&self) -> u64 {
         self.record.id

@@ -12,13 +12,14 @@ use crate::source::Source;
 use crate::warden::memory::{self, Bell, Watched};
 use crate::warden::{LaneRecord, NewLane, UNREAD, Warden};
 use crosslane::lane::Stuck;
-use crosslane::pool::{self, SetUp, Stop};
+use crosslane::pool::Stop;
 use crosslane::{Error, Failure, Function, TypeNames, shortened};
 use crosslane_ring::Ends;
 use rustix::event::{PollFd, PollFlags};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
 use rustix::pipe::PipeFlags;
+use std::collections::BTreeMap;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::sync::mpsc::{self, RecvTimeoutError};
@@ -122,9 +123,9 @@ impl Loaded {
     }
 }
 
-/// The parent process of the lanes of one library.
+/// The zygote's process, which is started again if it ends.
 #[derive(Debug)]
-pub struct Zygote {
+pub(super) struct Parent {
     options: ZygoteOptions,
     stop: Stop,
     running: Running,
@@ -134,18 +135,28 @@ pub struct Zygote {
     files: Option<Files>,
 }
 
-impl Zygote {
-    /// Starts a zygote and waits until it has loaded its library. The calling thread must live as
-    /// long as the zygote: when that thread ends, the kernel kills the zygote.
-    ///
-    /// # Errors
-    /// [`Error::Boot`] if the interpreter does not start. [`Error::Load`] if the library does not
-    /// load, or its path is not UTF-8.
-    pub fn start(options: ZygoteOptions, stop: Stop) -> Result<(Self, Loaded), Error> {
+impl Parent {
+    /// Starts the process and waits until it has loaded its library, as [`super::Zygote::start`]
+    /// does.
+    pub(super) fn start(options: ZygoteOptions, stop: Stop) -> Result<(Self, Loaded), Error> {
         options.source.check()?;
         let (running, loaded) = Running::start(&options, &stop)?;
         let (functions, files) = (loaded.functions.clone(), loaded.files.clone());
         Ok((Self { options, stop, running, next_lane: 1, functions, files }, loaded))
+    }
+
+    pub(super) fn functions(&self) -> &[Arc<Function>] {
+        &self.functions
+    }
+
+    /// How long a load or a set-up may take.
+    pub(super) fn load_timeout(&self) -> Duration {
+        self.options.load_timeout
+    }
+
+    /// Whether it is a thread of this process.
+    pub(super) fn is_thread(&self) -> bool {
+        matches!(self.options.origin, Origin::Thread(_))
     }
 
     /// Starts the zygote again. It must load the same functions.
@@ -167,35 +178,24 @@ impl Zygote {
         Ok(())
     }
 
-    fn fork(&mut self) -> Result<ProcessLane, Error> {
-        let id = self.next_lane;
-        self.next_lane += 1;
-        self.running.fork(id, &self.options, &self.stop)
-    }
-}
-
-impl pool::Zygote for Zygote {
-    type Lane = ProcessLane;
-
-    fn boot(&mut self) -> Result<ProcessLane, Error> {
+    /// Makes a lane with these environment variables. If the process died, this starts it again.
+    pub(super) fn boot(&mut self, environment: &BTreeMap<String, String>) -> Result<ProcessLane, Error> {
         if self.running.ended() {
             self.restart()?;
         }
-        let booted = self.fork();
+        let booted = self.fork(environment);
         // A dying zygote may take the request and not answer.
         if booted.is_err() && self.running.lost {
             self.restart()?;
-            return self.fork();
+            return self.fork(environment);
         }
         booted
     }
 
-    fn set_up(&self) -> Option<SetUp> {
-        let stateful = self.functions.iter().filter(|function| function.spec.set_up);
-        let named = stateful.map(|one| format!("{} ({}:{})", one.name(), one.spec.file, one.spec.line));
-        let functions: Vec<_> = named.collect();
-        (!functions.is_empty())
-            .then(|| SetUp { functions: functions.join(", "), limit: self.options.load_timeout })
+    fn fork(&mut self, environment: &BTreeMap<String, String>) -> Result<ProcessLane, Error> {
+        let id = self.next_lane;
+        self.next_lane += 1;
+        self.running.fork(id, environment, &self.options, &self.stop)
     }
 }
 
@@ -394,7 +394,13 @@ impl Running {
         Error::Boot(why)
     }
 
-    fn fork(&mut self, id: u64, options: &ZygoteOptions, stop: &Stop) -> Result<ProcessLane, Error> {
+    fn fork(
+        &mut self,
+        id: u64,
+        environment: &BTreeMap<String, String>,
+        options: &ZygoteOptions,
+        stop: &Stop,
+    ) -> Result<ProcessLane, Error> {
         let system = |error: rustix::io::Errno| Error::Boot(error.to_string());
         let (ends, memory) =
             Ends::create(options.ring_size).map_err(|error| Error::Boot(error.to_string()))?;
@@ -410,7 +416,7 @@ impl Running {
         let _ = self.lanes.send((Arc::clone(&record), log));
         self.bell.ring();
         let spin_microseconds = (options.spin * GUEST_SPIN).as_micros() as u64;
-        let request = Request::Fork { lane: id, spin_microseconds };
+        let request = Request::Fork { lane: id, spin_microseconds, environment: environment.clone() };
         let fds = [memory.as_fd(), socket_theirs.as_fd(), log_theirs.as_fd()];
         let deadline = Instant::now() + BOOT;
         control::send(&self.control, &request, &fds, || !stop.is_set() && Instant::now() < deadline)

@@ -28,7 +28,7 @@ impl Zygote for Prepared {
     }
 
     fn set_up(&self) -> Option<SetUp> {
-        Some(SetUp { functions: "score (model.py:7)".into(), limit: self.limit })
+        Some(SetUp { functions: "score (model.py:7)".into(), only: None, limit: self.limit })
     }
 }
 

@@ -281,9 +281,13 @@ impl Monitor {
         };
         snapshot.bytes = (shared.connections.budget.used(), shared.connections.budget.most());
         let libraries = shared.workers.iter().map(|workers| {
-            let pool = workers.library.pool.stats();
+            let pool = workers.pool().own_stats();
+            let library = &workers.library.name;
             SeenLibrary {
-                name: workers.library.name.clone(),
+                name: workers
+                    .of
+                    .as_ref()
+                    .map_or_else(|| library.clone(), |function| format!("{library}: {}", function.name())),
                 language: language_of(Path::new(&workers.library.name)),
                 workers: workers.census(),
                 booted: pool.booted,
@@ -293,7 +297,7 @@ impl Monitor {
         snapshot.libraries = libraries.collect();
         let none = PastFunction::default();
         let functions = shared.functions.iter().enumerate().map(|(index, served)| {
-            let library = &snapshot.libraries[served.library];
+            let library = &snapshot.libraries[served.workers];
             let past = past.functions.get(index).unwrap_or(&none);
             SeenFunction { waiting: waiting[index], in_flight: flying[index], ..seen(served, library, past) }
         });

@@ -130,19 +130,28 @@ impl Server {
         let scheduler = scheduler.start().map_err(system("no scheduler".into()))?;
         let handle = scheduler.handle().clone();
         let (mut functions, mut workers, mut texts) = (Vec::new(), Vec::new(), Vec::new());
-        for (index, ServedLibrary { library, text }) in libraries.into_iter().enumerate() {
-            functions.extend(
-                library.functions.iter().map(|function| ServedFunction::new(Arc::clone(function), index)),
-            );
+        for ServedLibrary { library, text } in libraries {
             texts.push(text);
             let library = Arc::new(library);
-            workers.push(Workers::new(
-                library,
-                index,
-                options.workers.max(1),
-                Arc::clone(&watcher),
-                handle.clone(),
-            ));
+            let mut add = |of: Option<&Arc<Function>>, most: usize| {
+                let of = of.cloned();
+                let index = workers.len();
+                let (library, watcher) = (Arc::clone(&library), Arc::clone(&watcher));
+                workers.push(Workers::new(library, of, index, most, watcher, handle.clone()));
+                index
+            };
+            let most = options.workers.max(1);
+            let shared = add(None, most);
+            // The functions of each pool of its own, and its number.
+            let mut own: Vec<(&[u32], usize)> = Vec::new();
+            for (numbers, pool) in library.pool.reserved() {
+                let first = library.functions.iter().find(|function| numbers.contains(&function.index));
+                own.push((numbers, add(first, pool.most().min(most))));
+            }
+            functions.extend(library.functions.iter().map(|function| {
+                let own = own.iter().find(|(numbers, _)| numbers.contains(&function.index));
+                ServedFunction::new(Arc::clone(function), own.map_or(shared, |(_, index)| *index))
+            }));
         }
         let mut named: Vec<_> = functions.iter().map(|served| &served.function).collect();
         named.sort_by_key(|function| function.name().to_lowercase());

@@ -217,7 +217,7 @@ impl Route {
         }
         let idle = state.flying.is_empty() && state.queue.is_empty() && state.states.is_empty();
         if let Some(slot) = state.slot.take_if(|_| idle) {
-            grants.extend(self.shared.workers[slot.library].release(slot));
+            grants.extend(self.shared.workers[slot.workers].release(slot));
         }
         Ok(())
     }
@@ -349,14 +349,14 @@ impl Route {
                 }
                 Some(Item::Batch { served, .. }) => {
                     let served = &self.shared.functions[*served];
-                    (served.library, served.is_long())
+                    (served.workers, served.is_long())
                 }
             };
             let slot = match &state.slot {
-                Some(slot) if slot.library == library => Arc::clone(slot),
+                Some(slot) if slot.workers == library => Arc::clone(slot),
                 Some(_) if !state.flying.is_empty() => break,
                 Some(_) if !state.states.is_empty() => {
-                    return violation("another library's function on a lane that has states");
+                    return violation("a function of other workers on a lane that has states");
                 }
                 held => {
                     if state.waiting.is_some() {
@@ -365,7 +365,7 @@ impl Route {
                     if held.is_some()
                         && let Some(slot) = state.slot.take()
                     {
-                        grants.extend(self.shared.workers[slot.library].release(slot));
+                        grants.extend(self.shared.workers[slot.workers].release(slot));
                     }
                     match self.shared.workers[library].acquire(self.clone(), is_long) {
                         Some(slot) => state.slot = Some(slot),
@@ -406,7 +406,7 @@ impl Route {
             })?;
         drop(guard);
         if entry != Entry::Call {
-            self.shared.workers[slot.library].hold(slot);
+            self.shared.workers[slot.workers].hold(slot);
         }
         let opens = matches!(part, Part::Whole | Part::First);
         match submitted {
@@ -447,7 +447,7 @@ impl Route {
         }
         // Dropping it ends its process.
         drop(lane);
-        self.shared.workers[slot.library].forget(slot);
+        self.shared.workers[slot.workers].forget(slot);
         state.slot = None;
         if let Some(oldest) = state.flying.front() {
             let function = &self.shared.functions[oldest.served].function;
@@ -493,7 +493,7 @@ impl Route {
             self.shared.workers[library].leave(&**self);
         }
         let Some(slot) = slot else { return };
-        let workers = &self.shared.workers[slot.library];
+        let workers = &self.shared.workers[slot.workers];
         if flying == 0 && !has_states {
             if let Some(grant) = workers.release(slot) {
                 grant.deliver();
@@ -521,9 +521,9 @@ impl Borrower for Route {
 
     fn granted(self: Arc<Self>, slot: Arc<Slot>) -> Vec<Grant> {
         let mut state = lock(&self.state);
-        if state.closed || state.slot.is_some() || state.waiting.take() != Some(slot.library) {
+        if state.closed || state.slot.is_some() || state.waiting.take() != Some(slot.workers) {
             drop(state);
-            return Vec::from_iter(self.shared.workers[slot.library].release(slot));
+            return Vec::from_iter(self.shared.workers[slot.workers].release(slot));
         }
         state.slot = Some(slot);
         drop(state);

@@ -36,11 +36,12 @@ pub(crate) fn violation<T>(what: impl Display) -> Result<T, Violation> {
     Err(Violation(what.to_string()))
 }
 
-/// A function, and the library that has it.
+/// A function, and the workers that call it.
 #[derive(Debug)]
 pub(crate) struct ServedFunction {
     pub(crate) function: Arc<Function>,
-    pub(crate) library: usize,
+    /// The index of its [`Workers`](super::workers::Workers).
+    pub(crate) workers: usize,
     /// How long workers work on its calls, in nanoseconds: a moving mean.
     mean: AtomicU64,
     /// How many exchanges have ended.
@@ -49,10 +50,10 @@ pub(crate) struct ServedFunction {
 }
 
 impl ServedFunction {
-    pub(crate) fn new(function: Arc<Function>, library: usize) -> Self {
+    pub(crate) fn new(function: Arc<Function>, workers: usize) -> Self {
         Self {
             function,
-            library,
+            workers,
             mean: AtomicU64::new(0),
             ended: AtomicU64::new(0),
             counters: FunctionCounters::default(),

@@ -189,7 +189,7 @@ impl<'a> Caller<'a> {
     ) -> Result<PooledLane<Z::Lane>, Error> {
         let log = library.log(function);
         let begun = log.is_on().then(now);
-        let lane = library.pool.check_out(|| self.should_end())?;
+        let lane = library.pool.of(function).check_out(|| self.should_end())?;
         let lane = lane.ok_or_else(|| Self::cancelled(function))?;
         if let Some(begun) = begun {
             log.waited(begun, lane.stats());

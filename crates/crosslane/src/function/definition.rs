@@ -184,6 +184,11 @@ impl Function {
         self.costs.of(entry)
     }
 
+    /// Whether only lanes of its own call the function.
+    pub fn has_own_lanes(&self) -> bool {
+        self.spec.workers.is_some() || self.spec.gpus.is_some()
+    }
+
     /// Whether the function gets NULLs for any parameter.
     pub fn admits_null(&self) -> bool {
         self.spec.admits_null.contains(&true)

@@ -21,4 +21,5 @@ pub(crate) use rate::Rate;
 pub(crate) use repeats::Repeats;
 pub use spec::{
     Calling, FunctionSpec, LARGEST_MEMORY_LIMIT, LONGEST_TIMEOUT, MOST_BATCH, MOST_CONCURRENCY, MOST_RETRIES,
+    MOST_WORKERS,
 };

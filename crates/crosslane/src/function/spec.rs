@@ -68,6 +68,18 @@ pub struct FunctionSpec {
     /// The most rows of a call that gets many rows.
     #[serde(default)]
     pub batch: Option<u32>,
+    /// The file of results that are kept for later programs. It is "" for a file in the user's cache.
+    #[serde(default)]
+    pub cache: Option<String>,
+    /// The seconds after which a kept result holds no more.
+    #[serde(default)]
+    pub ttl: Option<f64>,
+    /// The most lanes that call the function. It then has lanes of its own.
+    #[serde(default)]
+    pub workers: Option<u32>,
+    /// The GPUs that each of its own lanes sees.
+    #[serde(default)]
+    pub gpus: Option<u32>,
     /// The result of a row whose call failed.
     #[serde(default)]
     pub on_error: OnError,
@@ -124,6 +136,8 @@ pub const LONGEST_TIMEOUT: f64 = 1e9;
 pub const MOST_RETRIES: u32 = 1_000_000;
 /// The largest `concurrency`.
 pub const MOST_CONCURRENCY: u32 = 65_536;
+/// The largest `workers`, and the largest `gpus`.
+pub const MOST_WORKERS: u32 = 1024;
 /// The largest `batch`.
 pub const MOST_BATCH: u32 = 1_000_000;
 /// The largest `memory_limit`: 1 PiB.
@@ -145,6 +159,10 @@ impl FunctionSpec {
             memoize: None,
             rate: None,
             batch: None,
+            cache: None,
+            ttl: None,
+            workers: None,
+            gpus: None,
             on_error: OnError::Fail,
             retries: 0,
             file: String::new(),
@@ -191,10 +209,18 @@ impl FunctionSpec {
             return Err(format!("memoize is at least 1 and at most {LARGEST_MEMORY_LIMIT} bytes"));
         }
         let has_own_results = self.kind == Kind::Scalar && self.deterministic && !self.whole_batches;
-        if self.memoize.is_some() && !has_own_results {
-            return Err(
-                "memoize is for scalar functions whose result depends on the row's arguments alone".into()
-            );
+        for (option, is_set) in [("memoize", self.memoize.is_some()), ("cache", self.cache.is_some())] {
+            if is_set && !has_own_results {
+                return Err(format!(
+                    "{option} is for scalar functions whose result depends on the row's arguments alone"
+                ));
+            }
+        }
+        if self.ttl.is_some_and(|seconds| !(seconds > 0.0 && seconds <= LONGEST_TIMEOUT)) {
+            return Err(format!("ttl is a positive number of seconds, at most {LONGEST_TIMEOUT}"));
+        }
+        if self.ttl.is_some() && self.memoize.is_none() && self.cache.is_none() {
+            return Err("ttl is for functions whose results are kept: with memoize or cache".into());
         }
         if self.rate.is_some() && (self.kind != Kind::Scalar || self.calling == Calling::Vectorized) {
             return Err("rate is for scalar functions that are called for each row".into());
@@ -209,6 +235,16 @@ impl FunctionSpec {
                         concurrency"
                     .into(),
             );
+        }
+        for (option, count) in [("workers", self.workers), ("gpus", self.gpus)] {
+            let Some(count) = count else { continue };
+            if !(1..=MOST_WORKERS).contains(&count) {
+                return Err(format!("{option} is 1 to {MOST_WORKERS}, not {count}"));
+            }
+            // Scans, streams and aggregates keep their lanes while their query calls other functions.
+            if self.kind != Kind::Scalar {
+                return Err(format!("{option} is for scalar functions"));
+            }
         }
         if !(1..=MOST_CONCURRENCY).contains(&self.concurrency) {
             return Err(format!("concurrency is 1 to {MOST_CONCURRENCY}, not {}", self.concurrency));

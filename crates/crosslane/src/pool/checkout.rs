@@ -1,10 +1,11 @@
 //! A pool as its callers use it: start, check out, give back, end.
 
 use super::keeper::{GLANCE, MOMENT, keep};
-use super::options::{Common, PoolOptions, PoolStats, Stop, Zygote};
+use super::options::{Common, PoolOptions, PoolStats, Reserved, Stop, Zygote};
 use super::per_thread::Cells;
 use super::state::{PooledLane, Shared, State};
 use crate::error::Error;
+use crate::function::Function;
 use crate::lane::Lane;
 use crate::stats::{LaneStats, now};
 use crate::trace::{EventKind, Tracer};
@@ -20,6 +21,8 @@ use std::time::{Duration, Instant};
 pub struct Pool<Z: Zygote> {
     pub(super) shared: Arc<Shared<Z::Lane>>,
     keeper: Option<JoinHandle<()>>,
+    /// The pools of functions that have lanes of their own. They end before this pool does.
+    reserved: Vec<(Vec<u32>, Self)>,
 }
 
 impl<Z: Zygote> fmt::Debug for Pool<Z> {
@@ -49,8 +52,31 @@ impl<Z: Zygote> Pool<Z> {
     /// Those of `start`; [`Error::Boot`] if `should_end` ended it.
     pub fn start_unless<T: Send + 'static>(
         options: PoolOptions,
-        Common { warm_limit, tracer }: Common,
+        common: Common,
         should_end: impl Fn() -> bool,
+        start: impl FnOnce(Stop) -> Result<(Z, T), Error> + Send + 'static,
+    ) -> Result<(Self, T), Error> {
+        let start = |stop| {
+            let (zygote, description) = start(stop)?;
+            let reserved = zygote.reserved()?;
+            Ok((zygote, (description, reserved)))
+        };
+        let (mut pool, (description, reserved)) =
+            Self::start_alone(options, usize::MAX, common.clone(), &should_end, start)?;
+        for (Reserved { functions, most }, zygote) in reserved {
+            let start = |_| Ok((zygote, ()));
+            let (own, ()) = Self::start_alone(options, most, common.clone(), &should_end, start)?;
+            pool.reserved.push((functions, own));
+        }
+        Ok((pool, description))
+    }
+
+    /// Starts a pool of at most so many lanes, without pools for functions of their own.
+    fn start_alone<T: Send + 'static>(
+        options: PoolOptions,
+        most: usize,
+        Common { warm_limit, tracer }: Common,
+        should_end: &dyn Fn() -> bool,
         start: impl FnOnce(Stop) -> Result<(Z, T), Error> + Send + 'static,
     ) -> Result<(Self, T), Error> {
         let state = State {
@@ -63,6 +89,7 @@ impl<Z: Zygote> Pool<Z> {
             held: HashMap::new(),
             last_used: Instant::now(),
             options,
+            most,
             stats: PoolStats::default(),
             keep_warm: true,
             used: warm_limit.is_none(),
@@ -105,7 +132,7 @@ impl<Z: Zygote> Pool<Z> {
                 .map_err(|error| Error::Boot(error.to_string()))?
         };
         // From here on, dropping the pool ends the keeper too.
-        let pool = Self { shared, keeper: Some(keeper) };
+        let pool = Self { shared, keeper: Some(keeper), reserved: Vec::new() };
         loop {
             match receiver.recv_timeout(GLANCE) {
                 Ok(description) => return Ok((pool, description?)),
@@ -118,6 +145,22 @@ impl<Z: Zygote> Pool<Z> {
                 Err(RecvTimeoutError::Timeout) => {}
             }
         }
+    }
+
+    /// The pool that has the lanes of a function: this one, or one of its own.
+    pub fn of(&self, function: &Function) -> &Self {
+        let own = self.reserved.iter().find(|(functions, _)| functions.contains(&function.index));
+        own.map_or(self, |(_, pool)| pool)
+    }
+
+    /// The pools of functions that have lanes of their own, with the numbers of these functions.
+    pub fn reserved(&self) -> impl Iterator<Item = (&[u32], &Self)> {
+        self.reserved.iter().map(|(functions, pool)| (&functions[..], pool))
+    }
+
+    /// The most lanes.
+    pub fn most(&self) -> usize {
+        self.shared.lock().most
     }
 
     /// Checks a lane out. It is an idle lane if there is one. Otherwise it is the next lane that
@@ -223,6 +266,7 @@ impl<Z: Zygote> Pool<Z> {
         drop(state);
         drop(dead);
         self.shared.work.notify_one();
+        self.reserved.iter().for_each(|(_, pool)| pool.reap());
     }
 
     /// Changes the options.
@@ -233,6 +277,7 @@ impl<Z: Zygote> Pool<Z> {
         self.shared.attend(&mut state);
         drop(state);
         self.shared.work.notify_one();
+        self.reserved.iter().for_each(|(_, pool)| pool.configure(options));
     }
 
     /// Ends all these pools at the same time, and waits until they have ended. All begin to end
@@ -248,6 +293,10 @@ impl<Z: Zygote> Pool<Z> {
             return;
         }
         self.shared.stop.0.store(true, Relaxed);
+        if !self.reserved.is_empty() {
+            // This pool begins to end when they have ended.
+            return self.reserved.iter_mut().for_each(|(_, pool)| pool.begin_to_end());
+        }
         // There are no waiters: a waiter borrows the pool.
         let mut state = self.shared.lock();
         state.closed = true;
@@ -256,8 +305,13 @@ impl<Z: Zygote> Pool<Z> {
         self.shared.work.notify_one();
     }
 
-    /// The pool's state now.
+    /// The pool's state now, with that of the pools of functions that have lanes of their own.
     pub fn stats(&self) -> PoolStats {
+        self.reserved.iter().fold(self.own_stats(), |sum, (_, pool)| sum.plus(pool.own_stats()))
+    }
+
+    /// The pool's state now, without such pools.
+    pub fn own_stats(&self) -> PoolStats {
         let state = self.shared.lock();
         let in_cells = self.shared.cells.count().min(state.out);
         PoolStats { idle: state.idle.len() + in_cells, busy: state.out - in_cells, ..state.stats }
@@ -270,7 +324,9 @@ impl<Z: Zygote> Pool<Z> {
 
     /// The statistics of each living lane.
     pub fn lanes(&self) -> Vec<Arc<LaneStats>> {
-        self.shared.lock().lanes.clone()
+        let mut lanes = self.shared.lock().lanes.clone();
+        lanes.extend(self.reserved.iter().flat_map(|(_, pool)| pool.lanes()));
+        lanes
     }
 }
 
@@ -288,6 +344,10 @@ impl<Z: Zygote> Drop for Pool<Z> {
             return;
         }
         self.begin_to_end();
+        if !self.reserved.is_empty() {
+            self.reserved.clear();
+            self.begin_to_end();
+        }
         if let Some(keeper) = self.keeper.take() {
             // The keeper could drop its own pool only if a lane outlived the keeper, which cannot
             // happen.

@@ -1,6 +1,6 @@
 //! The keeper: the thread that boots a pool's lanes and ends them.
 
-use super::options::Zygote;
+use super::options::{SetUp, Zygote};
 use super::state::{GRACE, Kept, Shared};
 use super::warm_limit::SETTLED;
 use crate::error::Error;
@@ -27,7 +27,7 @@ pub(super) fn keep<Z: Zygote>(shared: &Arc<Shared<Z::Lane>>, mut zygote: Z) {
     if let Some(set_up) = &set_up {
         let _ = shared.prepared.set(set_up.functions.clone());
     }
-    let limit = set_up.map(|set_up| set_up.limit);
+    let limit = set_up.as_ref().map(|set_up| set_up.limit);
     let mut tearing_down: Vec<JoinHandle<()>> = Vec::new();
     let mut state = shared.lock();
     loop {
@@ -46,7 +46,7 @@ pub(super) fn keep<Z: Zygote>(shared: &Arc<Shared<Z::Lane>>, mut zygote: Z) {
                 continue;
             }
             let begun = now();
-            let booted = zygote.boot().and_then(|lane| begin(lane, limit));
+            let booted = zygote.boot().and_then(|lane| begin(lane, set_up.as_ref()));
             state = shared.lock();
             match booted {
                 Ok((lane, prepares)) => {
@@ -148,10 +148,12 @@ fn tear_down_apart<L: Lane>(lanes: Vec<Box<Kept<L>>>) -> Option<JoinHandle<()>> 
 
 /// Tells a new lane to prepare its functions, if there is something to prepare. Returns until when
 /// it may take.
-fn begin<L: Lane>(mut lane: L, limit: Option<Duration>) -> Result<(L, Option<Instant>), Error> {
-    let Some(limit) = limit else { return Ok((lane, None)) };
-    match lane.submit(Address::whole(0, Entry::SetUp), 0, &()) {
-        Ok(Some(_)) => Ok((lane, Some(Instant::now() + limit))),
+fn begin<L: Lane>(mut lane: L, set_up: Option<&SetUp>) -> Result<(L, Option<Instant>), Error> {
+    let Some(set_up) = set_up else { return Ok((lane, None)) };
+    // The number of rows says whether the number of the function counts.
+    let address = Address::whole(set_up.only.unwrap_or_default(), Entry::SetUp);
+    match lane.submit(address, usize::from(set_up.only.is_some()), &()) {
+        Ok(Some(_)) => Ok((lane, Some(Instant::now() + set_up.limit))),
         Ok(None) => Err(Error::Boot("a new worker has no room for a message".into())),
         Err(error) => Err(Error::Boot(error.to_string())),
     }

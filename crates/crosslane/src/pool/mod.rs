@@ -55,6 +55,17 @@
 //! until its guest has ended the exchange. Then it is idle, or goes to the queue. If a guest takes
 //! longer than `GRACE`, the pool ends its lane.
 //!
+//! # Reserved lanes
+//! A function with the option `workers` has lanes of its own, no more than the option says
+//! ([`Reserved`]). They are a pool of their own, which is a part of the library's pool
+//! ([`Pool::of`]). Its keeper boots its lanes with the same zygote. At the end, these pools end
+//! first: the kernel ends a zygote with the thread that has started it.
+//!
+//! A pool with that bound boots no lane for a waiter if it has as many lanes as the bound. Then a
+//! lane is out, since no lane is idle while there is a waiter. That lane comes back, or ends.
+//! Only calls use reserved lanes, and a call that waits for a lane has no other lane. So each lane
+//! that is out comes back.
+//!
 //! # Set-up
 //! A library may have functions that prepare something on each lane ([`Zygote::set_up`]). The pool
 //! sends `Entry::SetUp` to a new lane. Until the lane has answered, the pool treats it like a lane
@@ -76,5 +87,5 @@ mod tests;
 pub mod warm_limit;
 
 pub use checkout::Pool;
-pub use options::{Common, PoolOptions, PoolStats, SetUp, Stop, Zygote};
+pub use options::{Common, PoolOptions, PoolStats, Reserved, SetUp, Stop, Zygote};
 pub use state::PooledLane;

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::Duration;
 
 /// Makes lanes of one library.
-pub trait Zygote: 'static {
+pub trait Zygote: Send + 'static {
     /// The type of the lanes.
     type Lane: Lane;
 
@@ -24,6 +24,26 @@ pub trait Zygote: 'static {
     fn set_up(&self) -> Option<SetUp> {
         None
     }
+
+    /// The functions that have lanes of their own, each with what boots these lanes.
+    ///
+    /// # Errors
+    /// The reason why this machine cannot have such lanes.
+    fn reserved(&self) -> Result<Vec<(Reserved, Self)>, Error>
+    where
+        Self: Sized,
+    {
+        Ok(Vec::new())
+    }
+}
+
+/// Functions that have lanes of their own, because these lanes hold something large.
+#[derive(Debug, Clone)]
+pub struct Reserved {
+    /// The numbers of the functions in their library. They are one function for users.
+    pub functions: Vec<u32>,
+    /// The most lanes.
+    pub most: usize,
 }
 
 /// What a lane prepares before a caller gets it.
@@ -32,6 +52,8 @@ pub struct SetUp {
     /// The names of the functions that prepare something. They are part of the error if a lane
     /// dies, or is not ready in time.
     pub functions: String,
+    /// The only function that is prepared. `None` for all that have no lanes of their own.
+    pub only: Option<u32>,
     /// How long the preparation may take.
     pub limit: Duration,
 }
@@ -78,4 +100,17 @@ pub struct PoolStats {
     pub discarded: u64,
     /// Check-outs that had to wait for a lane.
     pub waited: u64,
+}
+
+impl PoolStats {
+    /// The sum of the states of two pools.
+    pub(super) fn plus(self, other: Self) -> Self {
+        Self {
+            idle: self.idle + other.idle,
+            busy: self.busy + other.busy,
+            booted: self.booted + other.booted,
+            discarded: self.discarded + other.discarded,
+            waited: self.waited + other.waited,
+        }
+    }
 }

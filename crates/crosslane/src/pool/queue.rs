@@ -48,7 +48,12 @@ impl<L: Lane> State<L> {
             (true, false) => 1,
             (true, true) => self.options.warm.max(1),
         };
-        self.cap.map_or(warm, |cap| warm.min(cap))
+        self.cap.map_or(warm, |cap| warm.min(cap)).min(self.most)
+    }
+
+    /// Whether the pool may have another lane.
+    pub(super) fn has_room(&self) -> bool {
+        self.idle.len() + self.out < self.most
     }
 
     /// Takes out the idle lanes that are too many in all pools together.
@@ -82,9 +87,10 @@ impl<L: Lane> State<L> {
         self.queue.iter().any(|place| !matches!(place.turn, Turn::Served(_)))
     }
 
-    /// Whether more waiters are due than lanes prepare themselves.
+    /// Whether a waiter needs another lane: more waiters are due than lanes prepare themselves.
     pub(super) fn is_due(&self) -> bool {
-        self.queue.iter().filter(|place| matches!(place.turn, Turn::Due)).count() > self.preparing
+        self.has_room()
+            && self.queue.iter().filter(|place| matches!(place.turn, Turn::Due)).count() > self.preparing
     }
 
     /// Gives a free lane to the first waiter. Returns the lane if there is no waiter.

@@ -69,6 +69,8 @@ pub(super) struct State<L: Lane> {
     pub(super) held: HashMap<u64, ThreadId>,
     pub(super) last_used: Instant,
     pub(super) options: PoolOptions,
+    /// The most lanes.
+    pub(super) most: usize,
     pub(super) stats: PoolStats,
     /// Whether the pool keeps idle lanes ready: since its last use, until the idle timeout.
     pub(super) keep_warm: bool,

@@ -25,6 +25,10 @@ _OPTIONS = (
     "memoize",
     "rate",
     "batch",
+    "workers",
+    "gpus",
+    "cache",
+    "ttl",
     "on_error",
     "retries",
     "overload",
@@ -57,6 +61,10 @@ class Declared:
     memoize: int | None = None
     rate: str | None = None
     batch: int | None = None
+    workers: int | None = None
+    gpus: int | None = None
+    cache: str | None = None
+    ttl: float | None = None
     on_error: str = "fail"
     retries: int = 0
     inline: bool = False
@@ -91,6 +99,10 @@ class Declared:
     def callee(self) -> Callable[..., Any]:
         """What this lane calls with the arguments."""
         return self.callable.callee() if isinstance(self.callable, Stateful) else self.callable
+
+    def has_own_lanes(self) -> bool:
+        """Whether only lanes of its own call the function."""
+        return self.workers is not None or self.gpus is not None
 
     def for_types(self, types: str) -> Declared:
         """This function for arguments of these types, such as "(BIGINT, VARCHAR[])", if it takes
@@ -132,6 +144,10 @@ class Declared:
             "memoize": self.memoize,
             "rate": self.rate,
             "batch": self.batch,
+            "workers": self.workers,
+            "gpus": self.gpus,
+            "cache": self.cache,
+            "ttl": self.ttl,
             "on_error": self.on_error,
             "retries": self.retries,
             "kind": "aggregate" if isinstance(self.callable, Aggregate) else "scalar",

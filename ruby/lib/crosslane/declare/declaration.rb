@@ -5,7 +5,7 @@ module Crosslane
   class Declaration
     DEFAULTS = {
       nulls: :skip, deterministic: true, vectorized: false, concurrency: 1, timeout: nil, memory_limit: nil,
-      memoize: nil, rate: nil, batch: nil, on_error: :fail, retries: 0, overload: false
+      memoize: nil, rate: nil, batch: nil, workers: nil, gpus: nil, cache: nil, ttl: nil, on_error: :fail, retries: 0, overload: false
     }.freeze
     UNITS = {
       "" => 1, "B" => 1, "KB" => 10**3, "MB" => 10**6, "GB" => 10**9, "KIB" => 2**10, "MIB" => 2**20, "GIB" => 2**30
@@ -14,7 +14,7 @@ module Crosslane
     MOST_PARAMETERS = 64
     # The largest values that the engine accepts.
     MOST = {
-      concurrency: 65_536, batch: 1_000_000, retries: 1_000_000, timeout: 1_000_000_000, memory_limit: 2**50
+      concurrency: 65_536, batch: 1_000_000, workers: 1024, gpus: 1024, retries: 1_000_000, timeout: 1_000_000_000, memory_limit: 2**50
     }.freeze
     private_constant :UNITS, :MOST_PARAMETERS, :MOST
 
@@ -94,11 +94,15 @@ module Crosslane
         signature: signature, kind: kind, admits_null: admits_null, deterministic: @deterministic,
         calling: calling, concurrency: @concurrency,
         timeout: @timeout, memory_limit: @memory_limit, memoize: @memoize, rate: @rate, batch: @batch,
+        workers: @workers, gpus: @gpus, cache: @cache, ttl: @ttl,
         on_error: on_error,
         retries: @retries,
         file: file, line: line, description: description, overload: @overload
       }
     end
+
+    # @return [Boolean] whether only lanes of its own call the function
+    def own_lanes? = !(@workers || @gpus).nil?
 
     # @return [String] the comment directly above the declaration
     def description
@@ -174,7 +178,11 @@ module Crosslane
       @concurrency = count(options, :concurrency, 1)
       @retries = count(options, :retries, 0)
       @batch = options[:batch] && count(options, :batch, 1)
-      @timeout = seconds(options[:timeout])
+      @workers = options[:workers] && count(options, :workers, 1)
+      @gpus = options[:gpus] && count(options, :gpus, 1)
+      @cache = cache(options[:cache])
+      @ttl = seconds(options, :ttl)
+      @timeout = seconds(options, :timeout)
       @memory_limit = bytes(options, :memory_limit)
       @memoize = bytes(options, :memoize)
       @rate = options[:rate]
@@ -197,11 +205,21 @@ module Crosslane
       raise error("#{name} is a whole number from #{least} to #{MOST[name]}, not #{value.inspect}")
     end
 
-    def seconds(value)
+    def seconds(options, name)
+      value = options[name]
       return if value.nil?
       return value.to_f if value.is_a?(Numeric) && value.real? && value.positive? && value <= MOST[:timeout]
 
-      raise error("timeout is a positive number of seconds, at most #{MOST[:timeout]}, not #{value.inspect}")
+      raise error("#{name} is a positive number of seconds, at most #{MOST[:timeout]}, not #{value.inspect}")
+    end
+
+    # The file of kept results, as the engine is told; the user's cache is "".
+    def cache(value)
+      return if value.nil? || value == false
+      return "" if value == true
+      return value if value.is_a?(String) && !value.empty?
+
+      raise error("cache is the path of a file, or true for one in the user's cache, not #{value.inspect}")
     end
 
     def bytes(options, name)
@@ -295,6 +313,12 @@ module Crosslane
     # @param rate [String, nil] the most rows that may be called in a time, such as "50/s", by all
     #   workers of the engine together
     # @param batch [Integer, nil] the most rows that a call gets, for functions that get many
+    # @param workers [Integer, nil] the most workers that call the function, which are its own: each
+    #   holds what the function prepares
+    # @param gpus [Integer, nil] the GPUs that each worker of the function sees
+    # @param cache [String, true, nil] a file that keeps results for later programs; true for one in
+    #   the user's cache
+    # @param ttl [Numeric, nil] the seconds after which kept results hold no more
     # @param on_error [:fail, :null] `:null`: an exception makes the row NULL instead of ending the
     #   query
     # @param retries [Integer] the number of times that a failed call is tried again, with growing

@@ -13,9 +13,12 @@ module Crosslane
       # Whether a function with this callable and these options is stateful.
       def declared?(callable, options) = callable.is_a?(Class) || PARTS.any? { |part| options[part] }
 
-      # Prepares all stateful functions of a library. If some fail, the first exception is raised
-      # after all were tried. A later call tries again.
-      def set_up(functions) = each(functions, &:prepare)
+      # Prepares the stateful functions of a library that have no lanes of their own, or only the one
+      # of this number. If some fail, the first exception is raised after all were tried. A later call
+      # tries again.
+      def set_up(functions, only)
+        each(only ? [functions[only]] : functions.reject(&:own_lanes?), &:prepare)
+      end
 
       # Closes the prepared states, the last one first. No caller waits for errors, so they are
       # written to the log.

@@ -31,6 +31,9 @@ const KINDS = {
       memoize: null,
       rate: null,
       batch: null,
+      workers: null,
+      cache: null,
+      ttl: null,
     },
     usage: 'use udf("name(parameter TYPE) -> TYPE", { options }, function), the options as you need them',
   },
@@ -53,6 +56,14 @@ KINDS.aggregate = {
 
 class DeclarationError extends Error {}
 defineProperty(DeclarationError.prototype, "name", { __proto__: null, value: "DeclarationError" });
+
+// The file of kept results, as the engine is told: the user's cache is "".
+function cacheFile({ cache = null }) {
+  if (cache === null || cache === false) return null;
+  if (cache === true) return "";
+  if (typeof cache === "string" && cache !== "") return cache;
+  throw error(`cache is the path of a file, or true for one in the user's cache, not ${show(cache)}`);
+}
 
 // The bytes of an option's size.
 function bytes(options, name) {
@@ -92,13 +103,16 @@ function checkOptions(options) {
   };
   if ("concurrency" in options) whole("concurrency", 1);
   if ((options.batch ?? null) !== null) whole("batch", 1);
+  if ((options.workers ?? null) !== null) whole("workers", 1);
   whole("retries", 0);
-  const { timeout } = options;
-  if (timeout !== null && !(typeof timeout === "number" && timeout > 0 && timeout <= RULES.most.timeout)) {
-    throw error(
-      `timeout is a positive number of seconds, at most ${RULES.most.timeout}, not ${show(timeout)}`,
-    );
-  }
+  const seconds = (name) => {
+    const { [name]: time = null } = options;
+    if (time !== null && !(typeof time === "number" && time > 0 && time <= RULES.most.timeout)) {
+      throw error(`${name} is a positive number of seconds, at most ${RULES.most.timeout}, not ${show(time)}`);
+    }
+  };
+  seconds("timeout");
+  seconds("ttl");
   const { rate = null } = options;
   if (rate !== null && typeof rate !== "string")
     throw error(`rate is a text such as '50/s', not ${show(rate)}`);
@@ -121,6 +135,7 @@ function checkOptions(options) {
     ...options,
     memory_limit: bytes(options, "memory_limit"),
     memoize: bytes(options, "memoize"),
+    cache: cacheFile(options),
   };
 }
 

@@ -3,7 +3,8 @@
 use super::slot::{Borrower, Grant, Slot};
 use super::watcher::Watcher;
 use crate::lock::lock;
-use crosslane::{Error, Library};
+use crosslane::pool::Pool;
+use crosslane::{Error, Function, Library};
 use crosslane_process::Zygote;
 use crosslane_sched::Handle;
 use serde::Serialize;
@@ -67,9 +68,11 @@ pub(crate) struct Census {
     pub(crate) most: usize,
 }
 
-/// The workers of one library.
+/// The workers of one library, or those of one function.
 pub(crate) struct Workers {
     pub(crate) library: Arc<Library<Zygote>>,
+    /// The function that alone uses these workers, if it has workers of its own.
+    pub(crate) of: Option<Arc<Function>>,
     index: usize,
     most: usize,
     state: Mutex<State>,
@@ -80,6 +83,7 @@ pub(crate) struct Workers {
 impl Workers {
     pub(crate) fn new(
         library: Arc<Library<Zygote>>,
+        of: Option<Arc<Function>>,
         index: usize,
         most: usize,
         watcher: Arc<Watcher>,
@@ -96,7 +100,13 @@ impl Workers {
             line: VecDeque::new(),
             closed: false,
         };
-        Arc::new(Self { library, index, most, state: Mutex::new(state), watcher, handle })
+        Arc::new(Self { library, of, index, most, state: Mutex::new(state), watcher, handle })
+    }
+
+    /// The pool that has their lanes.
+    pub(crate) fn pool(&self) -> &Pool<Zygote> {
+        let pool = &self.library.pool;
+        self.of.as_ref().map_or(pool, |function| pool.of(function))
     }
 
     /// How many calls wait for a worker.
@@ -257,7 +267,7 @@ impl Workers {
     }
 
     fn boot(self: &Arc<Self>) {
-        let checked_out = self.library.pool.check_out(|| lock(&self.state).closed);
+        let checked_out = self.pool().check_out(|| lock(&self.state).closed);
         let mut lane = match checked_out {
             Ok(Some(lane)) => lane,
             Ok(None) => return self.not_booted(Error::Boot("the server is shutting down".into())),
@@ -265,7 +275,7 @@ impl Workers {
         };
         lane.share();
         let slot = Arc::new(Slot {
-            library: self.index,
+            workers: self.index,
             watch: lane.watch(),
             lane: Mutex::new(Some(lane)),
             stalled: AtomicBool::new(false),

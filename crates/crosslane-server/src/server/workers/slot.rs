@@ -30,8 +30,8 @@ pub(crate) trait Borrower: Send + Sync {
 
 /// A lane that the server has taken from a pool.
 pub(crate) struct Slot {
-    /// The index of its library.
-    pub(crate) library: usize,
+    /// The index of the [`Workers`](super::Workers) that have it.
+    pub(crate) workers: usize,
     /// The lane; `None` when it is lost, or back in the pool.
     pub(crate) lane: Mutex<Option<PooledLane<ProcessLane>>>,
     /// Whether its route takes no replies now.

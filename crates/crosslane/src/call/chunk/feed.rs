@@ -107,7 +107,7 @@ impl<Z: Zygote> ChunkCall<'_, Z> {
                 return Ok(false);
             }
             let Some(slot) = self.caller.group.try_join(self.caller.width) else { return Ok(false) };
-            let Some(lane) = self.library.pool.try_check_out() else { return Ok(false) };
+            let Some(lane) = self.library.pool.of(self.function).try_check_out() else { return Ok(false) };
             (lane, slot, true)
         };
         self.lanes.push(Worker::new(lane, slot, borrowed));

@@ -41,7 +41,8 @@ fn call_rows<Z: Zygote>(
     };
     let outcome = call.run();
     // Lanes that failed are gone already. Giving back a lane that still works on a slice ends it.
-    call.lanes.into_iter().for_each(|worker| library.pool.give_back(worker.lane));
+    let pool = library.pool.of(function);
+    call.lanes.into_iter().for_each(|worker| pool.give_back(worker.lane));
     outcome
 }
 

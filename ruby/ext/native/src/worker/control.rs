@@ -32,7 +32,7 @@ impl Control {
             // Only a process can be a fork server.
             Request::Zygote { .. } => return Ok(None),
             Request::Load { .. } => gvl::made(|| (ruby.to_symbol("load"),).into_value_with(&ruby))?,
-            Request::Fork { lane, spin_microseconds } => {
+            Request::Fork { lane, spin_microseconds, .. } => {
                 let Ok([memory, socket, log]) = <[OwnedFd; 3]>::try_from(descriptors) else {
                     self.unforked(lane, "the process has too few descriptors left".into())?;
                     return Ok(Some(gvl::made(|| (ruby.to_symbol("refused"), lane).into_value_with(&ruby))?));

@@ -85,12 +85,12 @@ fn answer(
     reuse: &mut Reuse,
 ) -> Result<(), Unwind> {
     let of_all = match call.entry() {
-        Some(Entry::SetUp) if !vm.host => Some("set_up"),
-        Some(Entry::TearDown) if !vm.host => Some("tear_down"),
+        Some(Entry::SetUp) if !vm.host => Some(prepares("set_up", (functions, call.set_up_only()))),
+        Some(Entry::TearDown) if !vm.host => Some(prepares("tear_down", (functions,))),
         _ => None,
     };
-    if let Some(method) = of_all {
-        return done(vm, lane, call, stateful(method, functions).map_err(Unwind::from));
+    if let Some(outcome) = of_all {
+        return done(vm, lane, call, outcome.map_err(Unwind::from));
     }
     // A stream function knows the types of its batches itself.
     let types = if call.entry() == Some(Entry::Map) { None } else { lane.types(&call)? };
@@ -101,10 +101,10 @@ fn answer(
 }
 
 /// Runs the set-up or the tear-down of all stateful functions of a guest.
-fn stateful(method: &str, functions: Value) -> Result<(), Error> {
+fn prepares(method: &str, arguments: impl magnus::ArgList) -> Result<(), Error> {
     let ruby = Ruby::get().expect("with the GVL");
     let all: RModule = ruby.class_object().const_get::<_, RModule>("Crosslane")?.const_get("Prepares")?;
-    let _: Value = all.funcall(method, (functions,))?;
+    let _: Value = all.funcall(method, arguments)?;
     Ok(())
 }
 
