@@ -32,7 +32,7 @@ pub use error::{Error, Failure, Place, Stall, shortened};
 pub use function::{
     Calling, EntryTypes, ErrorPolicy, Function, FunctionSpec, Instances, Kind, LARGEST_MEMORY_LIMIT,
     LONGEST_TIMEOUT, Library, MOST_BATCH, MOST_CONCURRENCY, MOST_RETRIES, MOST_WORKERS, OnError, RetryAfter,
-    Verdict, catalog,
+    Store, Verdict, catalog,
 };
 pub use lane::{Address, Entry, Exchanges, Part};
 pub use pool::warm_limit;

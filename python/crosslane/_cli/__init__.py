@@ -1,4 +1,4 @@
-"""The command line: ``crosslane init``, ``sql``, ``check``, ``lock``, ``dump``, ``trust``, ``doctor``, ``serve`` and ``bench``."""
+"""The command line: ``crosslane init``, ``sql``, ``check``, ``lock``, ``dump``, ``trust``, ``cache``, ``doctor``, ``serve`` and ``bench``."""
 
 from crosslane._cli.program import main
 

@@ -8,6 +8,7 @@ from typing import Any
 import click
 
 from crosslane import __version__
+from crosslane._cli.cache import cache
 from crosslane._cli.check.command import check
 from crosslane._cli.definitions import dump, trust
 from crosslane._cli.doctor.command import doctor
@@ -54,5 +55,5 @@ def main() -> None:
     """Functions written in Python, JavaScript, Ruby and Lua, called from SQL, on every core."""
 
 
-for _command in (init, sql, trace, check, lock, dump, trust, doctor, serve, bench):
+for _command in (init, sql, trace, check, lock, dump, trust, cache, doctor, serve, bench):
     main.add_command(_command)

@@ -218,7 +218,9 @@ def declare(
         declaration.gpus = _count(declaration, "gpus", gpus, 1, _MOST_WORKERS)
     declaration.cache = _cache(declaration, cache)
     if ttl is not None:
-        declaration.ttl = _seconds(declaration, "ttl", ttl.total_seconds() if isinstance(ttl, timedelta) else ttl)
+        declaration.ttl = _seconds(
+            declaration, "ttl", ttl.total_seconds() if isinstance(ttl, timedelta) else ttl
+        )
     if concurrency is not None:
         declaration.concurrency = _count(declaration, "concurrency", concurrency, 1, _MOST_CONCURRENCY)
         if not is_async(function):
@@ -276,7 +278,9 @@ def _cache(declaration: Declaration, cache: object) -> str | None:
         return ""
     path = os.fspath(cache) if isinstance(cache, str | os.PathLike) else None
     if not isinstance(path, str) or not path:
-        raise declaration.error(f"cache is the path of a file, or True for one in the user's cache, not {cache!r}")
+        raise declaration.error(
+            f"cache is the path of a file, or True for one in the user's cache, not {cache!r}"
+        )
     return path
 
 

@@ -1,5 +1,6 @@
 //! The process that loads a library and forks its workers: its program, its requests, and its end.
 
+mod caches;
 mod devices;
 pub mod environment;
 mod fork_server;

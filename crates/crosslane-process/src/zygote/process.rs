@@ -1,5 +1,6 @@
 //! The engine's side of a zygote: starts it, loads a library, asks for lanes, and ends it.
 
+use super::caches;
 use super::fork_server::{ForkServer, NoFork};
 use super::reaper;
 use super::root::{FAREWELL, Program, Root, boot_error};
@@ -142,6 +143,7 @@ impl Parent {
         options.source.check()?;
         let (running, loaded) = Running::start(&options, &stop)?;
         let (functions, files) = (loaded.functions.clone(), loaded.files.clone());
+        caches::open(&options.source, &functions, files.as_ref())?;
         Ok((Self { options, stop, running, next_lane: 1, functions, files }, loaded))
     }
 

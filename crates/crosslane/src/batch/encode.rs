@@ -157,6 +157,13 @@ impl Frame {
         Ok(Self { words, length })
     }
 
+    /// A batch that was written elsewhere, at an address that readers need.
+    pub(crate) fn of(bytes: &[u8]) -> Self {
+        let mut words = vec![0; bytes.len().div_ceil(8)];
+        bytemuck::cast_slice_mut(&mut words)[..bytes.len()].copy_from_slice(bytes);
+        Self { words, length: bytes.len() }
+    }
+
     /// The frame, which [`columns`] reads.
     pub fn bytes(&self) -> &[u8] {
         &bytemuck::cast_slice(&self.words)[..self.length]

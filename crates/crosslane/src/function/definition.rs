@@ -2,7 +2,8 @@
 
 use crate::cost::{Cost, Costs};
 use crate::error::{Error, Failure, shortened};
-use crate::function::{EntryTypes, FunctionSpec, Kind, Memo, Rate, Repeats};
+use crate::function::memo::BESIDE_CACHE;
+use crate::function::{EntryTypes, FunctionSpec, Kind, Memo, Rate, Repeats, Store};
 use crate::lane::{Entry, ROUND_TRIP};
 use crate::stats::FunctionStats;
 use crate::types::signature::{Signature, types_text};
@@ -28,8 +29,8 @@ pub struct Function {
     /// Counters of its calls so far.
     pub stats: Arc<FunctionStats>,
     costs: Arc<Costs>,
-    /// The results that it keeps, and the hash of its parameters' types there.
-    pub(crate) memo: Option<(Arc<Memo>, u64)>,
+    /// The results that it keeps.
+    pub(crate) memo: Option<OfTypes>,
     pub(crate) repeats: Arc<Repeats>,
     /// How often it may be called.
     pub(crate) rate: Option<Arc<Rate>>,
@@ -121,8 +122,10 @@ impl Function {
         spec.named.resize(signature.parameters.len(), false);
         let timeout = spec.timeout.map(Duration::from_secs_f64);
         let (stats, costs, repeats) = Default::default();
-        let memo = spec.memoize.map(|bytes| Arc::new(Memo::new(signature.returns.clone(), bytes)));
-        let memo = memo.map(|memo| hashed(memo, &signature));
+        let ttl = spec.ttl.map(Duration::from_secs_f64);
+        let bytes = spec.memoize.or(spec.cache.as_ref().map(|_| BESIDE_CACHE));
+        let memo = bytes.map(|bytes| Arc::new(Memo::new(signature.returns.clone(), bytes, ttl)));
+        let memo = memo.map(|memo| OfTypes::new(memo, &signature));
         let rate = spec.rate.as_deref().map(Rate::parse).transpose().map_err(wrong)?;
         let rate = rate.map(|per_second| Arc::new(Rate::new(per_second)));
         Ok(Self { index, signature, spec, timeout, types: None, stats, costs, memo, repeats, rate })
@@ -136,7 +139,7 @@ impl Function {
         let text = types_text(&types);
         let signature = self.signature.for_arguments(types).map_err(Error::Engine)?;
         let mut spec = self.spec.clone();
-        let memo = self.memo.as_ref().map(|(memo, _)| hashed(Arc::clone(memo), &signature));
+        let memo = self.memo.as_ref().map(|known| OfTypes::new(Arc::clone(&known.memo), &signature));
         let rest = spec.admits_null.pop_if(|_| self.signature.variadic).unwrap_or_default();
         spec.admits_null.resize(signature.parameters.len(), rest);
         Ok(Self {
@@ -184,6 +187,20 @@ impl Function {
         self.costs.of(entry)
     }
 
+    /// Has its results kept in a store, too, if it keeps results and has no store yet.
+    ///
+    /// # Errors
+    /// Those of `open`.
+    pub fn keep_in<E>(&self, open: impl FnOnce() -> Result<Arc<dyn Store>, E>) -> Result<(), E> {
+        match &self.memo {
+            Some(OfTypes { memo, .. }) if memo.store().is_none() => {
+                memo.set_store(open()?);
+                Ok(())
+            }
+            _ => Ok(()),
+        }
+    }
+
     /// Whether only lanes of its own call the function.
     pub fn has_own_lanes(&self) -> bool {
         self.spec.workers.is_some() || self.spec.gpus.is_some()
@@ -223,11 +240,23 @@ impl Function {
     }
 }
 
-/// A memo, and the hash of the types of a signature's parameters there.
-fn hashed(memo: Arc<Memo>, signature: &Signature) -> (Arc<Memo>, u64) {
-    let types: Vec<DataType> = signature.parameters.iter().map(|field| field.data_type.clone()).collect();
-    let hash = memo.hash_of(&types_text(&types));
-    (memo, hash)
+/// The kept results of a function, for its parameters' types.
+#[derive(Debug)]
+pub(crate) struct OfTypes {
+    pub(crate) memo: Arc<Memo>,
+    /// The types as text.
+    pub(crate) types: String,
+    /// Their hash in the memo, with which keys begin there.
+    pub(crate) hash: u64,
+}
+
+impl OfTypes {
+    fn new(memo: Arc<Memo>, signature: &Signature) -> Self {
+        let types: Vec<DataType> = signature.parameters.iter().map(|field| field.data_type.clone()).collect();
+        let types = types_text(&types);
+        let hash = memo.hash_of(&types);
+        Self { memo, types, hash }
+    }
 }
 
 /// The functions of one declaration share what they keep, and how often they may be called. There is
@@ -247,9 +276,9 @@ impl Shared {
             let FunctionSpec { file, line, memoize, rate: option, .. } = spec;
             let (name, returns) = (signature.name.clone(), signature.returns.to_string());
             let declaration = (name, file.clone(), *line, returns, *memoize, option.clone());
-            let own = || (memo.take().map(|(memo, _)| memo), rate.take());
+            let own = || (memo.take().map(|known| known.memo), rate.take());
             let shared = self.0.entry(declaration).or_insert_with(own);
-            *memo = shared.0.clone().map(|memo| hashed(memo, signature));
+            *memo = shared.0.clone().map(|memo| OfTypes::new(memo, signature));
             rate.clone_from(&shared.1);
         }
         function

@@ -10,12 +10,14 @@ mod on_error;
 mod rate;
 mod repeats;
 mod spec;
+mod store;
 
 pub use definition::Function;
+pub(crate) use definition::OfTypes;
 pub use instances::Instances;
 pub use kind::{EntryTypes, Kind};
 pub use library::Library;
-pub(crate) use memo::Memo;
+pub(crate) use memo::{Memo, milliseconds};
 pub use on_error::{ErrorPolicy, LONGEST_PAUSE, OnError, RetryAfter, Verdict, backoff, pause};
 pub(crate) use rate::Rate;
 pub(crate) use repeats::Repeats;
@@ -23,3 +25,4 @@ pub use spec::{
     Calling, FunctionSpec, LARGEST_MEMORY_LIMIT, LONGEST_TIMEOUT, MOST_BATCH, MOST_CONCURRENCY, MOST_RETRIES,
     MOST_WORKERS,
 };
+pub use store::Store;

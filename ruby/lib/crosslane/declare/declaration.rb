@@ -5,7 +5,8 @@ module Crosslane
   class Declaration
     DEFAULTS = {
       nulls: :skip, deterministic: true, vectorized: false, concurrency: 1, timeout: nil, memory_limit: nil,
-      memoize: nil, rate: nil, batch: nil, workers: nil, gpus: nil, cache: nil, ttl: nil, on_error: :fail, retries: 0, overload: false
+      memoize: nil, cache: nil, ttl: nil, rate: nil, batch: nil, workers: nil, gpus: nil, on_error: :fail, retries: 0,
+      overload: false
     }.freeze
     UNITS = {
       "" => 1, "B" => 1, "KB" => 10**3, "MB" => 10**6, "GB" => 10**9, "KIB" => 2**10, "MIB" => 2**20, "GIB" => 2**30
@@ -14,7 +15,8 @@ module Crosslane
     MOST_PARAMETERS = 64
     # The largest values that the engine accepts.
     MOST = {
-      concurrency: 65_536, batch: 1_000_000, workers: 1024, gpus: 1024, retries: 1_000_000, timeout: 1_000_000_000, memory_limit: 2**50
+      concurrency: 65_536, batch: 1_000_000, workers: 1024, gpus: 1024, retries: 1_000_000, timeout: 1_000_000_000,
+      memory_limit: 2**50
     }.freeze
     private_constant :UNITS, :MOST_PARAMETERS, :MOST
 

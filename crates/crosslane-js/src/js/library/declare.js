@@ -108,7 +108,9 @@ function checkOptions(options) {
   const seconds = (name) => {
     const { [name]: time = null } = options;
     if (time !== null && !(typeof time === "number" && time > 0 && time <= RULES.most.timeout)) {
-      throw error(`${name} is a positive number of seconds, at most ${RULES.most.timeout}, not ${show(time)}`);
+      throw error(
+        `${name} is a positive number of seconds, at most ${RULES.most.timeout}, not ${show(time)}`,
+      );
     }
   };
   seconds("timeout");

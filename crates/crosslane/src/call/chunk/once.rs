@@ -14,7 +14,7 @@
 use crate::batch::{self, Body, Column, ColumnBuilder, Encode, Frame, Plan, Rows, append_key};
 use crate::call::{Input, Output};
 use crate::error::Error;
-use crate::function::{EntryTypes, Function, Memo, OnError};
+use crate::function::{EntryTypes, Function, Memo, OfTypes, OnError, milliseconds};
 use crate::lane::Entry;
 use crate::types::DataType;
 use hashbrown::HashTable;
@@ -64,18 +64,18 @@ pub fn once(
     let rows = input.rows();
     let (Some(frame), Some(returns)) = (frame(input)?, types.returns) else { return call(input, output) };
     let columns = batch::columns(frame.bytes(), types.takes())?;
-    let memo = function.memo.as_ref().map(|(memo, types)| (&**memo, *types));
-    let Some(distinct) = Distinct::new(memo.map(|(_, types)| types), &columns, rows) else {
+    let kept = function.memo.as_ref();
+    let Some(distinct) = Distinct::new(kept.map(|kept| kept.hash), &columns, rows) else {
         function.repeats.learn(rows, rows);
         return call(input, output);
     };
-    if memo.is_none() {
+    if kept.is_none() {
         function.repeats.learn(rows, distinct.firsts.len());
         if distinct.firsts.len() == rows {
             return call(input, output);
         }
     }
-    let unknown = known(memo, &distinct, returns, output)?;
+    let unknown = known(kept, &distinct, returns, output)?;
     function.stats.here().reused.add((rows - unknown.len()) as u64);
     if unknown.is_empty() {
         return Ok(());
@@ -84,10 +84,9 @@ pub fn once(
     // With `on_error = null`, a NULL may be a call that failed.
     let keeps_nulls = function.spec.on_error == OnError::Fail;
     let one = ColumnBuilder::new(returns);
-    let memo = memo.map(|(memo, _)| memo);
     call(
         &chosen,
-        &mut Spread { output, returns, memo, keeps_nulls, distinct: &distinct, called: &unknown, one },
+        &mut Spread { output, returns, kept, keeps_nulls, distinct: &distinct, called: &unknown, one },
     )
 }
 
@@ -109,13 +108,14 @@ type Row = (usize, usize);
 
 /// Gives the kept results to the output. Returns the distinct rows without one.
 fn known(
-    memo: Option<(&Memo, u64)>,
+    of_types: Option<&OfTypes>,
     distinct: &Distinct,
     returns: &DataType,
     output: &mut dyn Output,
 ) -> Result<Vec<Row>, Error> {
     let rows = distinct.firsts.iter().copied().enumerate();
-    let Some((memo, _)) = memo else { return Ok(rows.collect()) };
+    let Some(of_types) = of_types else { return Ok(rows.collect()) };
+    let memo = &of_types.memo;
     let mut unknown = Vec::new();
     let mut kept = ColumnBuilder::new(returns);
     // For each distinct row, its place among the kept results.
@@ -126,6 +126,18 @@ fn known(
         } else {
             unknown.push((number, first));
         }
+    }
+    if let Some(store) = memo.store().filter(|_| !unknown.is_empty()) {
+        let keys: Vec<&[u8]> = unknown.iter().map(|(number, _)| distinct.bare_key(*number)).collect();
+        let mut found = store.find(&of_types.types, &keys).into_iter();
+        unknown.retain(|(number, _)| {
+            let Some((batch, made)) = found.next().flatten() else { return true };
+            if memo.adopt(distinct.key(*number), (&batch, made), &mut kept) {
+                places[*number] = kept.rows() as u32 - 1;
+                return false;
+            }
+            true
+        });
     }
     let kept = kept.column(returns);
     let mut together = ColumnBuilder::new(returns);
@@ -148,7 +160,7 @@ fn known(
 struct Spread<'a> {
     output: &'a mut dyn Output,
     returns: &'a DataType,
-    memo: Option<&'a Memo>,
+    kept: Option<&'a OfTypes>,
     keeps_nulls: bool,
     distinct: &'a Distinct,
     called: &'a [Row],
@@ -158,10 +170,27 @@ struct Spread<'a> {
 
 impl Output for Spread<'_> {
     fn accept(&mut self, first: usize, results: &Column<'_>) -> Result<(), Error> {
+        let made = milliseconds();
+        if let Some(OfTypes { memo, types, .. }) = self.kept
+            && let Some(store) = memo.store()
+        {
+            // A service that knows nothing today may know something tomorrow, so NULLs are not kept
+            // for later programs.
+            let valid = (0..results.rows).filter(|row| results.is_valid(*row));
+            let fresh: Result<Vec<_>, Error> = valid
+                .map(|row| {
+                    let (number, _) = self.called[first + row];
+                    Ok((self.distinct.bare_key(number), Memo::batch(results, row)?))
+                })
+                .collect();
+            let fresh = fresh?;
+            let fresh: Vec<_> = fresh.iter().map(|(key, batch)| (*key, batch.bytes())).collect();
+            store.keep(types, &fresh, made);
+        }
         for row in 0..results.rows {
             let (number, _) = self.called[first + row];
-            if let Some(memo) = self.memo.filter(|_| self.keeps_nulls || results.is_valid(row)) {
-                memo.keep(self.distinct.key(number), results, row);
+            if let Some(kept) = self.kept.filter(|_| self.keeps_nulls || results.is_valid(row)) {
+                kept.memo.keep(self.distinct.key(number), (results, row), made);
             }
             self.one.clear();
             self.one.copy(results, row)?;
@@ -236,6 +265,11 @@ impl Distinct {
     fn key(&self, number: usize) -> &[u8] {
         let from = number.checked_sub(1).map_or(0, |before| self.ends[before]);
         &self.keys[from..self.ends[number]]
+    }
+
+    /// The key of a distinct row without the hash of the types.
+    fn bare_key(&self, number: usize) -> &[u8] {
+        &self.key(number)[size_of::<u64>()..]
     }
 
     /// The rows of the chunk that are like a distinct row.

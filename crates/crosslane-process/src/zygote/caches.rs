@@ -1,0 +1,67 @@
+//! Opens the files with the results of functions that outlive the program (`cache`).
+
+use super::environment::cache;
+use crate::definition;
+use crate::files::Files;
+use crate::source::Source;
+use crate::warden::log::say;
+use crosslane::{Error, Failure, Function};
+use crosslane_cache::{Cache, Kept};
+use std::env;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// The file of results in the user's cache.
+const FILE: &str = "results.db";
+
+/// Opens the caches of a library's functions.
+///
+/// # Errors
+/// [`Error::Load`] if a file cannot be used.
+pub(super) fn open(source: &Source, functions: &[Arc<Function>], files: Option<&Files>) -> Result<(), Error> {
+    let version = files.map(Files::hash);
+    for function in functions {
+        let Some(option) = &function.spec.cache else { continue };
+        let opened = function.keep_in(|| {
+            let (Some(version), Source::File { path }) = (&version, source) else {
+                return Err("cache is for functions of files".to_owned());
+            };
+            let kept = Kept {
+                file: &path.to_string_lossy(),
+                name: function.name(),
+                signature: &function.signature.to_string(),
+                version,
+                ttl: function.spec.ttl.map(Duration::from_secs_f64),
+            };
+            Ok(Arc::new(Cache::open(&file(option, path), &kept, say)?))
+        });
+        opened.map_err(|message| wrong(source, function, &message))?;
+    }
+    Ok(())
+}
+
+/// The file that an option names, of a function in a file of the user.
+fn file(option: &str, user: &Path) -> PathBuf {
+    if option.is_empty() {
+        return cache().join(FILE);
+    }
+    if let Some(rest) = option.strip_prefix("~/") {
+        return env::home_dir().unwrap_or_default().join(rest);
+    }
+    // The file of a definition in SQL is somewhere in the user's cache.
+    let folder = user.parent().filter(|_| !definition::is_one(user));
+    folder.map_or_else(|| env::current_dir().unwrap_or_default(), Path::to_owned).join(option)
+}
+
+fn wrong(source: &Source, function: &Function, message: &str) -> Error {
+    Error::Load {
+        library: source.name(),
+        failure: Box::new(Failure {
+            class: "DeclarationError".into(),
+            message: format!("function {}: {message}", function.name()),
+            traceback: format!("  at {}:{}", function.spec.file, function.spec.line),
+            ..Failure::default()
+        }),
+    }
+}
