@@ -69,8 +69,8 @@ declare namespace Crosslane {
     rate?: string | null;
     /** The most rows that a call gets, for a vectorized function or one that returns promises. */
     batch?: number | null;
-    /** A file that keeps results for later programs. `true`: a file in the user's cache. */
-    cache?: string | boolean | null;
+    /** `true`: results are kept for later programs, in a file in the user's cache. */
+    cache?: boolean | null;
     /** Seconds after which kept results hold no more. */
     ttl?: number | null;
     /** The most workers that call the function. They are its own. */

@@ -90,7 +90,13 @@ pub fn load(
         spin: all.spin,
         on_interrupt: Arc::new(|_| cancel_all()),
     };
-    let (pool, loaded) = Pool::start(pool_options(&all), move |stop| Zygote::start(options, stop))?;
+    let start = move |stop| {
+        let source = options.source.clone();
+        let (zygote, loaded) = Zygote::start(options, stop)?;
+        loaded.open_caches(&source)?;
+        Ok((zygote, loaded))
+    };
+    let (pool, loaded) = Pool::start(pool_options(&all), start)?;
     Ok(Library { name: name.to_owned(), version: 1, functions: loaded.functions, pool })
 }
 

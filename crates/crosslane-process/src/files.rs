@@ -26,6 +26,16 @@ impl Files {
         hash(serde_json::to_string(self).unwrap_or_default().as_bytes())
     }
 
+    /// One hash of all contents, and of their paths relative to a folder. So a copy of the folder has
+    /// the same hash.
+    pub fn hash_in(&self, folder: &Path) -> String {
+        let relative = |path: &str| {
+            let below = Path::new(path).strip_prefix(folder);
+            below.map_or_else(|_| path.to_owned(), |below| below.to_string_lossy().into_owned())
+        };
+        Self(self.0.iter().map(|(path, hash)| (relative(path), hash.clone())).collect()).hash()
+    }
+
     /// The paths.
     pub fn paths(&self) -> impl Iterator<Item = &str> {
         self.0.keys().map(String::as_str)

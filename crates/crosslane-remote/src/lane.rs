@@ -34,6 +34,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::Duration;
 
+/// Ends of a pause that differ by no more nanoseconds are the same.
+const SAME_REST: u64 = 100_000_000;
+
 /// The number of the only lane of a connection.
 const LANE: u32 = 0;
 /// The most bytes that one read into the inbox takes.
@@ -304,7 +307,11 @@ impl RemoteLane {
         match serde_json::from_slice(self.message.bytes()) {
             Ok(Tell::Progress { exchange, row, rest, .. }) => {
                 self.progress = (exchange, row);
-                self.rests_until = now().saturating_add(rest.saturating_mul(1_000_000));
+                let until = now().saturating_add(rest.saturating_mul(1_000_000));
+                // The same pause may be told again.
+                if until.abs_diff(self.rests_until) > SAME_REST {
+                    self.rests_until = until;
+                }
                 Ok(())
             }
             Ok(Tell::Ended { message, .. }) => {

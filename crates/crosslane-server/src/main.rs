@@ -241,6 +241,10 @@ fn load(file: &Path, settings: &crosslane::Settings, workers: usize) -> Result<S
     let warm = if settings.warm_lanes == 0 { workers } else { settings.warm_lanes };
     let pool = PoolOptions { warm, idle_timeout: settings.idle_timeout };
     let (pool, loaded) = Pool::start(pool, move |stop| Zygote::start(options, stop))?;
+    for function in loaded.functions.iter().filter(|function| function.spec.cache.is_some()) {
+        let (function, file) = (function.name(), &name);
+        tracing::warn!(function, file, "a server keeps no results, so the option cache has no effect");
+    }
     let library = Library { name, version: 1, functions: loaded.functions, pool };
     Ok(ServedLibrary { library, text: loaded.files.map(|files| files.hash()) })
 }

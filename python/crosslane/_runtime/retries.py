@@ -18,6 +18,7 @@ class Retry(Exception):
             is the most: a call that names a longer time fails at once.
 
     Example:
+        >>> import crosslane
         >>> raise crosslane.Retry("the service is busy", after=2.5)
         Traceback (most recent call last):
         ...

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import threading
+import time
 from typing import TYPE_CHECKING, Any, Protocol
 
 from crosslane import _guest
@@ -23,6 +24,36 @@ class Progress(Protocol):
 
     def rest(self, seconds: float) -> None:
         """A row waits for so long before it is called again."""
+
+
+class _Rests:
+    """Tells the engine of pauses while all rows at work pause. If one of them does not, it may be
+    stuck, and its timeout counts."""
+
+    def __init__(self, progress: Progress) -> None:
+        self._progress = progress
+        self._ends: list[float] = []
+        #: How many rows are at work.
+        self.working = 0
+
+    async def rest(self, seconds: float) -> None:
+        """Waits before a row is called again."""
+        end = time.monotonic() + seconds
+        self._ends.append(end)
+        self._tell()
+        try:
+            await asyncio.sleep(seconds)
+        finally:
+            self._ends.remove(end)
+
+    def end(self) -> None:
+        """No further row is called in place of one that has ended."""
+        self.working -= 1
+        self._tell()
+
+    def _tell(self) -> None:
+        if self._ends and len(self._ends) == self.working:
+            self._progress.rest(max(0.0, min(self._ends) - time.monotonic()))
 
 
 class _Lane(threading.local):
@@ -105,6 +136,7 @@ class Runner:
         results: list[Any] = [None] * len(rows)
         pending = iter([index for index, row in enumerate(rows) if row is not None])
         done = errors = 0
+        rests = _Rests(progress)
         again: dict[int, int] = {}
         failed: asyncio.Future[tuple[int, BaseException]] = self._loop.create_future()
         call = self._function if self._timeout is None else self._call_in_time
@@ -129,8 +161,7 @@ class Runner:
                         if tries < self._retries:
                             pause = _guest.pause(tries, retry_after(error))
                         if pause is not None:
-                            progress.rest(pause)
-                            await asyncio.sleep(pause)
+                            await rests.rest(pause)
                             tries += 1
                             again[index] = tries - spent
                             continue
@@ -141,9 +172,11 @@ class Runner:
                     break
                 done += 1
                 progress(done)
+            rests.end()
 
         workers = [self._loop.create_task(work()) for _ in range(min(self._concurrency, len(rows)))]
         self._workers = workers
+        rests.working = len(workers)
         working = asyncio.gather(*workers)
         try:
             await asyncio.wait([working, failed], return_when=asyncio.FIRST_COMPLETED)

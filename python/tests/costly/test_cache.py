@@ -31,7 +31,7 @@ TRIPLED = {
         udf("tripled(x BIGINT) -> BIGINT", cache: "kept.db") { |x| 3 * x }
         """,
     "js": """
-        udf("tripled(x BIGINT) -> BIGINT", { cache: "kept.db" }, (x) => 3 * x);
+        udf("tripled(x BIGINT) -> BIGINT", { cache: true }, (x) => 3 * x);
         """,
     "lua": """
         udf("tripled(x BIGINT) -> BIGINT", { cache = "kept.db" }, function(x) return 3 * x end)
@@ -81,15 +81,18 @@ def written(tmp_path: Path) -> Callable[[str], Path]:
 
 @pytest.mark.any_duckdb
 @pytest.mark.parametrize("language", TRIPLED)
-def test_the_next_program_finds_results(tmp_path: Path, language: str) -> None:
+def test_the_next_program_finds_results(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, language: str
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     path = tmp_path / f"functions.{language}"
     path.write_text(textwrap.dedent(TRIPLED[language]))
     total, rows = ran(path, "tripled")
     assert total == sum(3 * (i % 50) for i in range(5000))
     assert 50 <= rows <= 100
     assert ran(path, "tripled") == (total, 0)
-    # The file is beside that of the functions.
-    assert (tmp_path / "kept.db").exists()
+    # The file is beside that of the functions. JavaScript may not name one.
+    assert (tmp_path / ("cache/crosslane/results.db" if language == "js" else "kept.db")).exists()
 
 
 def test_values_of_all_kinds_are_found(
@@ -118,11 +121,31 @@ def test_a_file_that_has_changed_has_no_results(written: Callable[[str], Path]) 
     text = '@udf(cache="kept.db")\ndef f(x: int) -> int: return x + 1'
     total, rows = ran(written(text))
     assert rows > 0
-    path = written(text.replace("+ 1", "+ 2"))
-    assert ran(path)[0] == total + 5000
+    assert ran(written(text.replace("+ 1", "+ 2")))[0] == total + 5000
+    # The results of the first version are still there, for a while.
+    assert ran(written(text)) == (total, 0)
+
+
+def test_a_copy_of_a_file_has_its_results(written: Callable[[str], Path], tmp_path: Path) -> None:
+    cache = tmp_path / "kept.db"
+    path = written(f'@udf(cache="{cache}")\ndef f(x: int) -> int: return x + 1')
+    ran(path)
+    copy = tmp_path / "elsewhere" / path.name
+    copy.parent.mkdir()
+    copy.write_text(path.read_text())
+    assert ran(copy)[1] == 0
+
+
+def test_a_program_that_writes_for_long_stops_nobody(written: Callable[[str], Path]) -> None:
+    path = written('@udf(cache="kept.db")\ndef f(x: int) -> int: return x + 1')
+    total, _ = ran(path)
     with opened(path.parent / "kept.db") as run:
-        assert run("SELECT count(*) FROM functions") == [(1,)]
-        assert run("SELECT count(*) FROM results") == [(50,)]
+        run("BEGIN IMMEDIATE")
+        printed = subprocess.run(
+            [sys.executable, "-c", PROGRAM, path, "f"], capture_output=True, text=True, check=True
+        )
+    assert printed.stdout.split()[0] == str(total)
+    assert "another program writes to the cache" in printed.stderr
 
 
 def test_a_result_holds_for_its_time(written: Callable[[str], Path]) -> None:
@@ -180,6 +203,7 @@ def test_programs_share_a_file(written: Callable[[str], Path]) -> None:
         ('"notes.txt"', "notes.txt cannot be used: file is not a database"),
         ('"other.db"', "other.db cannot be used: it is a database of something else"),
         ('"notes.txt/kept.db"', "cannot be used"),
+        ('"open.db"', "open.db cannot be used: other users may write it"),
         ('""', "cache is the path of a file, or True"),
         ("5", "cache is the path of a file, or True"),
         ('"kept.db", ttl=0', "ttl is a positive number of seconds"),
@@ -194,10 +218,20 @@ def test_a_cache_that_cannot_be_is_an_error(
     (path.parent / "notes.txt").write_text("some notes, which are no database at all")
     with opened(path.parent / "other.db") as run:
         run("CREATE TABLE t(x)")
+    (path.parent / "open.db").touch()
+    (path.parent / "open.db").chmod(0o666)
     with pytest.raises(duckdb.Error) as failed:
         crosslane.load(con, path)
     assert message in str(failed.value)
     assert f"{path}:" in str(failed.value)
+
+
+def test_javascript_names_no_file(con: duckdb.DuckDBPyConnection, tmp_path: Path) -> None:
+    path = tmp_path / "f.js"
+    path.write_text(f'udf("f(x BIGINT) -> BIGINT", {{ cache: "{tmp_path}/kept.db" }}, (x) => x);')
+    with pytest.raises(duckdb.Error, match="JavaScript has no files"):
+        crosslane.load(con, path)
+    assert not (tmp_path / "kept.db").exists()
 
 
 def test_a_registered_function_has_no_cache(con: duckdb.DuckDBPyConnection) -> None:

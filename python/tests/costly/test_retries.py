@@ -178,6 +178,56 @@ def test_a_guest_cannot_pause_for_ever(load: Load) -> None:
     assert "0.3 s" in error(con, "SELECT f(i) FROM range(1) r(i)")
 
 
+@pytest.mark.parametrize(
+    ("file", "text"),
+    [
+        (
+            "stuck.py",
+            """
+            import time
+            from crosslane import Retry, udf
+            @udf(timeout=0.5, retries=1, concurrency=2)
+            async def f(x: int) -> int:
+                if x == 0:
+                    raise Retry(after=3000)
+                time.sleep(1e6)
+            """,
+        ),
+        (
+            "stuck.rb",
+            """
+            udf("f(x BIGINT) -> BIGINT", timeout: 0.5, retries: 1, concurrency: 2) do |x|
+              raise Crosslane::Retry.new(after: 3000) if x == 0
+              # This cannot be interrupted.
+              Thread.handle_interrupt(Object => :never) { sleep }
+            end
+            """,
+        ),
+    ],
+)
+def test_a_row_that_is_stuck_beside_one_that_pauses_is_late(
+    con: duckdb.DuckDBPyConnection, tmp_path: Path, file: str, text: str
+) -> None:
+    (tmp_path / file).write_text(textwrap.dedent(text))
+    crosslane.load(con, tmp_path / file)
+    assert "timed out after 0.5 s" in error(con, "SELECT f(i) FROM range(2) r(i)")
+
+
+@pytest.mark.parametrize("raised", ["NotImplementedError", "exit", "Class.new(Exception)"])
+def test_an_exception_of_ruby_whose_methods_fail_is_shown(
+    con: duckdb.DuckDBPyConnection, tmp_path: Path, raised: str
+) -> None:
+    path = tmp_path / "f.rb"
+    path.write_text(f"""
+        class Odd < StandardError
+          def retry_after = {raised if raised == "exit" else "raise(" + raised + ")"}
+        end
+        udf("f(x BIGINT) -> BIGINT", retries: 1) {{ |x| raise Odd, "why" }}
+        """)
+    crosslane.load(con, path)
+    assert "Odd: why" in error(con, "SELECT f(i) FROM range(1) r(i)")
+
+
 def headers(**named: str) -> email.message.Message:
     """Headers as urllib has them."""
     message = email.message.Message()

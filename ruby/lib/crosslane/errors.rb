@@ -46,8 +46,9 @@ module Crosslane
       def retry_after(error)
         named = error.respond_to?(:retry_after) ? error.retry_after : header(error)
         seconds(named)
-      rescue StandardError
-        # The exception is an object of the user, whose methods may do anything.
+      rescue SignalException
+        raise
+      rescue Exception # rubocop:disable Lint/RescueException -- methods of the user may do anything
         nil
       end
 

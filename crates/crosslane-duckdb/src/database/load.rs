@@ -190,7 +190,9 @@ impl Database {
             on_interrupt: Arc::new(move |at| groups.cancel_all_before(at)),
         };
         self.start(name, &settings, should_end, move |stop| {
+            let source = options.source.clone();
             let (zygote, loaded) = Zygote::start(options, stop)?;
+            loaded.open_caches(&source)?;
             Ok((AnyZygote::Process(Box::new(zygote)), (loaded.functions, loaded.files)))
         })
     }

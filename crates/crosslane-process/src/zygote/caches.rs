@@ -5,7 +5,7 @@ use crate::definition;
 use crate::files::Files;
 use crate::source::Source;
 use crate::warden::log::say;
-use crosslane::{Error, Failure, Function};
+use crosslane::{Error, Failure, Function, Store};
 use crosslane_cache::{Cache, Kept};
 use std::env;
 use std::path::{Path, PathBuf};
@@ -20,7 +20,8 @@ const FILE: &str = "results.db";
 /// # Errors
 /// [`Error::Load`] if a file cannot be used.
 pub(super) fn open(source: &Source, functions: &[Arc<Function>], files: Option<&Files>) -> Result<(), Error> {
-    let version = files.map(Files::hash);
+    let folder = if let Source::File { path } = source { path.parent() } else { None };
+    let version = files.zip(folder).map(|(files, folder)| files.hash_in(folder));
     for function in functions {
         let Some(option) = &function.spec.cache else { continue };
         let opened = function.keep_in(|| {
@@ -34,7 +35,8 @@ pub(super) fn open(source: &Source, functions: &[Arc<Function>], files: Option<&
                 version,
                 ttl: function.spec.ttl.map(Duration::from_secs_f64),
             };
-            Ok(Arc::new(Cache::open(&file(option, path), &kept, say)?))
+            let cache = Cache::open(&file(option, path), &kept, say)?;
+            Ok(cache.map(|cache| Arc::new(cache) as Arc<dyn Store>))
         });
         opened.map_err(|message| wrong(source, function, &message))?;
     }

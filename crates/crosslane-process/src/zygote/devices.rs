@@ -6,11 +6,11 @@
 use crate::warden::LaneRecord;
 use std::collections::BTreeMap;
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::{env, fs};
 
 /// The variables that say which GPUs a program may use: those of CUDA and of ROCm.
-const VARIABLES: [&str; 2] = ["CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES"];
+const VARIABLES: [&str; 3] = ["CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES"];
 
 /// The GPUs that this program may use.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -29,7 +29,9 @@ impl Visible {
     fn told(variable: impl Fn(&str) -> Option<String>) -> Option<Self> {
         VARIABLES.into_iter().find_map(|name| {
             let text = variable(name)?;
-            let names = text.split(',').map(str::trim).filter(|name| !name.is_empty());
+            // Names after a negative number do not count.
+            let names = text.split(',').map(str::trim).take_while(|name| !name.starts_with('-'));
+            let names = names.filter(|name| !name.is_empty());
             Some(Self { variable: name, names: names.map(str::to_owned).collect() })
         })
     }
@@ -55,14 +57,15 @@ impl Visible {
     }
 }
 
+/// The GPUs of the living lanes of all functions of this program.
+static USED: Mutex<Vec<(Vec<String>, Arc<LaneRecord>)>> = Mutex::new(Vec::new());
+
 /// The GPUs of a function's lanes.
 #[derive(Debug)]
 pub(super) struct Devices {
     variable: &'static str,
     /// The GPUs of each lane. Lanes may share them.
-    shares: Vec<String>,
-    /// The living lanes, and the number of their share.
-    lanes: Vec<(usize, Arc<LaneRecord>)>,
+    shares: Vec<Vec<String>>,
 }
 
 impl Devices {
@@ -86,11 +89,11 @@ impl Devices {
             ));
         }
         let shares = if names.is_empty() {
-            vec![String::new()]
+            vec![Vec::new()]
         } else {
-            names.chunks_exact(each).map(|names| names.join(",")).collect()
+            names.chunks_exact(each).map(<[String]>::to_vec).collect()
         };
-        Ok(Self { variable, shares, lanes: Vec::new() })
+        Ok(Self { variable, shares })
     }
 
     /// How many lanes have GPUs of their own.
@@ -98,17 +101,26 @@ impl Devices {
         self.shares.len()
     }
 
-    /// The number of the share for the next lane, and its environment.
-    pub(super) fn next(&mut self) -> (usize, BTreeMap<String, String>) {
-        self.lanes.retain(|(_, lane)| lane.ended().is_none());
-        let used = |share: &usize| self.lanes.iter().filter(|(of, _)| of == share).count();
-        let share = (0..self.shares.len()).min_by_key(used).unwrap_or_default();
-        (share, BTreeMap::from([(self.variable.to_owned(), self.shares[share].clone())]))
+    /// The number of the share for the next lane: the one that the fewest living lanes use.
+    pub(super) fn next(&self) -> usize {
+        let mut used = USED.lock().unwrap_or_else(PoisonError::into_inner);
+        used.retain(|(_, lane)| lane.ended().is_none());
+        let lanes = |share: &usize| {
+            let names = &self.shares[*share];
+            used.iter().filter(|(of, _)| of.iter().any(|name| names.contains(name))).count()
+        };
+        (0..self.shares.len()).min_by_key(lanes).unwrap_or_default()
+    }
+
+    /// The environment of a lane with this share.
+    pub(super) fn environment(&self, share: usize) -> BTreeMap<String, String> {
+        BTreeMap::from([(self.variable.to_owned(), self.shares[share].join(","))])
     }
 
     /// Notes that a lane has a share.
-    pub(super) fn give(&mut self, share: usize, lane: Arc<LaneRecord>) {
-        self.lanes.push((share, lane));
+    pub(super) fn give(&self, share: usize, lane: Arc<LaneRecord>) {
+        let names = self.shares[share].clone();
+        USED.lock().unwrap_or_else(PoisonError::into_inner).push((names, lane));
     }
 }
 
@@ -131,6 +143,8 @@ mod tests {
         );
         assert_eq!(told("CUDA_VISIBLE_DEVICES", ""), visible("CUDA_VISIBLE_DEVICES", &[]));
         assert_eq!(told("HIP_VISIBLE_DEVICES", "1"), visible("HIP_VISIBLE_DEVICES", &["1"]));
+        assert_eq!(told("CUDA_VISIBLE_DEVICES", "0,-1,1"), visible("CUDA_VISIBLE_DEVICES", &["0"]));
+        assert_eq!(told("ROCR_VISIBLE_DEVICES", "2"), visible("ROCR_VISIBLE_DEVICES", &["2"]));
         assert_eq!(told("PATH", "1"), None);
     }
 
@@ -154,19 +168,23 @@ mod tests {
 
     #[test]
     fn each_lane_has_its_share() {
-        let mut devices =
-            Devices::share(visible("CUDA_VISIBLE_DEVICES", &["a", "b", "c", "d", "e"]), 2).unwrap();
-        assert_eq!(devices.count(), 2);
-        let (share, environment) = devices.next();
-        assert_eq!(environment, BTreeMap::from([("CUDA_VISIBLE_DEVICES".into(), "a,b".into())]));
+        let names = ["a", "b", "c", "d", "e"];
+        let devices = Devices::share(visible("CUDA_VISIBLE_DEVICES", &names), 2).unwrap();
+        assert_eq!((devices.count(), devices.next()), (2, 0));
+        let expected = BTreeMap::from([("CUDA_VISIBLE_DEVICES".into(), "a,b".into())]);
+        assert_eq!(devices.environment(0), expected);
         let lane = LaneRecord::new(1, std::sync::Weak::new());
-        devices.give(share, Arc::clone(&lane));
-        let (share, _) = devices.next();
-        devices.give(share, LaneRecord::new(2, std::sync::Weak::new()));
-        assert_eq!(share, 1);
+        devices.give(0, Arc::clone(&lane));
+        assert_eq!(devices.next(), 1);
+        // Other functions have the same GPUs.
+        let others = Devices::share(visible("CUDA_VISIBLE_DEVICES", &names), 1).unwrap();
+        assert_eq!(others.next(), 2);
+        others.give(2, LaneRecord::new(2, std::sync::Weak::new()));
+        devices.give(1, LaneRecord::new(3, std::sync::Weak::new()));
+        assert_eq!(others.next(), 4);
         // The first lane has ended, so its GPUs are free again.
         lane.set_ended(crate::warden::Ended::Code(0));
-        assert_eq!(devices.next().0, 0);
+        assert_eq!(devices.next(), 0);
     }
 
     #[test]
@@ -175,7 +193,10 @@ mod tests {
         assert!(error.starts_with("gpus=1, and this machine shows no GPU; to do without"), "{error}");
         let error = Devices::share(visible("CUDA_VISIBLE_DEVICES", &["0"]), 2).unwrap_err();
         assert_eq!(error, "gpus=2, and there are 1: CUDA_VISIBLE_DEVICES=0");
-        let mut none = Devices::share(visible("CUDA_VISIBLE_DEVICES", &[]), 2).unwrap();
-        assert_eq!(none.next().1, BTreeMap::from([("CUDA_VISIBLE_DEVICES".into(), String::new())]));
+        let none = Devices::share(visible("CUDA_VISIBLE_DEVICES", &[]), 2).unwrap();
+        assert_eq!(
+            none.environment(none.next()),
+            BTreeMap::from([("CUDA_VISIBLE_DEVICES".into(), String::new())])
+        );
     }
 }

@@ -5,7 +5,7 @@ use super::devices::{Devices, Visible};
 use super::process::{Loaded, Parent, ZygoteOptions};
 use crate::lane::ProcessLane;
 use crosslane::pool::{self, Reserved, SetUp, Stop};
-use crosslane::{Error, Failure, Function};
+use crosslane::{Error, Function};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -14,8 +14,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 enum Lanes {
     /// Those that have no lanes of their own.
     Shared,
-    /// This one, on these GPUs if it wants any.
-    Own(u32, Option<Devices>),
+    /// This one, on these GPUs if it wants any; or why it cannot have them.
+    Own(u32, Result<Option<Devices>, String>),
 }
 
 /// The parent process of the lanes of one library, or of those of one function.
@@ -48,8 +48,12 @@ fn declarations(functions: &[Arc<Function>]) -> Vec<(&Function, Vec<u32>)> {
     let mut found: Vec<(&Function, Vec<u32>)> = Vec::new();
     for function in functions.iter().filter(|function| function.has_own_lanes()) {
         let is_same = |other: &Function| {
+            // A program may make several functions in one line.
+            let options = |function: &Function| (function.spec.workers, function.spec.gpus);
             let place = |function: &Function| (function.spec.line, function.spec.file.clone());
-            other.name() == function.name() && place(other) == place(function)
+            other.name() == function.name()
+                && place(other) == place(function)
+                && options(other) == options(function)
         };
         match found.iter_mut().find(|(other, _)| is_same(other)) {
             Some((_, numbers)) => numbers.push(function.index),
@@ -59,23 +63,17 @@ fn declarations(functions: &[Arc<Function>]) -> Vec<(&Function, Vec<u32>)> {
     found
 }
 
-/// The GPUs of a function's lanes, if it wants any.
-fn devices(function: &Function, is_thread: bool) -> Result<Option<Devices>, Error> {
+/// The GPUs of a function's lanes, if it wants any. A machine may load a function that others call,
+/// as the driver of a cluster does. So it is no error of the load if there are none.
+fn devices(function: &Function, is_thread: bool) -> Result<Option<Devices>, String> {
     let Some(each) = function.spec.gpus else { return Ok(None) };
     let devices = if is_thread {
         Err("gpus is for worker processes, and its workers are threads of this program".to_owned())
     } else {
         Devices::share(Visible::find(), each)
     };
-    devices.map(Some).map_err(|message| Error::Load {
-        library: function.spec.file.clone(),
-        failure: Box::new(Failure {
-            class: "DeclarationError".into(),
-            message: format!("function {}: {message}", function.name()),
-            traceback: format!("  at {}:{}", function.spec.file, function.spec.line),
-            ..Failure::default()
-        }),
-    })
+    let place = format!("{}:{}", function.spec.file, function.spec.line);
+    devices.map(Some).map_err(|message| format!("{place}: function {}: {message}", function.name()))
 }
 
 impl pool::Zygote for Zygote {
@@ -83,9 +81,13 @@ impl pool::Zygote for Zygote {
 
     fn boot(&mut self) -> Result<ProcessLane, Error> {
         let mut parent = self.parent.lock().unwrap_or_else(PoisonError::into_inner);
-        let Lanes::Own(_, Some(devices)) = &mut self.lanes else { return parent.boot(&BTreeMap::new()) };
-        let (share, environment) = devices.next();
-        let lane = parent.boot(&environment)?;
+        let devices = match &self.lanes {
+            Lanes::Shared | Lanes::Own(_, Ok(None)) => return parent.boot(&BTreeMap::new()),
+            Lanes::Own(_, Ok(Some(devices))) => devices,
+            Lanes::Own(_, Err(message)) => return Err(Error::Boot(message.clone())),
+        };
+        let share = devices.next();
+        let lane = parent.boot(&devices.environment(share))?;
         devices.give(share, lane.record());
         Ok(lane)
     }
@@ -107,16 +109,14 @@ impl pool::Zygote for Zygote {
         })
     }
 
-    fn reserved(&self) -> Result<Vec<(Reserved, Self)>, Error> {
+    fn reserved(&self) -> Vec<(Reserved, Self)> {
         let parent = self.parent();
         let own = declarations(parent.functions()).into_iter().map(|(function, functions)| {
-            let devices = devices(function, parent.is_thread())?;
-            let most = function
-                .spec
-                .workers
-                .map_or_else(|| devices.as_ref().map_or(1, Devices::count), |workers| workers as usize);
+            let devices = devices(function, parent.is_thread());
+            let count = devices.as_ref().ok().and_then(Option::as_ref).map_or(1, Devices::count);
+            let most = function.spec.workers.map_or(count, |workers| workers as usize);
             let lanes = Lanes::Own(function.index, devices);
-            Ok((Reserved { functions, most }, Self { parent: Arc::clone(&self.parent), lanes }))
+            (Reserved { functions, most }, Self { parent: Arc::clone(&self.parent), lanes })
         });
         own.collect()
     }

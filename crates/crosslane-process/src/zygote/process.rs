@@ -115,6 +115,15 @@ pub struct Loaded {
 }
 
 impl Loaded {
+    /// Opens the files in which the functions keep results for later programs. Only engines that call
+    /// the functions themselves need them.
+    ///
+    /// # Errors
+    /// [`Error::Load`] if a file cannot be used.
+    pub fn open_caches(&self, source: &Source) -> Result<(), Error> {
+        caches::open(source, &self.functions, self.files.as_ref())
+    }
+
     /// Whether another zygote has loaded the same functions from the same files.
     fn is_what_was_loaded(&self, functions: &[Arc<Function>], files: &Option<Files>) -> bool {
         let same = |(ours, theirs): (&Arc<Function>, &Arc<Function>)| ours.spec == theirs.spec;
@@ -143,7 +152,6 @@ impl Parent {
         options.source.check()?;
         let (running, loaded) = Running::start(&options, &stop)?;
         let (functions, files) = (loaded.functions.clone(), loaded.files.clone());
-        caches::open(&options.source, &functions, files.as_ref())?;
         Ok((Self { options, stop, running, next_lane: 1, functions, files }, loaded))
     }
 

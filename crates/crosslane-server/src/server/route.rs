@@ -568,12 +568,7 @@ impl Borrower for Route {
         };
         let served = &self.shared.functions[oldest.served];
         if (progress, rests_until) != (state.seen.progress, state.seen.rests_until) {
-            let rest = rest_until(rests_until);
-            state.seen = Seen { progress, rests_until, since: Instant::now() + rest };
-            // A client that does not read needs no more progress.
-            if self.outbox.has_room() {
-                self.tell_progress(&state, progress, rest);
-            }
+            state.seen = Seen::now(progress, rests_until);
         } else if let Some(limit) = served.function.patience()
             && state.seen.since.elapsed() > limit + LATE
             && !slot.stalled.load(Relaxed)
@@ -590,6 +585,11 @@ impl Borrower for Route {
                 return;
             }
             why = Some(late);
+        }
+        // A client that does not read is told when it reads again.
+        if !state.seen.told && self.outbox.has_room() {
+            state.seen.told = true;
+            self.tell_progress(&state, progress, rest_until(rests_until));
         }
         if let Some(why) = why {
             self.lose(&mut state, slot, &why);

@@ -3,6 +3,7 @@
 use super::budget::Held;
 use super::served::States;
 use super::workers::Slot;
+use crosslane::lane::rest_until;
 use crosslane::{Entry, Failure, Part};
 use crosslane_remote::wire::Message;
 use std::collections::VecDeque;
@@ -55,8 +56,17 @@ pub(super) struct Seen {
     pub(super) progress: (u32, u32),
     /// Until when it pauses, as [`crosslane::lane::Lane::rests_until`] says.
     pub(super) rests_until: u64,
+    /// Whether the client knows.
+    pub(super) told: bool,
     /// Since when it makes no progress and does not pause.
     pub(super) since: Instant,
+}
+
+impl Seen {
+    /// A progress that is new.
+    pub(super) fn now(progress: (u32, u32), rests_until: u64) -> Self {
+        Self { progress, rests_until, told: false, since: Instant::now() + rest_until(rests_until) }
+    }
 }
 
 pub(super) struct State {
@@ -91,7 +101,7 @@ impl State {
             opened: (0, 0, Entry::Call),
             sending: false,
             ended: 0,
-            seen: Seen { progress: (0, 0), rests_until: 0, since: Instant::now() },
+            seen: Seen { progress: (0, 0), rests_until: 0, told: true, since: Instant::now() },
             late: None,
             states: States::default(),
             closed: false,

@@ -187,14 +187,15 @@ impl Function {
         self.costs.of(entry)
     }
 
-    /// Has its results kept in a store, too, if it keeps results and has no store yet.
+    /// Has its results kept in a store, too, if it keeps results and has no store yet. `open` gives
+    /// the store, if there can be one.
     ///
     /// # Errors
     /// Those of `open`.
-    pub fn keep_in<E>(&self, open: impl FnOnce() -> Result<Arc<dyn Store>, E>) -> Result<(), E> {
+    pub fn keep_in<E>(&self, open: impl FnOnce() -> Result<Option<Arc<dyn Store>>, E>) -> Result<(), E> {
         match &self.memo {
             Some(OfTypes { memo, .. }) if memo.store().is_none() => {
-                memo.set_store(open()?);
+                open()?.into_iter().for_each(|store| memo.set_store(store));
                 Ok(())
             }
             _ => Ok(()),
@@ -267,15 +268,16 @@ struct Shared(HashMap<Declaration, Kept>);
 type Kept = (Option<Arc<Memo>>, Option<Arc<Rate>>);
 
 /// The name, the file, the line, the type of the results, and the options that are shared.
-type Declaration = (String, String, u32, String, Option<u64>, Option<String>);
+type Declaration = (String, String, u32, String, String);
 
 impl Shared {
     fn join(&mut self, mut function: Function) -> Function {
         let Function { signature, spec, memo, rate, .. } = &mut function;
         if memo.is_some() || rate.is_some() {
-            let FunctionSpec { file, line, memoize, rate: option, .. } = spec;
+            let FunctionSpec { file, line, memoize, cache, ttl, rate: option, .. } = spec;
             let (name, returns) = (signature.name.clone(), signature.returns.to_string());
-            let declaration = (name, file.clone(), *line, returns, *memoize, option.clone());
+            let options = format!("{memoize:?} {cache:?} {ttl:?} {option:?}");
+            let declaration = (name, file.clone(), *line, returns, options);
             let own = || (memo.take().map(|known| known.memo), rate.take());
             let shared = self.0.entry(declaration).or_insert_with(own);
             *memo = shared.0.clone().map(|memo| OfTypes::new(memo, signature));

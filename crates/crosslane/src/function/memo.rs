@@ -21,6 +21,8 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 /// The most bytes of results of a function with `cache` and without `memoize`.
 pub(super) const BESIDE_CACHE: u64 = 32 << 20;
+/// How far the clock of the program may have been ahead that has made a result, in milliseconds.
+const MOST_AHEAD: u64 = 60_000;
 /// How many threads can look up results at once, about.
 const SHARDS: usize = 16;
 
@@ -132,7 +134,8 @@ impl Memo {
     pub(crate) fn adopt(&self, key: &[u8], (batch, made): (&[u8], u64), results: &mut ColumnBuilder) -> bool {
         let frame = Frame::of(batch);
         let Ok(column) = batch::column(frame.bytes(), &self.returns) else { return false };
-        let holds = made >= self.oldest() && column.rows == 1 && unfit(&column).is_empty();
+        let is_past = made <= milliseconds() + MOST_AHEAD;
+        let holds = is_past && made >= self.oldest() && column.rows == 1 && unfit(&column).is_empty();
         if !holds || results.copy(&column, 0).is_err() {
             return false;
         }
@@ -302,6 +305,7 @@ mod tests {
         assert!(memo.adopt(b"key", (batch.bytes(), now), &mut found));
         assert!(memo.find(b"key", &mut found));
         assert!(!memo.adopt(b"old", (batch.bytes(), now - 61_000), &mut found));
+        assert!(!memo.adopt(b"ahead", (batch.bytes(), now + 3_600_000), &mut found));
         let mut garbled = batch.bytes().to_vec();
         *garbled.last_mut().unwrap() = 0xFF;
         garbled[..].iter_mut().rev().take(8).for_each(|byte| *byte = 0xFF);

@@ -1,6 +1,7 @@
 //! The treatment of rows whose call failed. The engine and the guests of all languages use this one
 //! rule.
 
+use crate::stats::now;
 use serde::{Deserialize, Serialize};
 use std::hash::{BuildHasher, RandomState};
 use std::num::NonZeroU32;
@@ -24,7 +25,9 @@ pub fn backoff(tries: u32) -> Duration {
 /// that long. Otherwise it is from half of [`backoff`] to all of it. `None` if
 /// `after` is longer than [`LONGEST_PAUSE`].
 pub fn pause(tries: u32, after: Option<RetryAfter>) -> Option<Duration> {
-    let random = RandomState::new().hash_one(tries) as f64 / u64::MAX as f64;
+    // Forks have the same state of the standard library's random numbers.
+    let seed = (tries, std::process::id(), now());
+    let random = RandomState::new().hash_one(seed) as f64 / u64::MAX as f64;
     match after.map(RetryAfter::time) {
         Some(after) if after > LONGEST_PAUSE => None,
         Some(after) => Some(after.mul_f64(1.0 + random / 10.0).min(LONGEST_PAUSE)),

@@ -56,9 +56,12 @@ impl<Z: Zygote> Pool<Z> {
         should_end: impl Fn() -> bool,
         start: impl FnOnce(Stop) -> Result<(Z, T), Error> + Send + 'static,
     ) -> Result<(Self, T), Error> {
-        let start = |stop| {
+        let tracer = common.tracer.clone();
+        let start = move |stop| {
+            let begun = now();
             let (zygote, description) = start(stop)?;
-            let reserved = zygote.reserved()?;
+            tracer.ended(EventKind::Load, begun, None);
+            let reserved = zygote.reserved();
             Ok((zygote, (description, reserved)))
         };
         let (mut pool, (description, reserved)) =
@@ -120,7 +123,7 @@ impl<Z: Zygote> Pool<Z> {
             let shared = Arc::clone(&shared);
             std::thread::Builder::new()
                 .name("crosslane-keeper".into())
-                .spawn(move || match loaded(&shared, start) {
+                .spawn(move || match start(shared.stop.clone()) {
                     Ok((zygote, description)) => {
                         let _ = sender.send(Ok(description));
                         keep(&shared, zygote);
@@ -285,6 +288,9 @@ impl<Z: Zygote> Pool<Z> {
     pub fn end_all(pools: impl IntoIterator<Item = Self>) {
         let mut pools: Vec<_> = pools.into_iter().collect();
         pools.iter_mut().for_each(Self::begin_to_end);
+        let reserved: Vec<_> = pools.iter_mut().flat_map(|pool| std::mem::take(&mut pool.reserved)).collect();
+        drop(reserved);
+        pools.iter_mut().for_each(Self::begin_to_end);
     }
 
     /// Begins the end of the pool, without a wait. Dropping the pool waits for the end.
@@ -328,14 +334,6 @@ impl<Z: Zygote> Pool<Z> {
         lanes.extend(self.reserved.iter().flat_map(|(_, pool)| pool.lanes()));
         lanes
     }
-}
-
-/// Starts a zygote, and traces how long this took.
-fn loaded<L: Lane, T>(shared: &Shared<L>, start: impl FnOnce(Stop) -> Result<T, Error>) -> Result<T, Error> {
-    let begun = now();
-    let loaded = start(shared.stop.clone())?;
-    shared.tracer.ended(EventKind::Load, begun, None);
-    Ok(loaded)
 }
 
 impl<Z: Zygote> Drop for Pool<Z> {

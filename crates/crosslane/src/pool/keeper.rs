@@ -38,7 +38,8 @@ pub(super) fn keep<Z: Zygote>(shared: &Arc<Shared<Z::Lane>>, mut zygote: Z) {
         }
         let few = !state.exhausted && state.idle.len() + state.out < state.wanted();
         let due = state.is_due();
-        if few || due {
+        // A pool whose reserved pools end begins to end when they have ended.
+        if (few || due) && !shared.stop.is_set() {
             drop(state);
             if !due && shared.warm_limit.as_ref().is_some_and(|warm_limit| !warm_limit.has_room()) {
                 state = shared.lock();

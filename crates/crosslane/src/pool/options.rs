@@ -26,14 +26,11 @@ pub trait Zygote: Send + 'static {
     }
 
     /// The functions that have lanes of their own, each with what boots these lanes.
-    ///
-    /// # Errors
-    /// The reason why this machine cannot have such lanes.
-    fn reserved(&self) -> Result<Vec<(Reserved, Self)>, Error>
+    fn reserved(&self) -> Vec<(Reserved, Self)>
     where
         Self: Sized,
     {
-        Ok(Vec::new())
+        Vec::new()
     }
 }
 

@@ -286,7 +286,9 @@ module Crosslane
 
     # The options of a function that runs in this process.
     def of_host(options)
-      raise DeclarationError, "memory_limit is for functions in files (guests)" if options.key?(:memory_limit)
+      if (of_files = options.keys.find { |name| %i[memory_limit workers gpus cache].include?(name) })
+        raise DeclarationError, "#{of_files} is for functions in files (guests)"
+      end
 
       if (part = options.keys.find { |option| %i[setup teardown].include?(option) })
         raise DeclarationError, "#{part} is for functions in files (guests): a block sees what its program has prepared"

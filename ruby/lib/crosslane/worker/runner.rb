@@ -22,13 +22,19 @@ module Crosslane
     #   exception that ended the call, and its row; the tries of the rows that were tried again
     def call(rows, clock, spent)
       batch = Batch.new(rows, clock, spent)
-      Threads.run([@concurrency, rows.size].min) { work(batch) } until batch.over?
+      threads = [@concurrency, rows.size].min
+      until batch.over?
+        batch.working = threads
+        Threads.run(threads) { work(batch) }
+      end
       batch.outcome
     end
 
     # The state that the threads of one call share.
     class Batch
       attr_reader :spent
+      # The number of threads that take rows.
+      attr_writer :working
 
       def initialize(rows, clock, spent)
         @rows = rows
@@ -39,7 +45,9 @@ module Crosslane
         @again = []
         @lock = Mutex.new
         @results = Array.new(rows.size)
-        @next = @done = @errors = @retries = 0
+        @next = @done = @errors = @retries = @working = 0
+        # Until when rows wait before they are called again.
+        @rests = []
         @failure = @row = nil
       end
 
@@ -70,10 +78,32 @@ module Crosslane
         end
       end
 
-      # Waits before a row is called again.
+      # Waits before a row is called again. The engine is told while all rows at work wait. If one of
+      # them does not, it may be stuck, and its timeout counts.
       def rest(pause)
-        @clock.rest(pause)
+        until_then = now + pause
+        @lock.synchronize do
+          @rests << until_then
+          tell_rests
+        end
         sleep(pause)
+      ensure
+        @lock.synchronize { @rests.delete_at(@rests.index(until_then) || @rests.size) }
+      end
+
+      # A thread has taken its last row.
+      def leave
+        @lock.synchronize do
+          @working -= 1
+          tell_rests
+        end
+      end
+
+      def now = Process.clock_gettime(Process::CLOCK_MONOTONIC)
+
+      # With the lock.
+      def tell_rests
+        @clock.rest([@rests.min - now, 0].max) if @rests.any? && @rests.size == @working
       end
 
       def failed(row, error) = @lock.synchronize { @failure, @row = error, row unless @failure }
@@ -112,6 +142,7 @@ module Crosslane
       batch.failed(row, e)
       row = nil
     ensure
+      batch.leave
       left(batch, row) if row
     end
 

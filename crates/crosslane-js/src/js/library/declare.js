@@ -57,12 +57,14 @@ KINDS.aggregate = {
 class DeclarationError extends Error {}
 defineProperty(DeclarationError.prototype, "name", { __proto__: null, value: "DeclarationError" });
 
-// The file of kept results, as the engine is told: the user's cache is "".
+// The file of kept results, as the engine is told: the user's cache is "". A path would let a function
+// make files.
 function cacheFile({ cache = null }) {
   if (cache === null || cache === false) return null;
   if (cache === true) return "";
-  if (typeof cache === "string" && cache !== "") return cache;
-  throw error(`cache is the path of a file, or true for one in the user's cache, not ${show(cache)}`);
+  throw new DeclarationError(
+    `cache is true for a file in the user's cache, not ${show(cache)}: JavaScript has no files`,
+  );
 }
 
 // The bytes of an option's size.

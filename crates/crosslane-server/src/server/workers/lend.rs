@@ -254,7 +254,9 @@ impl Workers {
     /// Makes another worker if more routes wait than workers are being made, and the limits allow
     /// it.
     fn boot_if_due(self: &Arc<Self>, state: &mut State) {
-        let free = state.count - state.held - state.ending.len();
+        // The pool of a function's own workers does not make more of them than the function allows.
+        let ending = if self.of.is_some() { 0 } else { state.ending.len() };
+        let free = state.count - state.held - ending;
         let may = free < self.most && state.count < self.most * HELD;
         if state.closed || state.line.is_empty() || !may || !state.free.is_empty() {
             return;
