@@ -1,4 +1,4 @@
-"""Functions that cost something, with `memoize` and without."""
+"""Functions that cost something, with `memoize`, with `cache`, and without."""
 
 from __future__ import annotations
 
@@ -6,9 +6,12 @@ import statistics
 from collections.abc import Iterator
 from itertools import count
 
+import crosslane
+
 from ..figures import Line
 from ..report import ratio
-from .engines import Bench, milliseconds
+from .engines import FOLDER, Bench, milliseconds
+from .functions.cached import CACHE
 
 #: Rows that are enough to measure a function of 100 us.
 FEW = 20_000
@@ -39,3 +42,34 @@ def memoize(bench: Bench) -> Iterator[Line]:
     line = ("memoize, where all rows differ", "without memoize")
     texts = (milliseconds(taken["different"]), milliseconds(taken["called"]))
     yield Line(*line, *texts, ratio(taken["called"], taken["different"]), 0.95)
+
+
+def cache(bench: Bench) -> Iterator[Line]:
+    """A function of 100 us whose results are in a file, and the same function called for each row."""
+    rounds = count()
+    for file in CACHE.parent.glob(f"{CACHE.name}*"):
+        file.unlink()
+    crosslane.load(bench.ours, FOLDER / "cached.py")
+
+    def query(function: str, first: int) -> float:
+        text = f"SELECT sum({function}({first} + i)) FROM range({FEW}) r(i)"
+        return bench.seconds(bench.ours, text, 2)
+
+    def found() -> float:
+        # This forgets what is in memory.
+        crosslane.load(bench.ours, FOLDER / "cached.py")
+        return query("works_cached", MANY)
+
+    taken = bench.alternate(
+        {
+            "called": lambda: query("works_each", MANY),
+            "new": lambda: query("works_cached", (2 + next(rounds)) * MANY),
+            "found": found,
+        }
+    )
+    for name, line, target in (
+        ("new", f"cache, {FEW:,} new rows of 100 us", 0.95),
+        ("found", f"cache, {FEW:,} rows of 100 us that are in the file", 10),
+    ):
+        texts = (milliseconds(taken[name]), milliseconds(taken["called"]))
+        yield Line(line, "without cache", *texts, ratio(taken["called"], taken[name]), target)

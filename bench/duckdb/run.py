@@ -32,6 +32,7 @@ MEASUREMENTS = (
     loading.loading,
     loading.reloading,
     costly.memoize,
+    costly.cache,
     scalar.vectorized,
     scalar.dataframes,
     scalar.scaling,
