@@ -42,12 +42,21 @@ def _check(_context: click.Context, _parameter: click.Parameter, file: str) -> s
     metavar="FILE",
     help="The trace: .html for browsers, .json for Perfetto.",
 )
+@click.option(
+    "--profile", is_flag=True, help="Also show which lines of Python functions took the time (.html)."
+)
 @FUNCTIONS
 @DATABASE
 @ROWS
 @THREADS
 def trace(
-    query: str | None, output: str, files: tuple[str, ...], database: str, rows: int, threads: int | None
+    query: str | None,
+    output: str,
+    profile: bool,
+    files: tuple[str, ...],
+    database: str,
+    rows: int,
+    threads: int | None,
 ) -> None:
     """Runs QUERY on DuckDB as `crosslane sql` does, and writes what happened in it to a file.
 
@@ -56,10 +65,12 @@ def trace(
     """
     import crosslane
 
+    if profile and not output.lower().endswith(".html"):
+        raise click.UsageError("a profile is shown by the page of a trace, whose file ends with .html")
     query = query_of(query)
     with shown_errors(), connect(database, threads) as con:
         statements = statements_of(con, query)
-        with crosslane.trace(con, output, title=query.strip()):
+        with crosslane.trace(con, output, title=query.strip(), profile=profile):
             for file in files:
                 crosslane.load(con, file)
             run = Run(con, statements, json=False)

@@ -11,7 +11,6 @@ import _weakrefset
 import atexit
 import contextlib
 import ctypes
-import gc
 import os
 import select
 import signal
@@ -25,6 +24,7 @@ from typing import TYPE_CHECKING, Any
 from crosslane import _guest
 from crosslane._engines.control import Control, EndOfFile
 from crosslane._runtime.errors import LaneEnded
+from crosslane._runtime.frames import current_frames
 
 if TYPE_CHECKING:
     from types import FrameType
@@ -51,7 +51,6 @@ class _Process:
         self._lock = threading.Lock()
         #: Held while the collector is off, so that no other thread turns it on. A handler of a signal
         #: may come in between.
-        self._listing = threading.RLock()
         self._hosts: set[Host] = set()
         self.ready, self._written = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
 
@@ -77,21 +76,6 @@ class _Process:
                 for host in self._hosts:
                     with contextlib.suppress(OSError):
                         host.send(op="interrupted", at=at)
-
-    def frames(self) -> dict[int, FrameType]:
-        """What each thread runs, by the thread's number.
-
-        Python lists the threads under a lock. If it collected garbage meanwhile, another thread might
-        run, end, and wait for that lock with the interpreter's own in its hands. No thread could go on.
-        """
-        with self._listing:
-            collects = gc.isenabled()
-            gc.disable()
-            try:
-                return sys._current_frames()
-            finally:
-                if collects:
-                    gc.enable()
 
     def end_calls(self) -> None:
         """Ends the calls of all lanes before the interpreter ends.
@@ -346,7 +330,7 @@ class _Lane:
         """What the thread runs."""
         if not self.thread or not self.thread.is_alive():
             return None
-        return _this_process().frames().get(self.thread.ident or 0)
+        return current_frames().get(self.thread.ident or 0)
 
     def close(self) -> None:
         """Waits for the end of the thread, and closes the descriptors of the lane."""

@@ -17,6 +17,7 @@ import sys
 from typing import Any
 
 from crosslane import _guest
+from crosslane._runtime.profiles import VARIABLE
 
 # Modules that only the zygote needs are imported by its methods, because its parent, the reaper,
 # keeps what is imported here.
@@ -129,6 +130,10 @@ class Guest:
         for stream in (sys.stdout, sys.stderr):
             if isinstance(stream, io.TextIOWrapper):
                 stream.reconfigure(line_buffering=True)
+        if VARIABLE in os.environ:
+            from crosslane._worker import sampler
+
+            sampler.start_if_wanted()
         faulthandler.enable(2)
         # The engine sends SIGQUIT to see where a call hangs. A handler that the file has set stays.
         is_free = not _is_caught(signal.SIGQUIT)

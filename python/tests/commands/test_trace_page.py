@@ -185,3 +185,56 @@ def test_pages_of_unusual_traces(tmp_path: Path, browser: Any) -> None:
     )
     assert sorted(signs) == sorted(kinds)
     assert browser.get_log("browser") == []
+
+
+def test_the_profile(tmp_path: Path, browser: Any) -> None:
+    def line(name: str, samples: int, *called: dict[str, Any]) -> dict[str, Any]:
+        return {"name": name, "file": "/a/b.py", "line": samples, "samples": samples, "called": list(called)}
+
+    tree = {
+        "samples": 1000,
+        "called": [
+            line("outer", 750, line(HOSTILE, 500, line("deepest", 250)), line("few", 1)),
+            line("other", 250),
+        ],
+    }
+    page = tmp_path / "a.html"
+    page.write_text(to_page(Recording("", [], 0, profile=tree)))
+    browser.get(page.as_uri())
+
+    def bars() -> list[tuple[str, int, int, int]]:
+        """The bars: their texts, depths, lefts and widths, in percent."""
+        found = browser.execute_script(
+            "return [...document.querySelectorAll('#lines button')].map((bar) =>"
+            " [bar.textContent, bar.dataset.depth, bar.style.left, bar.style.width])"
+        )
+        return [
+            (text, int(depth), *(round(float(size.removesuffix("%"))) for size in sizes))  # type: ignore[misc]
+            for text, depth, *sizes in found
+        ]
+
+    whole = [
+        ("outer (b.py:750)", 0, 0, 75),
+        (f"{HOSTILE} (b.py:500)", 1, 0, 50),
+        ("deepest (b.py:250)", 2, 0, 25),
+        ("other (b.py:250)", 0, 75, 25),
+    ]
+    assert bars() == whole
+    shown = browser.find_elements("css selector", "#lines button")
+    assert shown[1].get_attribute("title").endswith("/a/b.py:500\n50 % of the samples (500)")
+    # A click shows a bar in the whole width, and another one all.
+    shown[1].click()
+    assert bars() == [
+        ("outer (b.py:750)", 0, 0, 100),
+        (f"{HOSTILE} (b.py:500)", 1, 0, 100),
+        ("deepest (b.py:250)", 2, 0, 50),
+    ]
+    browser.find_elements("css selector", "#lines button")[1].click()
+    assert bars() == whole
+    page.write_text(to_page(Recording("", [], 0, profile={"samples": 0, "called": []})))
+    browser.get(page.as_uri())
+    assert "no Python function" in browser.find_element("id", "samples").text
+    page.write_text(to_page(Recording("", [], 0)))
+    browser.get(page.as_uri())
+    assert not browser.find_element("id", "profile").is_displayed()
+    assert browser.get_log("browser") == []

@@ -48,7 +48,7 @@ PAGES = {
     "docs/ruby.md": 14,
     "docs/streams.md": 4,
     "docs/testing.md": 4,
-    "docs/tracing.md": 4,
+    "docs/tracing.md": 5,
     "docs/types.md": 5,
 }
 #: What these pages show depends on DuckDB's version.

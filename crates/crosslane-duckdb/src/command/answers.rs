@@ -102,7 +102,8 @@ fn options(function: &Function) -> String {
     options.extend(spec.timeout.map(|seconds| format!("timeout={seconds}")));
     options.extend(spec.memory_limit.map(|bytes| format!("memory_limit={bytes}")));
     options.extend(spec.memoize.map(|bytes| format!("memoize={bytes}")));
-    options.extend(spec.cache.as_ref().map(|file| format!("cache={file}")));
+    let file = |file: &String| if file.is_empty() { "true".to_owned() } else { file.clone() };
+    options.extend(spec.cache.as_ref().map(|cache| format!("cache={}", file(cache))));
     options.extend(spec.ttl.map(|seconds| format!("ttl={seconds}")));
     options.extend(spec.workers.map(|count| format!("workers={count}")));
     options.extend(spec.gpus.map(|count| format!("gpus={count}")));

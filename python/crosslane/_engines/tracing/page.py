@@ -13,7 +13,7 @@ from typing import Any
 from crosslane._engines.tracing.recording import Event, Recording, short
 
 #: The scripts of the page, in the order in which they are run.
-_SCRIPTS = ("model.js", "timeline.js", "gestures.js", "page.js")
+_SCRIPTS = ("model.js", "timeline.js", "gestures.js", "page.js", "profile.js")
 #: The most workers and threads that have a row of their own. Browsers limit the height of a canvas.
 _MOST_ROWS = 250
 _MARK = re.compile("@(policy|style|data|script)@")
@@ -80,6 +80,7 @@ def _data(recording: Recording) -> str:
         "rows": [*map(_row, order[:_MOST_ROWS]), *_rest(len(order) - _MOST_ROWS)],
         "events": events,
         "details": details,
+        "profile": recording.profile,
     }
     # No text may end the element that holds the data.
     return json.dumps(data, ensure_ascii=False, separators=(",", ":")).replace("<", "\\u003c")

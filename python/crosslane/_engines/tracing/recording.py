@@ -39,6 +39,8 @@ class Recording:
     events: list[Event]
     #: The events that the trace had no room for.
     dropped: int
+    #: The samples of Python functions, as a tree (:mod:`crosslane._engines.profile`), if there are any.
+    profile: dict[str, Any] | None = None
     #: The process of the database.
     process: int = field(default_factory=os.getpid)
     ended: datetime = field(default_factory=lambda: datetime.now().astimezone())

@@ -5,12 +5,14 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from os import PathLike
 from pathlib import Path
 
 import duckdb
 
 from crosslane._engines.duckdb import prepare
+from crosslane._engines.profile import profiled
 from crosslane._engines.tracing.chrome import to_chrome
 from crosslane._engines.tracing.page import to_page
 from crosslane._engines.tracing.recording import Recording, begin, end
@@ -39,7 +41,9 @@ def format_of(path: str | PathLike[str]) -> Callable[[Recording], str]:
 
 
 @contextlib.contextmanager
-def trace(con: duckdb.DuckDBPyConnection, path: str | PathLike[str], *, title: str = "") -> Iterator[None]:
+def trace(
+    con: duckdb.DuckDBPyConnection, path: str | PathLike[str], *, title: str = "", profile: bool = False
+) -> Iterator[None]:
     """Records what happens in a database during a ``with`` block, and writes it to a file at the end.
 
     It records the queries of all connections to the database: when workers were started, waited
@@ -54,21 +58,29 @@ def trace(con: duckdb.DuckDBPyConnection, path: str | PathLike[str], *, title: s
             trace file for Perfetto (https://ui.perfetto.dev) and Chrome. It is replaced if it
             exists.
         title: a text that the page shows above the trace, such as the query.
+        profile: whether the page also shows which lines of Python functions took the time. It knows
+            only functions of files that are loaded in the block.
 
     Raises:
-        ValueError: if the name of the file ends with neither ``.html`` nor ``.json``.
+        ValueError: if the name of the file ends with neither ``.html`` nor ``.json``, or with ``.json``
+            if there is a profile.
         OSError: if the file cannot be written. If that is known before the block, the block does not
             run.
         duckdb.Error: if the database is traced already, or the block has closed the connection.
     """
     to_text = format_of(path)
+    if profile and to_text is not to_page:
+        raise ValueError("a profile is shown by the page of a trace, whose file ends with .html")
     # The block may change the working folder.
     path = Path(path).absolute()
     prepare(con)
-    with con.cursor() as cursor:
+    with con.cursor() as cursor, profiled() if profile else contextlib.nullcontext() as samples:
         begin(cursor)
         try:
             yield
         finally:
-            text = to_text(end(cursor, title))
+            recording = end(cursor, title)
+            if samples is not None:
+                recording = replace(recording, profile=samples.end())
+            text = to_text(recording)
             path.write_text(text, encoding="utf-8", errors="backslashreplace")

@@ -1,0 +1,27 @@
+"""What the threads of this program run."""
+
+from __future__ import annotations
+
+import gc
+import sys
+import threading
+from types import FrameType
+
+# A signal handler may ask while its thread lists them.
+_listing = threading.RLock()
+
+
+def current_frames() -> dict[int, FrameType]:
+    """What each thread runs, by the thread's number.
+
+    Python lists the threads under a lock. If it collected garbage meanwhile, another thread might
+    run, end, and wait for that lock with the interpreter's own in its hands. No thread could go on.
+    """
+    with _listing:
+        collects = gc.isenabled()
+        gc.disable()
+        try:
+            return sys._current_frames()
+        finally:
+            if collects:
+                gc.enable()
