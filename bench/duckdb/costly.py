@@ -6,6 +6,8 @@ import statistics
 from collections.abc import Iterator
 from itertools import count
 
+import duckdb
+
 import crosslane
 
 from ..figures import Line
@@ -51,19 +53,19 @@ def cache(bench: Bench) -> Iterator[Line]:
         file.unlink()
     crosslane.load(bench.ours, FOLDER / "cached.py")
 
-    def query(function: str, first: int) -> float:
-        text = f"SELECT sum({function}({first} + i)) FROM range({FEW}) r(i)"
-        return bench.seconds(bench.ours, text, 2)
+    def query(con: duckdb.DuckDBPyConnection, function: str, first: int) -> float:
+        return bench.seconds(con, f"SELECT sum({function}({first} + i)) FROM range({FEW}) r(i)", 2)
 
     def found() -> float:
-        # This forgets what is in memory.
-        crosslane.load(bench.ours, FOLDER / "cached.py")
-        return query("works_cached", MANY)
+        with crosslane.connect(functions=[FOLDER / "cached.py"]) as con:
+            return query(con, "works_cached", MANY)
 
+    # From here on, the rows of `found` are in the file.
+    query(bench.ours, "works_cached", MANY)
     taken = bench.alternate(
         {
-            "called": lambda: query("works_each", MANY),
-            "new": lambda: query("works_cached", (2 + next(rounds)) * MANY),
+            "called": lambda: query(bench.ours, "works_each", MANY),
+            "new": lambda: query(bench.ours, "works_cached", (2 + next(rounds)) * MANY),
             "found": found,
         }
     )

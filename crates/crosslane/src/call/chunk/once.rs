@@ -29,6 +29,8 @@ const EXPENSIVE: Duration = Duration::from_micros(10);
 const LARGEST: usize = 64 << 20;
 /// The bytes of kept results that go to the output at once.
 const TOGETHER: usize = 1 << 20;
+/// How long results wait for others before they are stored, in milliseconds.
+const LONGEST_WAIT: u64 = 500;
 /// There is no further row.
 const NONE: u32 = u32::MAX;
 
@@ -84,10 +86,21 @@ pub fn once(
     // With `on_error = null`, a NULL may be a call that failed.
     let keeps_nulls = function.spec.on_error == OnError::Fail;
     let one = ColumnBuilder::new(returns);
-    call(
-        &chosen,
-        &mut Spread { output, returns, kept, keeps_nulls, distinct: &distinct, called: &unknown, one },
-    )
+    let mut stored = Stored { of_types: kept, batches: Vec::new(), bytes: 0, since: milliseconds() };
+    let mut spread = Spread {
+        output,
+        returns,
+        kept,
+        stored: &mut stored,
+        keeps_nulls,
+        distinct: &distinct,
+        called: &unknown,
+        one,
+    };
+    let outcome = call(&chosen, &mut spread);
+    // Results that came before an error have cost as much as others.
+    stored.write(&distinct);
+    outcome
 }
 
 /// The rows of an input, unless they are too large to be compared.
@@ -156,11 +169,64 @@ fn known(
     Ok(unknown)
 }
 
+/// Results that are to be stored for later programs. A store takes as long for many results as for one,
+/// so they wait for each other: until the end of the chunk, for [`TOGETHER`] bytes, or for
+/// [`LONGEST_WAIT`].
+struct Stored<'a> {
+    of_types: Option<&'a OfTypes>,
+    /// The numbers of the distinct rows, and the batches of their results.
+    batches: Vec<(usize, Frame)>,
+    bytes: usize,
+    /// When the first of them came, in milliseconds.
+    since: u64,
+}
+
+impl Stored<'_> {
+    /// Adds results that came now.
+    fn add(
+        &mut self,
+        results: &Column<'_>,
+        called: &[Row],
+        distinct: &Distinct,
+        now: u64,
+    ) -> Result<(), Error> {
+        if self.of_types.is_none_or(|of_types| of_types.memo.store().is_none()) {
+            return Ok(());
+        }
+        if self.batches.is_empty() {
+            self.since = now;
+        }
+        // A service that knows nothing today may know something tomorrow, so NULLs are not stored.
+        for row in (0..results.rows).filter(|row| results.is_valid(*row)) {
+            let batch = Memo::batch(results, row)?;
+            self.bytes += batch.bytes().len();
+            self.batches.push((called[row].0, batch));
+        }
+        if self.bytes > TOGETHER || now.saturating_sub(self.since) > LONGEST_WAIT {
+            self.write(distinct);
+        }
+        Ok(())
+    }
+
+    fn write(&mut self, distinct: &Distinct) {
+        let Some(OfTypes { memo, types, .. }) = self.of_types else { return };
+        if let Some(store) = memo.store() {
+            let key = |number: &usize| distinct.bare_key(*number);
+            let results: Vec<_> =
+                self.batches.iter().map(|(number, batch)| (key(number), batch.bytes())).collect();
+            store.keep(types, &results, self.since);
+        }
+        self.batches.clear();
+        self.bytes = 0;
+    }
+}
+
 /// Gives the result of a distinct row to all rows that are like it, and to the memo.
-struct Spread<'a> {
+struct Spread<'a, 'b> {
     output: &'a mut dyn Output,
     returns: &'a DataType,
     kept: Option<&'a OfTypes>,
+    stored: &'a mut Stored<'b>,
     keeps_nulls: bool,
     distinct: &'a Distinct,
     called: &'a [Row],
@@ -168,25 +234,10 @@ struct Spread<'a> {
     one: ColumnBuilder,
 }
 
-impl Output for Spread<'_> {
+impl Output for Spread<'_, '_> {
     fn accept(&mut self, first: usize, results: &Column<'_>) -> Result<(), Error> {
         let made = milliseconds();
-        if let Some(OfTypes { memo, types, .. }) = self.kept
-            && let Some(store) = memo.store()
-        {
-            // A service that knows nothing today may know something tomorrow, so NULLs are not kept
-            // for later programs.
-            let valid = (0..results.rows).filter(|row| results.is_valid(*row));
-            let fresh: Result<Vec<_>, Error> = valid
-                .map(|row| {
-                    let (number, _) = self.called[first + row];
-                    Ok((self.distinct.bare_key(number), Memo::batch(results, row)?))
-                })
-                .collect();
-            let fresh = fresh?;
-            let fresh: Vec<_> = fresh.iter().map(|(key, batch)| (*key, batch.bytes())).collect();
-            store.keep(types, &fresh, made);
-        }
+        self.stored.add(results, &self.called[first..], self.distinct, made)?;
         for row in 0..results.rows {
             let (number, _) = self.called[first + row];
             if let Some(kept) = self.kept.filter(|_| self.keeps_nulls || results.is_valid(row)) {
