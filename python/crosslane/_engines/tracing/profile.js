@@ -14,7 +14,9 @@ class Profile {
   // Shows a line in the whole width, below those that have called it.
   show(path) {
     const shown = path[path.length - 1];
-    const bars = path.slice(1, -1).map((line, depth) => this.bar(line, path.slice(0, depth + 2), depth, 0, 1));
+    const bars = path
+      .slice(1, -1)
+      .map((line, depth) => this.bar(line, path.slice(0, depth + 2), depth, 0, 1));
     for (const bar of bars) bar.classList.add("caller");
     this.add(bars, shown, path, Math.max(0, path.length - 2), 0, 1);
     this.element.replaceChildren(...bars);
