@@ -4,9 +4,9 @@
 //! # What belongs together
 //! A function is known by its name, its signature and its version, which is a hash of its file and of
 //! the modules that were imported when it was loaded. Copies of a file elsewhere have the same
-//! version. A result is found by a hash of the arguments' types and bits. Programs may use several versions of a function at the same
-//! time. A version that no program has opened for [`FORGOTTEN`] is deleted when another one is
-//! opened.
+//! version. A result is found by a hash of the arguments' types and bits. Programs may use several
+//! versions of a function at the same time. A version that no program has opened for [`FORGOTTEN`] is
+//! deleted when another one is opened.
 //!
 //! # Failures
 //! If a file cannot be opened, the function cannot be loaded. Later, no error of the file ends a
@@ -29,11 +29,10 @@ use sha2::{Digest, Sha256};
 use std::fmt;
 use std::fs::{self, DirBuilder, OpenOptions};
 use std::io;
-use std::mem::ManuallyDrop;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 /// How long a query waits for another program that writes.
@@ -80,12 +79,13 @@ pub struct Kept<'a> {
 #[derive(Debug)]
 pub struct Cache {
     path: PathBuf,
-    /// A fork must not close it: SQLite's connections cannot be used there.
-    connection: ManuallyDrop<Mutex<Connection>>,
+    /// Always there, until the drop.
+    connection: Option<Mutex<Connection>>,
     function: i64,
     /// Writes a line to the user's log.
     log: fn(&str),
-    /// Until when nothing is read or written, in milliseconds since `begun`.
+    /// Until when nothing is read or written after an error, in milliseconds since `begun`. It is 0 after
+    /// a success.
     pauses_until: AtomicU64,
     begun: Instant,
     process: u32,
@@ -93,9 +93,9 @@ pub struct Cache {
 
 impl Drop for Cache {
     fn drop(&mut self) {
-        if self.process == std::process::id() {
-            // SAFETY: the connection is not used any more.
-            unsafe { ManuallyDrop::drop(&mut self.connection) }
+        if self.process != std::process::id() {
+            // A fork must not close it: SQLite's connections cannot be used there.
+            std::mem::forget(self.connection.take());
         }
     }
 }
@@ -120,7 +120,7 @@ impl Cache {
         };
         Ok(Some(Self {
             path,
-            connection: ManuallyDrop::new(Mutex::new(connection)),
+            connection: Some(Mutex::new(connection)),
             function,
             log,
             pauses_until: AtomicU64::new(0),
@@ -137,20 +137,32 @@ impl Cache {
         if self.process != std::process::id() || self.now() < self.pauses_until.load(Relaxed) {
             return T::default();
         }
-        let mut connection = self.connection.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut connection = self.connection();
         // Another thread may have waited in vain meanwhile.
         if self.now() < self.pauses_until.load(Relaxed) {
             return T::default();
         }
-        work(&mut connection).unwrap_or_else(|error| {
-            let was_well = self.pauses_until.load(Relaxed) == 0;
-            self.pauses_until.store(self.now() + PAUSE.as_millis() as u64, Relaxed);
-            if was_well {
-                let path = self.path.display();
-                (self.log)(&format!("the cache {path} fails, so functions are called without it: {error}"));
+        match work(&mut connection) {
+            Ok(done) => {
+                self.pauses_until.store(0, Relaxed);
+                done
             }
-            T::default()
-        })
+            Err(error) => {
+                // One line for all errors until a success.
+                if self.pauses_until.swap(self.now() + PAUSE.as_millis() as u64, Relaxed) == 0 {
+                    let path = self.path.display();
+                    (self.log)(&format!(
+                        "the cache {path} fails, so functions are called without it: {error}"
+                    ));
+                }
+                T::default()
+            }
+        }
+    }
+
+    fn connection(&self) -> MutexGuard<'_, Connection> {
+        let connection = self.connection.as_ref().expect("it is there until the drop");
+        connection.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -404,9 +416,9 @@ mod tests {
         let other = Kept { name: "g", ..kept("1") };
         let other = Cache::open(&folder.path(), &other, silent).unwrap().unwrap();
         assert_eq!(other.find("()", &[b"key"]), [None]);
-        let run = |text: &str| new.connection.lock().unwrap().execute_batch(text).unwrap();
+        let run = |text: &str| new.connection().execute_batch(text).unwrap();
         let count = |table: &str| -> i64 {
-            let connection = new.connection.lock().unwrap();
+            let connection = new.connection();
             connection.query_row(&format!("SELECT count(*) FROM {table}"), [], |row| row.get(0)).unwrap()
         };
         assert_eq!((count("functions"), count("results")), (3, 1));
@@ -444,7 +456,7 @@ mod tests {
         let folder = Folder::new("types");
         let cache = Cache::open(&folder.path(), &kept("1"), silent).unwrap().unwrap();
         cache.keep("()", &[(b"one", b"1"), (b"two", b"2"), (b"three", b"3")], 7);
-        let run = |text: &str| cache.connection.lock().unwrap().execute_batch(text).unwrap();
+        let run = |text: &str| cache.connection().execute_batch(text).unwrap();
         run("UPDATE results SET result = 'text' WHERE result = x'31'");
         run("UPDATE results SET made = -1 WHERE result = x'32'");
         assert_eq!(cache.find("()", &[b"one", b"two", b"three"]), [None, None, Some((b"3".to_vec(), 7))]);

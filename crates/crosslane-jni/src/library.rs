@@ -91,9 +91,8 @@ pub fn load(
         on_interrupt: Arc::new(|_| cancel_all()),
     };
     let start = move |stop| {
-        let source = options.source.clone();
         let (zygote, loaded) = Zygote::start(options, stop)?;
-        loaded.open_caches(&source)?;
+        zygote.open_caches()?;
         Ok((zygote, loaded))
     };
     let (pool, loaded) = Pool::start(pool_options(&all), start)?;

@@ -223,6 +223,19 @@ impl Error {
         Error::Engine(format!("out of memory: no room for {bytes} bytes of a batch"))
     }
 
+    /// A function of a library that cannot be as it is declared, at this place.
+    pub fn declared(library: &str, class: &str, message: &impl fmt::Display, place: &str) -> Self {
+        Error::Load {
+            library: library.to_owned(),
+            failure: Box::new(Failure {
+                class: class.into(),
+                message: shortened(message.to_string()),
+                traceback: format!("  at {place}"),
+                ..Failure::default()
+            }),
+        }
+    }
+
     /// The time after which the function may be called again, if its exception says so.
     pub fn retry_after(&self) -> Option<RetryAfter> {
         if let Self::Raised { failure, .. } = self { failure.retry_after } else { None }

@@ -49,8 +49,6 @@ class _Process:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        #: Held while the collector is off, so that no other thread turns it on. A handler of a signal
-        #: may come in between.
         self._hosts: set[Host] = set()
         self.ready, self._written = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
 

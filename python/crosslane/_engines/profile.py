@@ -9,10 +9,9 @@ import tempfile
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
-from crosslane._runtime.profiles import ENDED, VARIABLE, Frame, Stack, read
+from crosslane._runtime.profiles import VARIABLE, Folder, Frame, Stack
 
 #: How long a worker may take for its last samples, in seconds.
 _PATIENCE = 2.0
@@ -59,40 +58,34 @@ class Line:
 class Profile:
     """Samples of the workers that were started in a block."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Folder) -> None:
         self._folder = folder
 
     def end(self) -> dict[str, Any]:
         """Ends the samples, and returns them as the tree of a page."""
-        (self._folder / ENDED).touch()
+        self._folder.end()
         deadline = time.monotonic() + _PATIENCE
-        while time.monotonic() < deadline and self._is_awaited():
+        while time.monotonic() < deadline and self._folder.is_awaited():
             time.sleep(_GLANCE)
         root = Line()
-        for samples in read(self._folder):
-            for stack, count in samples.counts:
-                root.add(stack, count)
+        for stack, count in self._folder.read():
+            root.add(stack, count)
         counts = sorted(root.counts(), reverse=True)
         return root.tree(counts[MOST] + 1 if len(counts) > MOST else 1)
-
-    def _is_awaited(self) -> bool:
-        """Whether a living worker has not written its last samples."""
-        return any(
-            not samples.is_last and Path("/proc", str(samples.process)).exists()
-            for samples in read(self._folder)
-        )
 
 
 @contextlib.contextmanager
 def profiled() -> Iterator[Profile]:
     """Samples the Python functions of files that are loaded in the block."""
-    folder = Path(tempfile.mkdtemp(prefix="crosslane-profile-"))
-    os.environ[VARIABLE] = str(folder)
+    path = tempfile.mkdtemp(prefix="crosslane-profile-")
+    os.environ[VARIABLE] = path
     try:
-        yield Profile(folder)
+        yield Profile(Folder(path))
     finally:
-        del os.environ[VARIABLE]
+        # Another thread may have begun a profile of another database meanwhile.
+        if os.environ.get(VARIABLE) == path:
+            del os.environ[VARIABLE]
         deadline = time.monotonic() + _PATIENCE
         # A worker that has just started may write meanwhile. It stops when its folder is gone.
-        while folder.exists() and time.monotonic() < deadline:
-            shutil.rmtree(folder, ignore_errors=True)
+        while os.path.exists(path) and time.monotonic() < deadline:
+            shutil.rmtree(path, ignore_errors=True)

@@ -7,7 +7,8 @@ import sys
 import threading
 from types import FrameType
 
-# A signal handler may ask while its thread lists them.
+# Held while the collector is off, so that no other thread turns it on. A handler of a signal may come
+# in between.
 _listing = threading.RLock()
 
 

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import math
-from datetime import UTC, datetime
-from email.utils import parsedate_to_datetime
 
 from crosslane._runtime.errors import LaneEnded
 
@@ -79,6 +77,10 @@ def _seconds(named: object) -> float | None:
     try:
         seconds = float(text)
     except ValueError:
+        # Each worker imports this module, and very few read a date.
+        from datetime import UTC, datetime
+        from email.utils import parsedate_to_datetime
+
         until = parsedate_to_datetime(text)
         seconds = (until.replace(tzinfo=until.tzinfo or UTC) - datetime.now(UTC)).total_seconds()
         return max(0.0, seconds)

@@ -2,50 +2,46 @@
 
 from __future__ import annotations
 
-import os
 import threading
 import time
 from collections import Counter
-from pathlib import Path
 from types import FrameType
 
 from crosslane._runtime.errors import OURS
 from crosslane._runtime.frames import current_frames
-from crosslane._runtime.profiles import ENDED, VARIABLE, Frame, Samples, Stack
+from crosslane._runtime.profiles import Folder, Frame, Stack
 
 #: The seconds between two samples.
 _EVERY = 0.005
 #: The seconds after which the samples are written.
 _WRITTEN = 1.0
+#: The most frames of a stack. A function may call itself as often as it likes.
+_DEEPEST = 100
 
 
-def start_if_wanted() -> None:
-    """Samples this thread until the profile ends, if there is one."""
-    if folder := os.environ.get(VARIABLE):
-        thread = threading.get_ident()
-        # The program ends a worker without waiting for such a thread.
-        threading.Thread(
-            target=_sample, args=(Path(folder), thread), name="crosslane-sampler", daemon=True
-        ).start()
+def start(folder: str) -> None:
+    """Samples this thread until the profile of the folder ends."""
+    arguments = Folder(folder), threading.get_ident()
+    # The program ends a worker without waiting for such a thread.
+    threading.Thread(target=_sample, args=arguments, name="crosslane-sampler", daemon=True).start()
 
 
-def _sample(folder: Path, thread: int) -> None:
+def _sample(folder: Folder, thread: int) -> None:
     counts: Counter[Stack] = Counter()
-    process = os.getpid()
-    ended = folder / ENDED
     try:
-        if ended.exists():
+        if folder.has_ended():
             return
-        Samples(process, [], False).write(folder)
+        folder.begin()
         written = time.monotonic()
-        while not ended.exists():
+        while not folder.has_ended():
             time.sleep(_EVERY)
             if stack := _stack(current_frames().get(thread)):
                 counts[stack] += 1
             if time.monotonic() - written > _WRITTEN:
-                Samples(process, list(counts.items()), False).write(folder)
+                folder.write(list(counts.items()))
                 written = time.monotonic()
-        Samples(process, list(counts.items()), True).write(folder)
+        folder.write(list(counts.items()))
+        folder.leave()
     except OSError:
         # The program has ended, and its folder is gone.
         return
@@ -59,4 +55,4 @@ def _stack(frame: FrameType | None) -> Stack:
         if not code.co_filename.startswith((OURS, "<frozen ")):
             frames.append(Frame(code.co_qualname, code.co_filename, frame.f_lineno or 0))
         frame = frame.f_back
-    return tuple(reversed(frames))
+    return tuple(reversed(frames[-_DEEPEST:]))

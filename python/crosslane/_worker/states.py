@@ -14,14 +14,16 @@ if TYPE_CHECKING:
     from crosslane._declare.signature.declared import Declared
 
 
-def set_up(functions: Iterable[Declared]) -> None:
-    """Makes the instances of all stateful functions of a library on this lane.
+def set_up(functions: list[Declared], only: int | None) -> None:
+    """Makes the instances of stateful functions of a library on this lane: of those that have no lanes
+    of their own, or only of the one of this number.
 
     Raises:
         BaseException: the first that a set-up raised, after all were tried. A call of that function
             tries it again.
     """
-    failures = _each(functions, Stateful.callee)
+    shared = (function for function in functions if not function.has_own_lanes())
+    failures = _each(shared if only is None else [functions[only]], Stateful.callee)
     if failures:
         raise failures[0]
 

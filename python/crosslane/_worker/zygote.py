@@ -130,10 +130,10 @@ class Guest:
         for stream in (sys.stdout, sys.stderr):
             if isinstance(stream, io.TextIOWrapper):
                 stream.reconfigure(line_buffering=True)
-        if VARIABLE in os.environ:
+        if folder := os.environ.get(VARIABLE):
             from crosslane._worker import sampler
 
-            sampler.start_if_wanted()
+            sampler.start(folder)
         faulthandler.enable(2)
         # The engine sends SIGQUIT to see where a call hangs. A handler that the file has set stays.
         is_free = not _is_caught(signal.SIGQUIT)

@@ -7,6 +7,7 @@ use crate::stream::Streams;
 use crate::table::Table;
 use crosslane::{ColumnBuilder, Entry, Instances};
 use crosslane_process::guest::{Call, GuestLane, Next, RowCounts};
+use pyo3::call::PyCallArgs;
 use pyo3::exceptions::PyOSError;
 use pyo3::intern;
 use pyo3::prelude::*;
@@ -65,16 +66,10 @@ pub(crate) fn answer_all(
                 Entry::Update | Entry::Combine | Entry::Finish | Entry::Save | Entry::Load | Entry::Forget,
             ) => aggregate(lane, call, &library, &mut aggregates)?,
             Some(Entry::SetUp) => {
-                let only = call.set_up_only();
-                let chosen = library.iter().enumerate().filter(|(index, declared)| match only {
-                    Some(only) => only == *index,
-                    // The others have lanes of their own.
-                    None => !has_own_lanes(declared),
-                });
-                let chosen = PyList::new(py, chosen.map(|(_, declared)| declared).collect::<Vec<_>>())?;
-                run_for_all(lane, call, &chosen, intern!(py, "set_up"))?;
+                let arguments = (&library, call.set_up_only());
+                run_for_all(lane, call, intern!(py, "set_up"), arguments)?;
             }
-            Some(Entry::TearDown) => run_for_all(lane, call, &library, intern!(py, "tear_down"))?,
+            Some(Entry::TearDown) => run_for_all(lane, call, intern!(py, "tear_down"), (&library,))?,
             _ => refuse(py, lane, call, &call.refusal(), None)?,
         }
     }
@@ -127,25 +122,19 @@ fn aggregate<'py>(
     }
 }
 
-/// Answers an exchange that is for all functions of the library. `name` is the function of
+/// Answers an exchange that is for functions of the library. `name` is the function of
 /// `crosslane._worker.states` that does it.
-fn run_for_all(
+fn run_for_all<'py>(
     lane: &mut GuestLane,
     call: Call,
-    functions: &Bound<'_, PyList>,
-    name: &Bound<'_, PyString>,
+    name: &Bound<'py, PyString>,
+    arguments: impl PyCallArgs<'py>,
 ) -> PyResult<()> {
-    let py = functions.py();
-    match py.import("crosslane._worker.states")?.call_method1(name, (functions,)) {
+    let py = name.py();
+    match py.import("crosslane._worker.states")?.call_method1(name, arguments) {
         Ok(_) => succeed(py, lane, call.with_rows(0), &(), RowCounts::default()),
         Err(error) => fail(py, lane, call, error),
     }
-}
-
-/// Whether only lanes of its own call a function.
-fn has_own_lanes(declared: &Bound<'_, PyAny>) -> bool {
-    let own = declared.call_method0(intern!(declared.py(), "has_own_lanes"));
-    own.and_then(|own| own.extract()).unwrap_or(false)
 }
 
 /// A function, and the column of its results.

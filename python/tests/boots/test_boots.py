@@ -45,6 +45,28 @@ def f(x: int) -> int: return x
 """
 
 
+def test_a_zygote_imports_no_more_than_it_needs() -> None:
+    """Each load of a file waits for these imports."""
+    program = """
+import sys
+import crosslane._worker.zygote, crosslane._declare.library
+print(*sys.modules)
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    costly = {
+        "asyncio",
+        "duckdb",
+        "email",
+        "multiprocessing",
+        "numpy",
+        "pathlib",
+        "pyarrow",
+        "socket",
+        "sqlite3",
+    }
+    assert set(done.stdout.split()) & costly == set()
+
+
 def test_cancel_ends_the_wait_for_a_worker(
     con: duckdb.DuckDBPyConnection, library: Library, tmp_path: Path
 ) -> None:

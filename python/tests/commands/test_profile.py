@@ -105,6 +105,28 @@ def test_a_worker_that_died_ends_no_profile(library: Library, tmp_path: Path) ->
     assert profile_of(page)["samples"] >= 0
 
 
+def test_a_function_that_calls_itself_often_has_a_profile(library: Library, tmp_path: Path) -> None:
+    page = tmp_path / "a.html"
+    path = library("""
+        import os
+        from pathlib import Path
+        def dive(depth):
+            if depth > 0:
+                return dive(depth - 1)
+            path = Path(os.environ["CROSSLANE_PROFILE"], f"{os.getpid()}.json")
+            while not (path.exists() and "dive" in path.read_text()):
+                for _ in range(1_000_000):
+                    pass
+            return 0
+        @udf
+        def dives(x: int) -> int:
+            return dive(900)
+        """)
+    query = "SELECT dives(i) FROM range(1) r(i)"
+    subprocess.run([*COMMAND, "trace", "--profile", "-o", page, "-f", path, query], check=True)
+    assert {"dives", "dive"} <= names(profile_of(page))
+
+
 def test_a_profile_is_shown_by_a_page(con: duckdb.DuckDBPyConnection, tmp_path: Path) -> None:
     with (
         pytest.raises(ValueError, match=r"ends with \.html"),

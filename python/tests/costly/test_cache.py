@@ -19,24 +19,8 @@ import crosslane
 from crosslane._cli import main
 
 from ..conftest import value
+from .tripled import TRIPLED, tripled
 
-TRIPLED = {
-    "py": """
-        from crosslane import udf
-        @udf(cache="kept.db")
-        def tripled(x: int) -> int:
-            return 3 * x
-        """,
-    "rb": """
-        udf("tripled(x BIGINT) -> BIGINT", cache: "kept.db") { |x| 3 * x }
-        """,
-    "js": """
-        udf("tripled(x BIGINT) -> BIGINT", { cache: true }, (x) => 3 * x);
-        """,
-    "lua": """
-        udf("tripled(x BIGINT) -> BIGINT", { cache = "kept.db" }, function(x) return 3 * x end)
-        """,
-}
 #: Runs as a program of its own: loads a file, calls `f` for some rows, and prints the sum and how many
 #: rows were called.
 PROGRAM = """
@@ -85,13 +69,14 @@ def test_the_next_program_finds_results(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, language: str
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    path = tmp_path / f"functions.{language}"
-    path.write_text(textwrap.dedent(TRIPLED[language]))
+    # JavaScript may not name a file.
+    cache = "true" if language == "js" else '"kept.db"'
+    path = tripled(tmp_path, language, "cache", cache)
     total, rows = ran(path, "tripled")
     assert total == sum(3 * (i % 50) for i in range(5000))
     assert 50 <= rows <= 100
     assert ran(path, "tripled") == (total, 0)
-    # The file is beside that of the functions. JavaScript may not name one.
+    # The file is beside that of the functions.
     assert (tmp_path / ("cache/crosslane/results.db" if language == "js" else "kept.db")).exists()
 
 

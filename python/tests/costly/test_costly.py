@@ -15,43 +15,8 @@ import pytest
 import crosslane
 
 from ..conftest import Library, Load, error, eventually, value
+from .tripled import TRIPLED, tripled
 
-TRIPLED = {
-    "py": """
-        from crosslane import udf
-        @udf(memoize="1 MB")
-        def tripled(x: int) -> int:
-            return 3 * x
-        """,
-    "rb": """
-        udf("tripled(x BIGINT) -> BIGINT", memoize: "1 MB") { |x| 3 * x }
-        """,
-    "js": """
-        udf("tripled(x BIGINT) -> BIGINT", { memoize: "1 MB" }, (x) => 3 * x);
-        """,
-    "lua": """
-        udf("tripled(x BIGINT) -> BIGINT", { memoize = "1 MB" }, function(x) return 3 * x end)
-        """,
-}
-
-
-RATED = {
-    "py": """
-        from crosslane import udf
-        @udf(rate={})
-        def tripled(x: int) -> int:
-            return 3 * x
-        """,
-    "rb": """
-        udf("tripled(x BIGINT) -> BIGINT", rate: {}) {{ |x| 3 * x }}
-        """,
-    "js": """
-        udf("tripled(x BIGINT) -> BIGINT", {{ rate: {} }}, (x) => 3 * x);
-        """,
-    "lua": """
-        udf("tripled(x BIGINT) -> BIGINT", {{ rate = {} }}, function(x) return 3 * x end)
-        """,
-}
 EXAMPLES = Path(__file__).parents[3] / "examples"
 
 
@@ -65,9 +30,7 @@ def counted(con: duckdb.DuckDBPyConnection, function: str) -> tuple[int, int]:
 @pytest.mark.any_duckdb
 @pytest.mark.parametrize("language", TRIPLED)
 def test_results_are_kept(con: duckdb.DuckDBPyConnection, tmp_path: Path, language: str) -> None:
-    path = tmp_path / f"functions.{language}"
-    path.write_text(textwrap.dedent(TRIPLED[language]))
-    crosslane.load(con, path)
+    crosslane.load(con, tripled(tmp_path, language, "memoize", '"1 MB"'))
     rows = 50_000
     query = f"SELECT sum(tripled(i % 10)) FROM range({rows}) r(i)"
     assert value(con, query) == sum(3 * (i % 10) for i in range(rows))
@@ -214,15 +177,12 @@ def test_queries_that_are_cancelled_and_that_go_on_share_results(load: Load) -> 
 
 
 @pytest.mark.any_duckdb
-@pytest.mark.parametrize("language", RATED)
+@pytest.mark.parametrize("language", TRIPLED)
 def test_calls_have_a_rate(con: duckdb.DuckDBPyConnection, tmp_path: Path, language: str) -> None:
-    path = tmp_path / f"functions.{language}"
     for rate, message in (("5", "rate is a text such as"), ("'often'", "rate is a number of calls such as")):
-        path.write_text(textwrap.dedent(RATED[language]).format(rate))
         with pytest.raises(duckdb.Error, match=message):
-            crosslane.load(con, path)
-    path.write_text(textwrap.dedent(RATED[language]).format("'1/h'"))
-    crosslane.load(con, path)
+            crosslane.load(con, tripled(tmp_path, language, "rate", rate))
+    crosslane.load(con, tripled(tmp_path, language, "rate", "'1/h'"))
     # One row may begin at once, and the others wait.
     failed: list[str] = []
     query = "SELECT sum(tripled(i)) FROM range(3) r(i)"

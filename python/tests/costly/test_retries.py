@@ -20,67 +20,45 @@ from crosslane._runtime.retries import retry_after
 
 from ..conftest import Load, error, value
 
-#: Functions that fail twice, and return the time from the first to the third call, and the workers
-#: that were called. `RAISED` is replaced by what a failed call raises.
+#: What functions of Python and Ruby do: they fail twice, and return the time from the first to the
+#: third call, and how many workers were called. `RAISED` is replaced by what a failed call raises.
+PYTHON = """
+import os, time
+from crosslane import Retry, udf
+begun, workers = [], set()
+def called():
+    begun.append(time.monotonic())
+    workers.add(os.getpid())
+    if len(begun) < 3:
+        raise RAISED
+    return [begun[-1] - begun[0], float(len(workers))]
+"""
+RUBY = """
+$begun = []
+$workers = {}
+def called
+  $begun << Process.clock_gettime(Process::CLOCK_MONOTONIC)
+  $workers[Process.pid] = true
+  raise RAISED if $begun.size < 3
+  [$begun.last - $begun.first, $workers.size]
+end
+"""
+#: The functions, by the names of their files. `OPTIONS` is replaced.
 TWICE = {
     "row.py": """
-        import os, time
-        from crosslane import Retry, udf
-        begun, workers = [], set()
-        @udf("f(x BIGINT) -> DOUBLE[]", OPTIONS)
-        def f(x):
-            begun.append(time.monotonic())
-            workers.add(os.getpid())
-            if len(begun) < 3:
-                raise RAISED
-            return [begun[-1] - begun[0], float(len(workers))]
-        """,
+@udf("f(x BIGINT) -> DOUBLE[]", OPTIONS)
+def f(x): return called()
+""",
     "async.py": """
-        import os, time
-        from crosslane import Retry, udf
-        begun, workers = [], set()
-        @udf("f(x BIGINT) -> DOUBLE[]", OPTIONS)
-        async def f(x):
-            begun.append(time.monotonic())
-            workers.add(os.getpid())
-            if len(begun) < 3:
-                raise RAISED
-            return [begun[-1] - begun[0], float(len(workers))]
-        """,
+@udf("f(x BIGINT) -> DOUBLE[]", OPTIONS)
+async def f(x): return called()
+""",
     "vectorized.py": """
-        import os, time
-        from crosslane import Retry, udf
-        begun, workers = [], set()
-        @udf("f(x BIGINT) -> DOUBLE[]", vectorized=True, OPTIONS)
-        def f(x):
-            begun.append(time.monotonic())
-            workers.add(os.getpid())
-            if len(begun) < 3:
-                raise RAISED
-            return [[begun[-1] - begun[0], float(len(workers))]] * len(x)
-        """,
-    "row.rb": """
-        $begun = []
-        $workers = {}
-        def now = Process.clock_gettime(Process::CLOCK_MONOTONIC)
-        udf("f(x BIGINT) -> DOUBLE[]", OPTIONS) do |x|
-          $begun << now
-          $workers[Process.pid] = true
-          raise RAISED if $begun.size < 3
-          [$begun.last - $begun.first, $workers.size]
-        end
-        """,
-    "concurrent.rb": """
-        $begun = []
-        $workers = {}
-        def now = Process.clock_gettime(Process::CLOCK_MONOTONIC)
-        udf("f(x BIGINT) -> DOUBLE[]", concurrency: 4, OPTIONS) do |x|
-          $begun << now
-          $workers[Process.pid] = true
-          raise RAISED if $begun.size < 3
-          [$begun.last - $begun.first, $workers.size]
-        end
-        """,
+@udf("f(x BIGINT) -> DOUBLE[]", vectorized=True, OPTIONS)
+def f(x): return [called()] * len(x)
+""",
+    "row.rb": 'udf("f(x BIGINT) -> DOUBLE[]", OPTIONS) { |x| called }',
+    "concurrent.rb": 'udf("f(x BIGINT) -> DOUBLE[]", concurrency: 4, OPTIONS) { |x| called }',
 }
 
 
@@ -92,12 +70,9 @@ def loaded(con: duckdb.DuckDBPyConnection, folder: Path, file: str, raised: str,
         f"{name}={value}" if is_python else f"{name}: {value}" for name, value in options.items()
     )
     path = folder / file
-    path.write_text(
-        textwrap.dedent(TWICE[file])
-        .replace("RAISED", raised)
-        .replace("OPTIONS", given)
-        .replace('"f(', f'"{name}(')
-    )
+    text = (PYTHON if is_python else RUBY) + TWICE[file]
+    text = text.replace("RAISED", raised).replace("OPTIONS", given).replace('"f(', f'"{name}(')
+    path.write_text(text)
     crosslane.load(con, path)
     return name
 
@@ -213,7 +188,7 @@ def test_a_row_that_is_stuck_beside_one_that_pauses_is_late(
     assert "timed out after 0.5 s" in error(con, "SELECT f(i) FROM range(2) r(i)")
 
 
-@pytest.mark.parametrize("raised", ["NotImplementedError", "exit", "Class.new(Exception)"])
+@pytest.mark.parametrize("raised", ["ScriptError", "exit", "Class.new(Exception)"])
 def test_an_exception_of_ruby_whose_methods_fail_is_shown(
     con: duckdb.DuckDBPyConnection, tmp_path: Path, raised: str
 ) -> None:

@@ -190,9 +190,8 @@ impl Database {
             on_interrupt: Arc::new(move |at| groups.cancel_all_before(at)),
         };
         self.start(name, &settings, should_end, move |stop| {
-            let source = options.source.clone();
             let (zygote, loaded) = Zygote::start(options, stop)?;
-            loaded.open_caches(&source)?;
+            zygote.open_caches()?;
             Ok((AnyZygote::Process(Box::new(zygote)), (loaded.functions, loaded.files)))
         })
     }

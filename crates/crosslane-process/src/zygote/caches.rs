@@ -5,7 +5,7 @@ use crate::definition;
 use crate::files::Files;
 use crate::source::Source;
 use crate::warden::log::say;
-use crosslane::{Error, Failure, Function, Store};
+use crosslane::{Error, Function, Store};
 use crosslane_cache::{Cache, Kept};
 use std::env;
 use std::path::{Path, PathBuf};
@@ -38,7 +38,10 @@ pub(super) fn open(source: &Source, functions: &[Arc<Function>], files: Option<&
             let cache = Cache::open(&file(option, path), &kept, say)?;
             Ok(cache.map(|cache| Arc::new(cache) as Arc<dyn Store>))
         });
-        opened.map_err(|message| wrong(source, function, &message))?;
+        opened.map_err(|message| {
+            let message = format!("function {}: {message}", function.name());
+            Error::declared(&source.name(), "DeclarationError", &message, &function.spec.place())
+        })?;
     }
     Ok(())
 }
@@ -54,16 +57,4 @@ fn file(option: &str, user: &Path) -> PathBuf {
     // The file of a definition in SQL is somewhere in the user's cache.
     let folder = user.parent().filter(|_| !definition::is_one(user));
     folder.map_or_else(|| env::current_dir().unwrap_or_default(), Path::to_owned).join(option)
-}
-
-fn wrong(source: &Source, function: &Function, message: &str) -> Error {
-    Error::Load {
-        library: source.name(),
-        failure: Box::new(Failure {
-            class: "DeclarationError".into(),
-            message: format!("function {}: {message}", function.name()),
-            traceback: format!("  at {}:{}", function.spec.file, function.spec.line),
-            ..Failure::default()
-        }),
-    }
 }

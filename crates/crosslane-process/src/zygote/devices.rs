@@ -1,12 +1,13 @@
 //! The GPUs of this machine, and which lanes see which of them (`gpus`).
 //!
 //! The libraries of all languages read from an environment variable which GPUs they may use. A lane
-//! gets the GPUs that the fewest living lanes of its function have.
+//! gets the GPUs that the fewest living lanes of this program have. Keepers of several libraries boot
+//! lanes at the same time. So a lane has its GPUs from before its boot ([`Devices::take`]).
 
 use crate::warden::LaneRecord;
 use std::collections::BTreeMap;
 use std::path::Path;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::{env, fs};
 
 /// The variables that say which GPUs a program may use: those of CUDA and of ROCm.
@@ -57,8 +58,25 @@ impl Visible {
     }
 }
 
-/// The GPUs of the living lanes of all functions of this program.
-static USED: Mutex<Vec<(Vec<String>, Arc<LaneRecord>)>> = Mutex::new(Vec::new());
+/// GPUs that a lane has.
+struct Used {
+    /// Tells the uses apart.
+    number: u64,
+    names: Vec<String>,
+    /// `None` until the lane has booted.
+    lane: Option<Arc<LaneRecord>>,
+}
+
+/// The uses of this program, and the number of the next one.
+struct Uses {
+    all: Vec<Used>,
+    next: u64,
+}
+
+fn uses() -> MutexGuard<'static, Uses> {
+    static USES: Mutex<Uses> = Mutex::new(Uses { all: Vec::new(), next: 0 });
+    USES.lock().unwrap_or_else(PoisonError::into_inner)
+}
 
 /// The GPUs of a function's lanes.
 #[derive(Debug)]
@@ -101,26 +119,46 @@ impl Devices {
         self.shares.len()
     }
 
-    /// The number of the share for the next lane: the one that the fewest living lanes use.
-    pub(super) fn next(&self) -> usize {
-        let mut used = USED.lock().unwrap_or_else(PoisonError::into_inner);
-        used.retain(|(_, lane)| lane.ended().is_none());
-        let lanes = |share: &usize| {
-            let names = &self.shares[*share];
-            used.iter().filter(|(of, _)| of.iter().any(|name| names.contains(name))).count()
+    /// The GPUs for a lane that boots now: those that the fewest lanes have.
+    pub(super) fn take(&self) -> Share<'_> {
+        let mut uses = uses();
+        uses.all.retain(|used| used.lane.as_ref().is_none_or(|lane| lane.ended().is_none()));
+        let lanes = |names: &&Vec<String>| {
+            uses.all.iter().filter(|used| used.names.iter().any(|name| names.contains(name))).count()
         };
-        (0..self.shares.len()).min_by_key(lanes).unwrap_or_default()
+        let names = self.shares.iter().min_by_key(lanes).map_or(&[][..], Vec::as_slice);
+        let number = uses.next;
+        uses.next += 1;
+        uses.all.push(Used { number, names: names.to_vec(), lane: None });
+        Share { variable: self.variable, names, number }
+    }
+}
+
+/// The GPUs of a lane that boots. They are free again if it does not.
+#[derive(Debug)]
+pub(super) struct Share<'a> {
+    variable: &'static str,
+    names: &'a [String],
+    number: u64,
+}
+
+impl Share<'_> {
+    /// The environment of the lane.
+    pub(super) fn environment(&self) -> BTreeMap<String, String> {
+        BTreeMap::from([(self.variable.to_owned(), self.names.join(","))])
     }
 
-    /// The environment of a lane with this share.
-    pub(super) fn environment(&self, share: usize) -> BTreeMap<String, String> {
-        BTreeMap::from([(self.variable.to_owned(), self.shares[share].join(","))])
+    /// Notes which lane has them, until it ends.
+    pub(super) fn give(self, lane: Arc<LaneRecord>) {
+        if let Some(used) = uses().all.iter_mut().find(|used| used.number == self.number) {
+            used.lane = Some(lane);
+        }
     }
+}
 
-    /// Notes that a lane has a share.
-    pub(super) fn give(&self, share: usize, lane: Arc<LaneRecord>) {
-        let names = self.shares[share].clone();
-        USED.lock().unwrap_or_else(PoisonError::into_inner).push((names, lane));
+impl Drop for Share<'_> {
+    fn drop(&mut self) {
+        uses().all.retain(|used| used.number != self.number || used.lane.is_some());
     }
 }
 
@@ -170,21 +208,29 @@ mod tests {
     fn each_lane_has_its_share() {
         let names = ["a", "b", "c", "d", "e"];
         let devices = Devices::share(visible("CUDA_VISIBLE_DEVICES", &names), 2).unwrap();
-        assert_eq!((devices.count(), devices.next()), (2, 0));
+        assert_eq!(devices.count(), 2);
+        let record = |id| LaneRecord::new(id, std::sync::Weak::new());
+        let share = devices.take();
         let expected = BTreeMap::from([("CUDA_VISIBLE_DEVICES".into(), "a,b".into())]);
-        assert_eq!(devices.environment(0), expected);
-        let lane = LaneRecord::new(1, std::sync::Weak::new());
-        devices.give(0, Arc::clone(&lane));
-        assert_eq!(devices.next(), 1);
+        assert_eq!(share.environment(), expected);
+        // A lane that boots has its GPUs already.
+        let second = devices.take();
+        assert_eq!(second.names, ["c", "d"]);
+        let lane = record(1);
+        share.give(Arc::clone(&lane));
+        second.give(record(2));
         // Other functions have the same GPUs.
         let others = Devices::share(visible("CUDA_VISIBLE_DEVICES", &names), 1).unwrap();
-        assert_eq!(others.next(), 2);
-        others.give(2, LaneRecord::new(2, std::sync::Weak::new()));
-        devices.give(1, LaneRecord::new(3, std::sync::Weak::new()));
-        assert_eq!(others.next(), 4);
+        let failed = others.take();
+        assert_eq!(failed.names, ["e"]);
+        // It did not boot.
+        drop(failed);
+        let other = others.take();
+        assert_eq!(other.names, ["e"]);
+        other.give(record(3));
         // The first lane has ended, so its GPUs are free again.
         lane.set_ended(crate::warden::Ended::Code(0));
-        assert_eq!(devices.next(), 0);
+        assert_eq!(devices.take().names, ["a", "b"]);
     }
 
     #[test]
@@ -195,7 +241,7 @@ mod tests {
         assert_eq!(error, "gpus=2, and there are 1: CUDA_VISIBLE_DEVICES=0");
         let none = Devices::share(visible("CUDA_VISIBLE_DEVICES", &[]), 2).unwrap();
         assert_eq!(
-            none.environment(none.next()),
+            none.take().environment(),
             BTreeMap::from([("CUDA_VISIBLE_DEVICES".into(), String::new())])
         );
     }

@@ -1,6 +1,7 @@
 //! What boots the lanes of a library: those of all functions, and those of functions that have lanes
 //! of their own (`workers`). All share one process.
 
+use super::caches;
 use super::devices::{Devices, Visible};
 use super::process::{Loaded, Parent, ZygoteOptions};
 use crate::lane::ProcessLane;
@@ -37,25 +38,27 @@ impl Zygote {
         Ok((Self { parent: Arc::new(Mutex::new(parent)), lanes: Lanes::Shared }, loaded))
     }
 
+    /// Opens the files in which the functions keep results for later programs. Only engines that call
+    /// the functions themselves need them.
+    ///
+    /// # Errors
+    /// [`Error::Load`] if a file cannot be used.
+    pub fn open_caches(&self) -> Result<(), Error> {
+        let parent = self.parent();
+        caches::open(parent.source(), parent.functions(), parent.files())
+    }
+
     fn parent(&self) -> MutexGuard<'_, Parent> {
         self.parent.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// The first function of each declaration with lanes of its own, and the numbers of all of them. A
-/// declaration gives several functions if it has defaults.
+/// The first function of each declaration with lanes of its own, and the numbers of all of them.
 fn declarations(functions: &[Arc<Function>]) -> Vec<(&Function, Vec<u32>)> {
     let mut found: Vec<(&Function, Vec<u32>)> = Vec::new();
     for function in functions.iter().filter(|function| function.has_own_lanes()) {
-        let is_same = |other: &Function| {
-            // A program may make several functions in one line.
-            let options = |function: &Function| (function.spec.workers, function.spec.gpus);
-            let place = |function: &Function| (function.spec.line, function.spec.file.clone());
-            other.name() == function.name()
-                && place(other) == place(function)
-                && options(other) == options(function)
-        };
-        match found.iter_mut().find(|(other, _)| is_same(other)) {
+        let declaration = function.declaration();
+        match found.iter_mut().find(|(other, _)| other.declaration() == declaration) {
             Some((_, numbers)) => numbers.push(function.index),
             None => found.push((function, vec![function.index])),
         }
@@ -72,8 +75,8 @@ fn devices(function: &Function, is_thread: bool) -> Result<Option<Devices>, Stri
     } else {
         Devices::share(Visible::find(), each)
     };
-    let place = format!("{}:{}", function.spec.file, function.spec.line);
-    devices.map(Some).map_err(|message| format!("{place}: function {}: {message}", function.name()))
+    let function = || format!("{}: function {}", function.spec.place(), function.name());
+    devices.map(Some).map_err(|message| format!("{}: {message}", function()))
 }
 
 impl pool::Zygote for Zygote {
@@ -86,9 +89,9 @@ impl pool::Zygote for Zygote {
             Lanes::Own(_, Ok(Some(devices))) => devices,
             Lanes::Own(_, Err(message)) => return Err(Error::Boot(message.clone())),
         };
-        let share = devices.next();
-        let lane = parent.boot(&devices.environment(share))?;
-        devices.give(share, lane.record());
+        let share = devices.take();
+        let lane = parent.boot(&share.environment())?;
+        share.give(lane.record());
         Ok(lane)
     }
 
@@ -100,7 +103,7 @@ impl pool::Zygote for Zygote {
             None => !function.has_own_lanes(),
         };
         let stateful = parent.functions().iter().filter(|function| function.spec.set_up).filter(is_ours);
-        let named = stateful.map(|one| format!("{} ({}:{})", one.name(), one.spec.file, one.spec.line));
+        let named = stateful.map(|one| format!("{} ({})", one.name(), one.spec.place()));
         let functions: Vec<_> = named.collect();
         (!functions.is_empty()).then(|| SetUp {
             functions: functions.join(", "),

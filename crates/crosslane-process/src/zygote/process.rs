@@ -1,6 +1,5 @@
 //! The engine's side of a zygote: starts it, loads a library, asks for lanes, and ends it.
 
-use super::caches;
 use super::fork_server::{ForkServer, NoFork};
 use super::reaper;
 use super::root::{FAREWELL, Program, Root, boot_error};
@@ -115,15 +114,6 @@ pub struct Loaded {
 }
 
 impl Loaded {
-    /// Opens the files in which the functions keep results for later programs. Only engines that call
-    /// the functions themselves need them.
-    ///
-    /// # Errors
-    /// [`Error::Load`] if a file cannot be used.
-    pub fn open_caches(&self, source: &Source) -> Result<(), Error> {
-        caches::open(source, &self.functions, self.files.as_ref())
-    }
-
     /// Whether another zygote has loaded the same functions from the same files.
     fn is_what_was_loaded(&self, functions: &[Arc<Function>], files: &Option<Files>) -> bool {
         let same = |(ours, theirs): (&Arc<Function>, &Arc<Function>)| ours.spec == theirs.spec;
@@ -157,6 +147,14 @@ impl Parent {
 
     pub(super) fn functions(&self) -> &[Arc<Function>] {
         &self.functions
+    }
+
+    pub(super) fn files(&self) -> Option<&Files> {
+        self.files.as_ref()
+    }
+
+    pub(super) fn source(&self) -> &Source {
+        &self.options.source
     }
 
     /// How long a load or a set-up may take.

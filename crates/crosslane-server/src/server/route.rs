@@ -330,7 +330,7 @@ impl Route {
     fn submit(self: &Arc<Self>, state: &mut State, grants: &mut Vec<Grant>) -> Result<bool, Violation> {
         let mut moved = false;
         while !state.closed {
-            let (library, is_long) = match state.queue.front() {
+            let (workers, is_long) = match state.queue.front() {
                 None => break,
                 Some(Item::Answer { .. }) if !state.flying.is_empty() => break,
                 Some(Item::Answer { exchange, served, entry, failure }) => {
@@ -353,7 +353,7 @@ impl Route {
                 }
             };
             let slot = match &state.slot {
-                Some(slot) if slot.workers == library => Arc::clone(slot),
+                Some(slot) if slot.workers == workers => Arc::clone(slot),
                 Some(_) if !state.flying.is_empty() => break,
                 Some(_) if !state.states.is_empty() => {
                     return violation("a function of other workers on a lane that has states");
@@ -367,9 +367,9 @@ impl Route {
                     {
                         grants.extend(self.shared.workers[slot.workers].release(slot));
                     }
-                    match self.shared.workers[library].acquire(self.clone(), is_long) {
+                    match self.shared.workers[workers].acquire(self.clone(), is_long) {
                         Some(slot) => state.slot = Some(slot),
-                        None => state.waiting = Some(library),
+                        None => state.waiting = Some(workers),
                     }
                     continue;
                 }
@@ -489,8 +489,8 @@ impl Route {
         state.close();
         drop(state);
         self.outbox.room.notify(usize::MAX);
-        if let Some(library) = waiting {
-            self.shared.workers[library].leave(&**self);
+        if let Some(workers) = waiting {
+            self.shared.workers[workers].leave(&**self);
         }
         let Some(slot) = slot else { return };
         let workers = &self.shared.workers[slot.workers];

@@ -85,9 +85,7 @@ impl Seen {
         }
         now.saturating_duration_since(self.since) >= limit
     }
-}
 
-impl Seen {
     /// Notes that the guest pauses until a time before it tries a call again. The pause is no lack
     /// of progress. A guest has no more than `most` pauses: it could report any number.
     fn rests(&mut self, until: u64, now: Instant, most: u64) {

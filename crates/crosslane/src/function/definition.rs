@@ -1,7 +1,7 @@
 //! Functions, as made from the specifications of their library.
 
 use crate::cost::{Cost, Costs};
-use crate::error::{Error, Failure, shortened};
+use crate::error::Error;
 use crate::function::memo::BESIDE_CACHE;
 use crate::function::{EntryTypes, FunctionSpec, Kind, Memo, Rate, Repeats, Store};
 use crate::lane::{Entry, ROUND_TRIP};
@@ -30,7 +30,7 @@ pub struct Function {
     pub stats: Arc<FunctionStats>,
     costs: Arc<Costs>,
     /// The results that it keeps.
-    pub(crate) memo: Option<OfTypes>,
+    pub(crate) memo: Option<KeptResults>,
     pub(crate) repeats: Arc<Repeats>,
     /// How often it may be called.
     pub(crate) rate: Option<Arc<Rate>>,
@@ -64,18 +64,13 @@ impl Function {
         let mut shared = Shared::default();
         let mut add = |function: Self| add(shared.join(function));
         let of = |(spec, index): (FunctionSpec, u32)| {
-            let place = format!("{}:{}", spec.file, spec.line);
-            Self::new(index, spec).and_then(&mut add).map_err(|error| Error::Load {
-                library: library.to_owned(),
-                failure: Box::new(Failure {
-                    class: match error {
-                        Error::Signature(_) => "SignatureError".into(),
-                        _ => "DeclarationError".into(),
-                    },
-                    message: shortened(error.to_string()),
-                    traceback: format!("  at {place}"),
-                    ..Failure::default()
-                }),
+            let place = spec.place();
+            Self::new(index, spec).and_then(&mut add).map_err(|error| {
+                let class = match error {
+                    Error::Signature(_) => "SignatureError",
+                    _ => "DeclarationError",
+                };
+                Error::declared(library, class, &error, &place)
             })
         };
         specs.into_iter().zip(0..).map(of).collect()
@@ -125,7 +120,7 @@ impl Function {
         let ttl = spec.ttl.map(Duration::from_secs_f64);
         let bytes = spec.memoize.or(spec.cache.as_ref().map(|_| BESIDE_CACHE));
         let memo = bytes.map(|bytes| Arc::new(Memo::new(signature.returns.clone(), bytes, ttl)));
-        let memo = memo.map(|memo| OfTypes::new(memo, &signature));
+        let memo = memo.map(|memo| KeptResults::new(memo, &signature));
         let rate = spec.rate.as_deref().map(Rate::parse).transpose().map_err(wrong)?;
         let rate = rate.map(|per_second| Arc::new(Rate::new(per_second)));
         Ok(Self { index, signature, spec, timeout, types: None, stats, costs, memo, repeats, rate })
@@ -139,7 +134,7 @@ impl Function {
         let text = types_text(&types);
         let signature = self.signature.for_arguments(types).map_err(Error::Engine)?;
         let mut spec = self.spec.clone();
-        let memo = self.memo.as_ref().map(|known| OfTypes::new(Arc::clone(&known.memo), &signature));
+        let memo = self.memo.as_ref().map(|known| KeptResults::new(Arc::clone(&known.memo), &signature));
         let rest = spec.admits_null.pop_if(|_| self.signature.variadic).unwrap_or_default();
         spec.admits_null.resize(signature.parameters.len(), rest);
         Ok(Self {
@@ -194,12 +189,20 @@ impl Function {
     /// Those of `open`.
     pub fn keep_in<E>(&self, open: impl FnOnce() -> Result<Option<Arc<dyn Store>>, E>) -> Result<(), E> {
         match &self.memo {
-            Some(OfTypes { memo, .. }) if memo.store().is_none() => {
+            Some(KeptResults { memo, .. }) if memo.store().is_none() => {
                 open()?.into_iter().for_each(|store| memo.set_store(store));
                 Ok(())
             }
             _ => Ok(()),
         }
+    }
+
+    /// What it has in common with the other functions of its declaration.
+    pub fn declaration(&self) -> Declaration {
+        let FunctionSpec { file, line, memoize, cache, ttl, rate, workers, gpus, .. } = &self.spec;
+        let shared = (memoize, cache, ttl, rate, workers, gpus);
+        let (name, file) = (self.name().to_owned(), file.clone());
+        Declaration { name, file, line: *line, options: format!("{} {shared:?}", self.signature.returns) }
     }
 
     /// Whether only lanes of its own call the function.
@@ -243,7 +246,7 @@ impl Function {
 
 /// The kept results of a function, for its parameters' types.
 #[derive(Debug)]
-pub(crate) struct OfTypes {
+pub(crate) struct KeptResults {
     pub(crate) memo: Arc<Memo>,
     /// The types as text.
     pub(crate) types: String,
@@ -251,7 +254,7 @@ pub(crate) struct OfTypes {
     pub(crate) hash: u64,
 }
 
-impl OfTypes {
+impl KeptResults {
     fn new(memo: Arc<Memo>, signature: &Signature) -> Self {
         let types: Vec<DataType> = signature.parameters.iter().map(|field| field.data_type.clone()).collect();
         let types = types_text(&types);
@@ -267,20 +270,25 @@ struct Shared(HashMap<Declaration, Kept>);
 
 type Kept = (Option<Arc<Memo>>, Option<Arc<Rate>>);
 
-/// The name, the file, the line, the type of the results, and the options that are shared.
-type Declaration = (String, String, u32, String, String);
+/// What the functions of one declaration have in common. There is one function for each number of
+/// arguments.
+#[derive(Debug, PartialEq, Eq, Hash)]
+pub struct Declaration {
+    name: String,
+    file: String,
+    line: u32,
+    /// A program may declare several functions in one line. These differ in their results or options.
+    options: String,
+}
 
 impl Shared {
     fn join(&mut self, mut function: Function) -> Function {
-        let Function { signature, spec, memo, rate, .. } = &mut function;
+        let declaration = function.declaration();
+        let Function { signature, memo, rate, .. } = &mut function;
         if memo.is_some() || rate.is_some() {
-            let FunctionSpec { file, line, memoize, cache, ttl, rate: option, .. } = spec;
-            let (name, returns) = (signature.name.clone(), signature.returns.to_string());
-            let options = format!("{memoize:?} {cache:?} {ttl:?} {option:?}");
-            let declaration = (name, file.clone(), *line, returns, options);
             let own = || (memo.take().map(|known| known.memo), rate.take());
             let shared = self.0.entry(declaration).or_insert_with(own);
-            *memo = shared.0.clone().map(|memo| OfTypes::new(memo, signature));
+            *memo = shared.0.clone().map(|memo| KeptResults::new(memo, signature));
             rate.clone_from(&shared.1);
         }
         function

@@ -12,8 +12,8 @@ mod repeats;
 mod spec;
 mod store;
 
-pub use definition::Function;
-pub(crate) use definition::OfTypes;
+pub(crate) use definition::KeptResults;
+pub use definition::{Declaration, Function};
 pub use instances::Instances;
 pub use kind::{EntryTypes, Kind};
 pub use library::Library;

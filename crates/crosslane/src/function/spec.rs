@@ -180,6 +180,11 @@ impl FunctionSpec {
         }
     }
 
+    /// Where it is defined: file and line.
+    pub fn place(&self) -> String {
+        format!("{}:{}", self.file, self.line)
+    }
+
     /// The options for calls that fail.
     pub fn error_policy(&self) -> ErrorPolicy {
         ErrorPolicy { retries: self.retries, on_error: self.on_error }

@@ -7,14 +7,14 @@
 //! [`LARGEST`] bytes is not compared, because that takes a copy of them.
 //!
 //! A result goes to all of its rows as soon as it is there. So the results of a chunk need no more
-//! memory than without this.
+//! memory than without this, apart from those that wait for their store ([`Waiting`]).
 //!
 //! [`Repeats`]: crate::function::Repeats
 
 use crate::batch::{self, Body, Column, ColumnBuilder, Encode, Frame, Plan, Rows, append_key};
 use crate::call::{Input, Output};
 use crate::error::Error;
-use crate::function::{EntryTypes, Function, Memo, OfTypes, OnError, milliseconds};
+use crate::function::{EntryTypes, Function, KeptResults, Memo, OnError, milliseconds};
 use crate::lane::Entry;
 use crate::types::DataType;
 use hashbrown::HashTable;
@@ -86,20 +86,11 @@ pub fn once(
     // With `on_error = null`, a NULL may be a call that failed.
     let keeps_nulls = function.spec.on_error == OnError::Fail;
     let one = ColumnBuilder::new(returns);
-    let mut stored = Stored { of_types: kept, batches: Vec::new(), bytes: 0, since: milliseconds() };
-    let mut spread = Spread {
-        output,
-        returns,
-        kept,
-        stored: &mut stored,
-        keeps_nulls,
-        distinct: &distinct,
-        called: &unknown,
-        one,
-    };
+    let (distinct, called, waiting) = (&distinct, &unknown, Waiting::default());
+    let mut spread = Spread { output, returns, kept, keeps_nulls, distinct, called, one, waiting };
     let outcome = call(&chosen, &mut spread);
     // Results that came before an error have cost as much as others.
-    stored.write(&distinct);
+    spread.store();
     outcome
 }
 
@@ -121,14 +112,13 @@ type Row = (usize, usize);
 
 /// Gives the kept results to the output. Returns the distinct rows without one.
 fn known(
-    of_types: Option<&OfTypes>,
+    kept: Option<&KeptResults>,
     distinct: &Distinct,
     returns: &DataType,
     output: &mut dyn Output,
 ) -> Result<Vec<Row>, Error> {
     let rows = distinct.firsts.iter().copied().enumerate();
-    let Some(of_types) = of_types else { return Ok(rows.collect()) };
-    let memo = &of_types.memo;
+    let Some(KeptResults { memo, types, .. }) = kept else { return Ok(rows.collect()) };
     let mut unknown = Vec::new();
     let mut kept = ColumnBuilder::new(returns);
     // For each distinct row, its place among the kept results.
@@ -142,7 +132,7 @@ fn known(
     }
     if let Some(store) = memo.store().filter(|_| !unknown.is_empty()) {
         let keys: Vec<&[u8]> = unknown.iter().map(|(number, _)| distinct.bare_key(*number)).collect();
-        let mut found = store.find(&of_types.types, &keys).into_iter();
+        let mut found = store.find(types, &keys).into_iter();
         unknown.retain(|(number, _)| {
             let Some((batch, made)) = found.next().flatten() else { return true };
             if memo.adopt(distinct.key(*number), (&batch, made), &mut kept) {
@@ -169,11 +159,11 @@ fn known(
     Ok(unknown)
 }
 
-/// Results that are to be stored for later programs. A store takes as long for many results as for one,
-/// so they wait for each other: until the end of the chunk, for [`TOGETHER`] bytes, or for
-/// [`LONGEST_WAIT`].
-struct Stored<'a> {
-    of_types: Option<&'a OfTypes>,
+/// Results that wait for others before they are stored for later programs: until the end of the chunk,
+/// for [`TOGETHER`] bytes, or for [`LONGEST_WAIT`]. A store takes about as long for many results as for
+/// one.
+#[derive(Default)]
+struct Waiting {
     /// The numbers of the distinct rows, and the batches of their results.
     batches: Vec<(usize, Frame)>,
     bytes: usize,
@@ -181,68 +171,65 @@ struct Stored<'a> {
     since: u64,
 }
 
-impl Stored<'_> {
-    /// Adds results that came now.
-    fn add(
-        &mut self,
-        results: &Column<'_>,
-        called: &[Row],
-        distinct: &Distinct,
-        now: u64,
-    ) -> Result<(), Error> {
-        if self.of_types.is_none_or(|of_types| of_types.memo.store().is_none()) {
-            return Ok(());
-        }
-        if self.batches.is_empty() {
-            self.since = now;
-        }
-        // A service that knows nothing today may know something tomorrow, so NULLs are not stored.
-        for row in (0..results.rows).filter(|row| results.is_valid(*row)) {
-            let batch = Memo::batch(results, row)?;
-            self.bytes += batch.bytes().len();
-            self.batches.push((called[row].0, batch));
-        }
-        if self.bytes > TOGETHER || now.saturating_sub(self.since) > LONGEST_WAIT {
-            self.write(distinct);
-        }
-        Ok(())
-    }
-
-    fn write(&mut self, distinct: &Distinct) {
-        let Some(OfTypes { memo, types, .. }) = self.of_types else { return };
-        if let Some(store) = memo.store() {
-            let key = |number: &usize| distinct.bare_key(*number);
-            let results: Vec<_> =
-                self.batches.iter().map(|(number, batch)| (key(number), batch.bytes())).collect();
-            store.keep(types, &results, self.since);
-        }
-        self.batches.clear();
-        self.bytes = 0;
-    }
-}
-
 /// Gives the result of a distinct row to all rows that are like it, and to the memo.
-struct Spread<'a, 'b> {
+struct Spread<'a> {
     output: &'a mut dyn Output,
     returns: &'a DataType,
-    kept: Option<&'a OfTypes>,
-    stored: &'a mut Stored<'b>,
+    kept: Option<&'a KeptResults>,
     keeps_nulls: bool,
     distinct: &'a Distinct,
     called: &'a [Row],
     /// The result that is being given.
     one: ColumnBuilder,
+    waiting: Waiting,
 }
 
-impl Output for Spread<'_, '_> {
-    fn accept(&mut self, first: usize, results: &Column<'_>) -> Result<(), Error> {
-        let made = milliseconds();
-        self.stored.add(results, &self.called[first..], self.distinct, made)?;
+impl Spread<'_> {
+    /// Keeps results that came now.
+    fn keep(&mut self, kept: &KeptResults, first: usize, results: &Column<'_>) -> Result<(), Error> {
+        let now = milliseconds();
         for row in 0..results.rows {
             let (number, _) = self.called[first + row];
-            if let Some(kept) = self.kept.filter(|_| self.keeps_nulls || results.is_valid(row)) {
-                kept.memo.keep(self.distinct.key(number), (results, row), made);
+            let is_valid = results.is_valid(row);
+            if self.keeps_nulls || is_valid {
+                kept.memo.keep(self.distinct.key(number), (results, row), now);
             }
+            // A service that knows nothing today may know something tomorrow, so NULLs are not stored.
+            if is_valid && kept.memo.store().is_some() {
+                let batch = Memo::batch(results, row)?;
+                if self.waiting.batches.is_empty() {
+                    self.waiting.since = now;
+                }
+                self.waiting.bytes += batch.bytes().len();
+                self.waiting.batches.push((number, batch));
+            }
+        }
+        if self.waiting.bytes > TOGETHER || now.saturating_sub(self.waiting.since) > LONGEST_WAIT {
+            self.store();
+        }
+        Ok(())
+    }
+
+    /// Stores the results that wait.
+    fn store(&mut self) {
+        let Waiting { batches, since, .. } = std::mem::take(&mut self.waiting);
+        if let Some(KeptResults { memo, types, .. }) = self.kept
+            && let Some(store) = memo.store()
+        {
+            let keyed =
+                batches.iter().map(|(number, batch)| (self.distinct.bare_key(*number), batch.bytes()));
+            store.keep(types, &keyed.collect::<Vec<_>>(), since);
+        }
+    }
+}
+
+impl Output for Spread<'_> {
+    fn accept(&mut self, first: usize, results: &Column<'_>) -> Result<(), Error> {
+        if let Some(kept) = self.kept {
+            self.keep(kept, first, results)?;
+        }
+        for row in 0..results.rows {
+            let (number, _) = self.called[first + row];
             self.one.clear();
             self.one.copy(results, row)?;
             let one = self.one.column(self.returns);
