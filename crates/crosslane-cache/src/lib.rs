@@ -8,6 +8,11 @@
 //! versions of a function at the same time. A version that no program has opened for [`FORGOTTEN`] is
 //! deleted when another one is opened.
 //!
+//! # Speed
+//! Keys are as good as random, so each new one changes another page of their index. All that is
+//! written for a page is the page. So the index has only keys, and short ones, and the results are
+//! appended to a table of their own.
+//!
 //! # Failures
 //! If a file cannot be opened, the function cannot be loaded. Later, no error of the file ends a
 //! query: the function is called, and the error is written to the log. If another program writes for
@@ -45,6 +50,10 @@ const PAUSE: Duration = Duration::from_secs(5);
 const FORGOTTEN: Duration = Duration::from_secs(30 * 24 * 3600);
 /// How many old results are deleted at once, while others cannot write.
 const AT_ONCE: u32 = 10_000;
+/// How many pages of 4 KiB a connection keeps in memory.
+const CACHED_PAGES: i32 = 2_000;
+/// How many changed pages wait in the log until they are written to the file.
+const WAITING_PAGES: i32 = 4_000;
 /// Marks a file as one of this library: "xlan".
 const APPLICATION: i32 = 0x786c_616e;
 /// The version of the tables.
@@ -56,8 +65,8 @@ const TABLES: &str = "
         opened INTEGER NOT NULL,
         UNIQUE (name, signature, version));
     CREATE TABLE results(
-        function INTEGER NOT NULL, key BLOB NOT NULL, made INTEGER NOT NULL, result BLOB NOT NULL,
-        PRIMARY KEY (function, key)) WITHOUT ROWID;
+        function INTEGER NOT NULL, key BLOB NOT NULL, made INTEGER NOT NULL, result BLOB NOT NULL);
+    CREATE UNIQUE INDEX keys ON results(function, key);
     CREATE INDEX times ON results(function, made);";
 
 /// A function whose results are kept.
@@ -209,13 +218,14 @@ impl Store for Cache {
     }
 }
 
-/// The key of some arguments in the file. Arguments of other types may have the same bits.
-fn hash(types: &str, key: &[u8]) -> [u8; 32] {
+/// The key of some arguments in the file: half of a SHA-256, of which no two are equal in practice.
+/// Arguments of other types may have the same bits.
+fn hash(types: &str, key: &[u8]) -> [u8; 16] {
     let mut hash = Sha256::new();
     hash.update((types.len() as u64).to_le_bytes());
     hash.update(types);
     hash.update(key);
-    hash.finalize().into()
+    hash.finalize()[..16].try_into().expect("a SHA-256 has 32 bytes")
 }
 
 /// Why a file cannot be used.
@@ -313,6 +323,8 @@ fn prepare(connection: &mut Connection) -> Result<(), Wrong> {
     // stops, but the file stays correct.
     connection.pragma_update(None, "journal_mode", "wal")?;
     connection.pragma_update(None, "synchronous", "normal")?;
+    connection.pragma_update(None, "cache_size", CACHED_PAGES)?;
+    connection.pragma_update(None, "wal_autocheckpoint", WAITING_PAGES)?;
     Ok(())
 }
 
@@ -343,8 +355,8 @@ fn enter(connection: &mut Connection, kept: &Kept<'_>) -> rusqlite::Result<i64> 
     for (function, oldest) in [(forgotten, Some(i64::MAX)), (Some(function), oldest)] {
         if let (Some(function), Some(oldest)) = (function, oldest) {
             transaction.execute(
-                "DELETE FROM results WHERE function = ?1 AND key IN
-                 (SELECT key FROM results WHERE function = ?1 AND made < ?2 LIMIT ?3)",
+                "DELETE FROM results WHERE rowid IN
+                 (SELECT rowid FROM results WHERE function = ? AND made < ? LIMIT ?)",
                 params![function, oldest, AT_ONCE],
             )?;
         }
