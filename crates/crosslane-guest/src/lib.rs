@@ -22,6 +22,7 @@ mod zygote;
 pub use aggregate::{Accumulated, Aggregate, Aggregates, Groups};
 pub use calls::{Batch, CallError, Function, Invoke, Language, Progress, done, fail, refuse, serve, succeed};
 pub use crosslane_process::guest::{GuestLane, Room};
+pub use crosslane_sandbox::Runtime;
 pub use declarations::{Declarations, Declared, SIZE_UNITS};
 pub use scan::Rows;
 pub use traceback::traceback;
@@ -29,4 +30,4 @@ pub use values::{
     Argument, Class, DAY, Fault, Integer, NULL_KEY, Reader, Refusal, Taken, Temporal, Values, Writer, Wrong,
     decimal_text, units_per_second,
 };
-pub use zygote::{Guest, Loaded, live, lost_threads_note, main, readable};
+pub use zygote::{Guest, Loaded, is_caught, live, lost_threads_note, main, readable};

@@ -85,6 +85,7 @@ pub fn load(
         types: TypeNames::default(),
         load_timeout: all.load_timeout,
         stuck: all.stuck(),
+        sandbox: all.sandbox(),
         ring_size: all.ring_size,
         largest_batch: all.largest_batch,
         spin: all.spin,

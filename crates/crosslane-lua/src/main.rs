@@ -5,7 +5,7 @@
 mod values;
 
 use crosslane::Failure;
-use crosslane_guest::{Declarations, Declared, Guest, GuestLane, Invoke, Language, Loaded, Wrong};
+use crosslane_guest::{Declarations, Declared, Guest, GuestLane, Invoke, Language, Loaded, Runtime, Wrong};
 use crosslane_process::Source;
 use mlua::{Error, Function, MultiValue, Table, Value};
 use std::cell::RefCell;
@@ -214,6 +214,11 @@ impl Guest for Lua {
         let (functions, files) = self.run(path).map_err(|error| self.failure(&error))?;
         self.functions = functions;
         Ok(Loaded::new(&self.functions, &files))
+    }
+
+    fn reads(&mut self, _: Option<&OwnedFd>) -> Result<Runtime, Failure> {
+        // Lua's own folders for modules are below those that all programs may read.
+        Ok(Runtime { sources: &["lua", "so"], ..Runtime::default() })
     }
 
     fn settle(&mut self, _: BorrowedFd<'_>) -> io::Result<()> {

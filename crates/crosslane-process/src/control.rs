@@ -2,8 +2,9 @@
 //! descriptors.
 
 use crate::files::Files;
+use crate::guest::sandboxed;
 use crate::source::Source;
-use crosslane::{Failure, FunctionSpec, TypeNames, shortened};
+use crosslane::{Failure, FunctionSpec, Sandbox, TypeNames, shortened};
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::io::{Errno, IoSlice, IoSliceMut};
 use rustix::net::{
@@ -39,6 +40,10 @@ pub enum Request {
         /// The database's own types.
         #[serde(default, skip_serializing_if = "TypeNames::is_empty")]
         types: TypeNames,
+        /// What the library may do. The guest enters this sandbox before it runs anything of the
+        /// library, or refuses the load.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        sandbox: Option<Sandbox>,
     },
     /// Import modules, and fork a zygote that has them. Two descriptors come with the message: the
     /// new zygote's control socket, and its log. A zygote whose first request is this one is a fork
@@ -81,6 +86,9 @@ pub enum Report<Functions = serde_json::Value> {
         /// Whether each lane loads the library itself, which takes as long as the first load.
         #[serde(default)]
         reloads: bool,
+        /// Whether the guest has entered the sandbox of the request.
+        #[serde(default)]
+        sandboxed: bool,
     },
     /// The library cannot be loaded.
     Failed {
@@ -191,7 +199,7 @@ impl ControlSocket {
     pub fn send(&self, report: &Report) -> io::Result<()> {
         let framed = match report {
             // The texts of a failure may be longer than a message may be.
-            Report::Failed { failure } => framed(&Report::<()>::Failed { failure: failure.bounded() }),
+            Report::Failed { failure } => framed(&Report::<()>::Failed { failure: sandboxed::told(failure) }),
             report => framed(report),
         };
         (&self.0).write_all(&framed?)

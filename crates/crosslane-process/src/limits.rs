@@ -2,6 +2,7 @@
 //! fail, and guests turn this into their MemoryError. The engine checks the memory that the kernel
 //! does not count (`memory.rs`).
 
+use crate::guest::sandboxed;
 use std::fs;
 
 /// The soft limit on private writable memory. Dropping it restores the earlier limit.
@@ -43,7 +44,14 @@ impl Drop for MemoryLimit {
 /// pages.
 #[must_use]
 pub fn data_size() -> Option<u64> {
-    let statm = fs::read_to_string("/proc/self/statm").ok()?;
+    let statm = match sandboxed::statm() {
+        Some(descriptor) => {
+            let mut text = [0; 256];
+            let length = rustix::io::pread(descriptor, &mut text, 0).ok()?;
+            String::from_utf8_lossy(&text[..length]).into_owned()
+        }
+        None => fs::read_to_string("/proc/self/statm").ok()?,
+    };
     let pages: u64 = statm.split_whitespace().nth(5)?.parse().ok()?;
     // SAFETY: sysconf has no requirements.
     Some(pages * unsafe { libc::sysconf(libc::_SC_PAGESIZE) } as u64)

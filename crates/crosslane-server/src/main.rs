@@ -232,6 +232,7 @@ fn load(file: &Path, settings: &crosslane::Settings, workers: usize) -> Result<S
         types: TypeNames::default(),
         load_timeout: settings.load_timeout,
         stuck: settings.stuck(),
+        sandbox: settings.sandbox(),
         ring_size: settings.ring_size,
         largest_batch: settings.largest_batch,
         spin: settings.spin,

@@ -21,6 +21,7 @@ pub mod function;
 mod idle;
 pub mod lane;
 pub mod pool;
+mod sandbox;
 pub mod settings;
 pub mod states;
 pub mod stats;
@@ -36,6 +37,7 @@ pub use function::{
 };
 pub use lane::{Address, Entry, Exchanges, Part};
 pub use pool::warm_limit;
+pub use sandbox::Sandbox;
 pub use settings::Settings;
 pub use types::{
     DataType, Field, Layout, MOST_LEVELS, MOST_MEMBERS, Signature, TypeNames, calendar, code_width, display,

@@ -3,7 +3,9 @@
 use crate::error::Error;
 use crate::function::LONGEST_TIMEOUT;
 use crate::lane::Stuck;
+use crate::sandbox::Sandbox;
 use std::fmt::Display;
+use std::path::PathBuf;
 use std::str::FromStr;
 use std::time::Duration;
 
@@ -45,6 +47,10 @@ pub struct Settings {
     pub stuck_timeout: Duration,
     /// Whether the engine ends a worker that is stuck.
     pub end_stuck: bool,
+    /// Whether new libraries run in a sandbox.
+    is_sandboxed: bool,
+    /// What they may do there.
+    allowed: Sandbox,
 }
 
 impl Default for Settings {
@@ -61,13 +67,15 @@ impl Default for Settings {
             load_timeout: Duration::from_secs(120),
             stuck_timeout: Duration::ZERO,
             end_stuck: false,
+            is_sandboxed: false,
+            allowed: Sandbox::default(),
         }
     }
 }
 
 impl Settings {
     /// The settings that every engine has, with their meanings.
-    const COMMON: [(&'static str, &'static str); 9] = [
+    const COMMON: [(&'static str, &'static str); 15] = [
         (
             "warm_lanes",
             "workers that all libraries together keep ready, at most 1024; 0: twice the processors",
@@ -83,6 +91,15 @@ impl Settings {
             "seconds without progress of a call, after which its worker's stack is logged; 0: never",
         ),
         ("end_stuck", "whether the worker is ended then, and the call with it: true or false"),
+        ("sandbox", "whether the functions of the next files may only do what is allowed: on or off"),
+        (
+            "allow_read",
+            "files and folders that sandboxed functions may read: absolute paths, with commas between them",
+        ),
+        ("allow_write", "files and folders that sandboxed functions may read and change"),
+        ("allow_net", "whether sandboxed functions may use the network: true or false"),
+        ("allow_env", "environment variables that sandboxed functions have, with commas between them"),
+        ("allow_run", "programs that sandboxed functions may run: absolute paths, with commas between them"),
     ];
 
     /// The settings of an engine with these guests. `programs` has the name and the meaning of the
@@ -102,6 +119,11 @@ impl Settings {
     /// The reaction of new workers to calls that make no progress.
     pub fn stuck(&self) -> Stuck {
         Stuck { after: Some(self.stuck_timeout).filter(|after| !after.is_zero()), ends: self.end_stuck }
+    }
+
+    /// The sandbox of new libraries, if they have one.
+    pub fn sandbox(&self) -> Option<Sandbox> {
+        self.is_sandboxed.then(|| self.allowed.clone())
     }
 
     /// All names and meanings.
@@ -157,6 +179,18 @@ impl Settings {
             "load_timeout" => self.load_timeout = self.seconds(name, value)?,
             "stuck_timeout" => self.stuck_timeout = self.seconds(name, value)?,
             "end_stuck" => self.end_stuck = self.parsed(name, value)?,
+            "sandbox" => {
+                self.is_sandboxed = match value.trim() {
+                    "on" | "true" => true,
+                    "off" | "false" => false,
+                    _ => return Err(self.refused(name, value)),
+                }
+            }
+            "allow_read" => self.allowed.read = self.paths(name, value)?,
+            "allow_write" => self.allowed.write = self.paths(name, value)?,
+            "allow_net" => self.allowed.net = self.parsed(name, value)?,
+            "allow_env" => self.allowed.env = listed(value).map(str::to_owned).collect(),
+            "allow_run" => self.allowed.run = self.paths(name, value)?,
             _ => match self.programs.iter_mut().find(|program| program.name == name) {
                 Some(program) => value.clone_into(&mut program.path),
                 None => {
@@ -171,6 +205,10 @@ impl Settings {
 
     /// The value of a setting, as [`Settings::set`] takes it.
     pub fn get(&self, name: &str) -> Option<String> {
+        let joined = |paths: &[PathBuf]| {
+            paths.iter().map(|path| path.display().to_string()).collect::<Vec<_>>().join(", ")
+        };
+        let Sandbox { read, write, net, env, run } = &self.allowed;
         let text: &dyn Display = match name {
             "warm_lanes" => &self.warm_lanes,
             "idle_timeout" => &self.idle_timeout.as_secs_f64(),
@@ -181,6 +219,12 @@ impl Settings {
             "load_timeout" => &self.load_timeout.as_secs_f64(),
             "stuck_timeout" => &self.stuck_timeout.as_secs_f64(),
             "end_stuck" => &self.end_stuck,
+            "sandbox" => &(if self.is_sandboxed { "on" } else { "off" }),
+            "allow_read" => &joined(read),
+            "allow_write" => &joined(write),
+            "allow_net" => net,
+            "allow_env" => &env.join(", "),
+            "allow_run" => &joined(run),
             _ => &self.programs.iter().find(|program| program.name == name)?.path,
         };
         Some(text.to_string())
@@ -194,6 +238,14 @@ impl Settings {
         number.map_err(|_| self.refused(name, value))
     }
 
+    fn paths(&self, name: &str, value: &str) -> Result<Vec<PathBuf>, Error> {
+        let paths: Vec<_> = listed(value).map(PathBuf::from).collect();
+        match paths.iter().all(|path| path.is_absolute()) {
+            true => Ok(paths),
+            false => Err(self.refused(name, value)),
+        }
+    }
+
     fn seconds(&self, name: &str, value: &str) -> Result<Duration, Error> {
         let seconds = self.parsed(name, value)?;
         let time = Duration::try_from_secs_f64(seconds).ok().filter(|_| seconds <= LONGEST_TIMEOUT);
@@ -204,6 +256,11 @@ impl Settings {
         let meaning = self.meaning(name).unwrap_or_default();
         Error::Setting(format!("the setting {name} cannot be {value:?}: {meaning}"))
     }
+}
+
+/// The words of a list.
+fn listed(value: &str) -> impl Iterator<Item = &str> {
+    value.split(',').map(str::trim).filter(|word| !word.is_empty())
 }
 
 #[cfg(test)]
@@ -235,6 +292,27 @@ mod tests {
         );
         assert!(settings.is_program("lua") && !settings.is_program("spin"));
         assert_eq!(Settings::default().get("lua"), None);
+    }
+
+    #[test]
+    fn a_sandbox_has_what_the_lists_name() {
+        let mut settings = Settings::default();
+        for (name, value) in [
+            ("allow_read", "/data, /srv/models"),
+            ("allow_net", "true"),
+            ("allow_env", "KEY,TOKEN"),
+            ("allow_run", ""),
+        ] {
+            settings.set(name, value).unwrap();
+        }
+        assert_eq!(settings.sandbox(), None);
+        settings.set("sandbox", "on").unwrap();
+        let read = ["/data", "/srv/models"].map(PathBuf::from).to_vec();
+        let env = ["KEY", "TOKEN"].map(str::to_owned).to_vec();
+        assert_eq!(settings.sandbox(), Some(Sandbox { read, net: true, env, ..Sandbox::default() }));
+        assert_eq!(settings.get("allow_read").as_deref(), Some("/data, /srv/models"));
+        assert!(settings.set("allow_write", "data").unwrap_err().to_string().contains("files and folders"));
+        assert!(settings.set("sandbox", "perhaps").unwrap_err().to_string().contains("on or off"));
     }
 
     #[test]

@@ -11,6 +11,26 @@ READABLE = click.Path(exists=True, dir_okay=False)
 WRITABLE = click.Path(dir_okay=False, writable=True)
 
 
+def _settings(_context: click.Context, _parameter: click.Parameter, given: tuple[str, ...]) -> dict[str, str]:
+    settings = {}
+    for text in given:
+        name, equals, value = text.partition("=")
+        if not equals:
+            raise click.BadParameter(f"{text!r} is not NAME=VALUE")
+        settings[name] = value
+    return settings
+
+
+SETTINGS = click.option(
+    "--set",
+    "settings",
+    multiple=True,
+    metavar="NAME=VALUE",
+    callback=_settings,
+    help="A setting, as crosslane_set in SQL; may be given often.",
+)
+
+
 def read_token(_context: click.Context, parameter: click.Parameter, file: str | None) -> str | None:
     """The token in the file that an option names; a callback of that option."""
     if file is None:

@@ -9,19 +9,9 @@ from typing import Any
 
 import click
 
-from crosslane._cli.options import READABLE, read_token, server_token
+from crosslane._cli.options import READABLE, SETTINGS, read_token, server_token
 from crosslane._cli.output import EXIT_CODES
 from crosslane._runtime.languages import SERVER
-
-
-def _settings(_context: click.Context, _parameter: click.Parameter, given: tuple[str, ...]) -> dict[str, str]:
-    settings = {}
-    for text in given:
-        name, equals, value = text.partition("=")
-        if not equals:
-            raise click.BadParameter(f"{text!r} is not NAME=VALUE")
-        settings[name] = value
-    return settings
 
 
 @click.command(epilog=EXIT_CODES)
@@ -106,14 +96,7 @@ def _settings(_context: click.Context, _parameter: click.Parameter, given: tuple
     default="info",
     help="What to log; debug also logs each connection.",
 )
-@click.option(
-    "--set",
-    "settings",
-    multiple=True,
-    metavar="NAME=VALUE",
-    callback=_settings,
-    help="A setting, as crosslane_set in SQL; may be given often.",
-)
+@SETTINGS
 def serve(
     tls_cert: str | None,
     tls_key: str | None,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from crosslane._cli.options import WRITABLE
+from crosslane._cli.options import SETTINGS, WRITABLE
 from crosslane._cli.output import EXIT_CODES, shown_errors
 from crosslane._cli.sql.query import (
     DATABASE,
@@ -49,6 +49,7 @@ def _check(_context: click.Context, _parameter: click.Parameter, file: str) -> s
 @DATABASE
 @ROWS
 @THREADS
+@SETTINGS
 def trace(
     query: str | None,
     output: str,
@@ -57,6 +58,7 @@ def trace(
     database: str,
     rows: int,
     threads: int | None,
+    settings: dict[str, str],
 ) -> None:
     """Runs QUERY on DuckDB as `crosslane sql` does, and writes what happened in it to a file.
 
@@ -68,7 +70,7 @@ def trace(
     if profile and not output.lower().endswith(".html"):
         raise click.UsageError("a profile is shown by the page of a trace, whose file ends with .html")
     query = query_of(query)
-    with shown_errors(), connect(database, threads) as con:
+    with shown_errors(), connect(database, threads, settings=settings) as con:
         statements = statements_of(con, query)
         with crosslane.trace(con, output, title=query.strip(), profile=profile):
             for file in files:

@@ -59,6 +59,21 @@ def load_pickles(descriptor: int) -> list[Declared]:
     return functions
 
 
+def folders_of_pickles(descriptor: int) -> list[str]:
+    """The folders with the modules of the first of these functions. Runs nothing of them.
+
+    Raises:
+        pickle.UnpicklingError: if they are something else than texts.
+    """
+
+    class Texts(pickle.Unpickler):
+        def find_class(self, module: str, name: str) -> None:
+            raise pickle.UnpicklingError(f"folders are texts, and not {module}.{name}")
+
+    with open(f"/proc/self/fd/{descriptor}", "rb") as file:
+        return [str(folder) for folder in Texts(file).load()] if file.peek(1) else []
+
+
 def refuse_while_loading() -> None:
     """Refuses to connect or to register while a file is loaded: each process would start the next,
     without end.

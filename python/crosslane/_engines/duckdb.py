@@ -6,7 +6,7 @@ import sys
 import threading
 import uuid
 import warnings
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from itertools import groupby
 from os import PathLike
 from pathlib import Path
@@ -50,6 +50,7 @@ def connect(
     *,
     read_only: bool = False,
     config: dict[str, Any] | None = None,
+    settings: Mapping[str, Any] | None = None,
     restore: bool = True,
     watch: bool = False,
 ) -> duckdb.DuckDBPyConnection:
@@ -63,6 +64,8 @@ def connect(
         functions: files of functions, functions, or several of both.
         read_only: whether to open the file for reading only.
         config: DuckDB's own settings.
+        settings: Crosslane's settings, as ``crosslane_set`` takes them. They are set before any functions
+            are loaded. A list means its items with commas between them.
         restore: whether functions are loaded that the database keeps, from CREATE FUNCTION. Those that
             this user does not trust are not loaded; a warning tells which.
         watch: whether files are loaded again when they change, until the connection is closed. Each
@@ -89,6 +92,9 @@ def connect(
     try:
         own = duckdb.connect(place, read_only=read_only, config=config) if watch else None
         prepare(con)
+        with con.cursor() as cursor:
+            for name, value in (settings or {}).items():
+                cursor.execute("FROM system.main.crosslane_set(?, ?)", [name, _setting(value)])
         if restore and is_kept:
             _restore(con)
         if isinstance(functions, (str, PathLike)) or callable(functions):
@@ -102,6 +108,13 @@ def connect(
     if own is not None:
         watching.watch(con, own, watched)
     return con
+
+
+def _setting(value: Any) -> str:
+    """The text of a setting."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    return str(value) if isinstance(value, (str, int, float, PathLike)) else ",".join(map(str, value))
 
 
 def _restore(con: duckdb.DuckDBPyConnection) -> None:

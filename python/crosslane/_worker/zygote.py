@@ -48,6 +48,22 @@ class Guest:
         environment = environments.of(name, sys.orig_argv[0])
         return environment and environment.command()
 
+    def reads(self, pickles: int | None) -> tuple[list[str], list[str]]:
+        """The files and folders of Python and its packages, and other folders with modules."""
+        import crosslane
+        from crosslane._declare import library
+
+        prefixes = {sys.prefix, sys.exec_prefix, sys.base_prefix, sys.base_exec_prefix}
+        packages = [os.path.dirname(crosslane.__file__)]
+        for prefix in prefixes:
+            packages += [os.path.join(prefix, name) for name in ("lib", "lib64", "pyvenv.cfg")]
+        modules: list[str] = []
+        folders = sys.path if pickles is None else [*sys.path, *library.folders_of_pickles(pickles)]
+        for folder in folders:
+            is_package = folder.endswith("-packages") or os.path.isfile(folder)
+            (packages if is_package or folder.startswith(tuple(packages)) else modules).append(folder)
+        return packages, modules
+
     def import_modules(self, names: list[str]) -> None:
         """Imports modules, in a fork server."""
         for name in names:
@@ -136,7 +152,7 @@ class Guest:
             sampler.start(folder)
         faulthandler.enable(2)
         # The engine sends SIGQUIT to see where a call hangs. A handler that the file has set stays.
-        is_free = not _is_caught(signal.SIGQUIT)
+        is_free = not _guest.is_caught(signal.SIGQUIT)
         if is_free:
             faulthandler.register(signal.SIGQUIT, 2, all_threads=False)
         return is_free
@@ -155,13 +171,6 @@ class Guest:
         for name in ("stdout", "stderr"):
             with contextlib.suppress(Exception):
                 getattr(sys, name).flush()
-
-
-def _is_caught(number: int) -> bool:
-    """Whether this process has a handler of a signal, in any language."""
-    with open("/proc/self/status") as status:
-        caught = next((line.split()[1] for line in status if line.startswith("SigCgt:")), "0")
-    return bool(int(caught, 16) >> (number - 1) & 1)
 
 
 def _warm_up(functions: list[Any]) -> Any:

@@ -21,7 +21,7 @@ mod zygote;
 
 use crosslane_process::Files;
 use crosslane_process::environment::Needs;
-use pyo3::exceptions::PyValueError;
+use pyo3::exceptions::{PyOSError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::pybacked::PyBackedBytes;
 use std::collections::BTreeMap;
@@ -47,6 +47,22 @@ fn environment_needs(file: PathBuf, interpreter: PathBuf) -> PyResult<Option<(St
 #[pyfunction]
 fn cache() -> PathBuf {
     crosslane_process::environment::cache()
+}
+
+/// Whether this process has a handler of a signal, in any language.
+#[pyfunction]
+fn is_caught(number: i32) -> bool {
+    crosslane_guest::is_caught(number)
+}
+
+/// What the kernel of this machine can enforce: the version of Landlock's interface, and whether it
+/// keeps signals within a sandbox.
+///
+/// Raises OSError if there is no sandbox here; the message says which layer is missing.
+#[pyfunction]
+fn sandbox_of_this_machine() -> PyResult<(u32, bool)> {
+    let machine = crosslane_sandbox::Machine::look().map_err(PyOSError::new_err)?;
+    Ok((machine.landlock, machine.scopes_signals()))
 }
 
 /// The note for the user about the threads of a library that a fork does not have.
@@ -80,7 +96,7 @@ mod _guest {
     #[pymodule_export]
     use super::zygote::zygote;
     #[pymodule_export]
-    use super::{cache, environment_needs, hashes, note};
+    use super::{cache, environment_needs, hashes, is_caught, note, sandbox_of_this_machine};
 
     #[pymodule_init]
     fn init(module: &Bound<'_, PyModule>) -> PyResult<()> {

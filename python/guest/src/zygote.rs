@@ -3,7 +3,7 @@
 use crate::lane::describe;
 use crate::serve;
 use crosslane::Failure;
-use crosslane_guest::{Guest, Loaded};
+use crosslane_guest::{Guest, Loaded, Runtime};
 use crosslane_process::{Files, Source};
 use pyo3::exceptions::PyValueError;
 use pyo3::intern;
@@ -58,6 +58,14 @@ impl Guest for Python<'_> {
 
     fn load(&mut self, source: &Source, pickles: Option<&OwnedFd>) -> Result<Loaded, Failure> {
         self.try_load(source, pickles).map_err(|error| self.failure(error))
+    }
+
+    fn reads(&mut self, pickles: Option<&OwnedFd>) -> Result<Runtime, Failure> {
+        let pickles = pickles.map(AsRawFd::as_raw_fd);
+        let reads = self.guest.call_method1(intern!(self.guest.py(), "reads"), (pickles,));
+        let (packages, modules) =
+            reads.and_then(|reads| reads.extract()).map_err(|error| self.failure(error))?;
+        Ok(Runtime { packages, modules, sources: &["py", "pyc", "so"], ..Runtime::default() })
     }
 
     fn elsewhere(&mut self, source: &Source) -> Result<Option<Vec<OsString>>, Failure> {

@@ -182,6 +182,7 @@ impl Database {
             types,
             load_timeout: settings.load_timeout,
             stuck: settings.stuck(),
+            sandbox: settings.sandbox(),
             ring_size: settings.ring_size,
             largest_batch: settings.largest_batch,
             spin: settings.spin,

@@ -6,6 +6,7 @@ use super::threads::other_threads;
 use crate::declarations::Declared;
 use crosslane::Failure;
 use crosslane_process::{Files, Source};
+use crosslane_sandbox::Runtime;
 use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::fs;
@@ -59,6 +60,13 @@ pub trait Guest {
     fn elsewhere(&mut self, _source: &Source) -> Result<Option<Vec<OsString>>, Failure> {
         Ok(None)
     }
+
+    /// What the language reads while functions run, in addition to the library's file and the sources
+    /// beside it. The descriptor holds the library's serialised functions, if it has such.
+    ///
+    /// # Errors
+    /// Why that is not known, as the engine's users should read it.
+    fn reads(&mut self, pickles: Option<&OwnedFd>) -> Result<Runtime, Failure>;
 
     /// Imports modules for the zygotes that this process will fork. Ignores those that it does not
     /// find.

@@ -6,6 +6,7 @@ use super::log::say;
 use super::signals::{BELL, INTERRUPTED, Signals};
 use crosslane_process::control::{ControlSocket, Report, Request};
 use crosslane_process::{Source, reaper};
+use crosslane_sandbox::LaneFilter;
 use rustix::pipe::PipeFlags;
 use rustix::process::{Pid, Signal, WaitId, WaitIdOptions};
 use std::collections::{BTreeMap, HashMap};
@@ -23,6 +24,8 @@ pub(crate) struct Zygote {
     control: ControlSocket,
     /// What each lane loads itself, if a fork would miss threads of what was loaded here.
     reloaded: Option<(Source, Option<OwnedFd>, String)>,
+    /// What lanes enter, if this process is in a sandbox.
+    filter: Option<LaneFilter>,
     /// The numbers of the living lanes, by their process ids.
     lanes: HashMap<i32, u64>,
     pid: Pid,
@@ -34,9 +37,11 @@ impl Zygote {
     pub(crate) fn new(
         control: ControlSocket,
         reloaded: Option<(Source, Option<OwnedFd>, String)>,
+        filter: Option<LaneFilter>,
     ) -> io::Result<Self> {
         let (wakeup, bell) = rustix::pipe::pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK)?;
-        Ok(Self { control, reloaded, lanes: HashMap::new(), pid: rustix::process::getpid(), wakeup, bell })
+        let (lanes, pid) = (HashMap::new(), rustix::process::getpid());
+        Ok(Self { control, reloaded, filter, lanes, pid, wakeup, bell })
     }
 
     /// Forks a lane per request until the engine closes the socket.
@@ -189,7 +194,11 @@ impl Zygote {
         rustix::stdio::dup2_stdout(&log)?;
         rustix::stdio::dup2_stderr(&log)?;
         drop(log);
-        let _ = fs::write("/proc/self/oom_score_adj", OOM_SCORE);
+        prefer_to_be_killed();
+        if let Some(filter) = &self.filter {
+            filter.enter()?;
+            crosslane_process::guest::is_sandboxed_fork();
+        }
         if let Some((source, pickles, loaded)) = &self.reloaded {
             // The file must load no library, as in a zygote: that library could be the file itself.
             // SAFETY: the process has one thread.
@@ -214,6 +223,12 @@ impl Zygote {
         guest.serve(memory, socket, spin)?;
         Ok(0)
     }
+}
+
+/// Makes the system end this process before the database when memory runs out. A lane in a sandbox
+/// has this from its zygote, and cannot write the file.
+pub(crate) fn prefer_to_be_killed() {
+    let _ = fs::write("/proc/self/oom_score_adj", OOM_SCORE);
 }
 
 fn is_child(pid: i32) -> bool {

@@ -34,5 +34,5 @@ mod threads;
 
 pub use guest::{Guest, Loaded};
 pub use program::{live, main};
-pub use signals::readable;
+pub use signals::{is_caught, readable};
 pub use threads::lost_threads_note;

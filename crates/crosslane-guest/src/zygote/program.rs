@@ -3,19 +3,20 @@
 use super::control::control_socket;
 use super::fork_server;
 use super::guest::Guest;
-use super::lanes::Zygote;
+use super::lanes::{Zygote, prefer_to_be_killed};
 use super::load::{identity, load};
 use super::log::say;
 use super::restart::{INSTEAD, RESTARTED, Restart, become_program, read_restart, restart};
-use super::threads::lost_threads_note;
-use crosslane::{Failure, TypeNames};
+use super::threads::{lost_threads_note, other_threads};
+use crosslane::{Failure, Sandbox, TypeNames};
 use crosslane_process::control::{ControlSocket, Report, Request};
-use crosslane_process::{Source, reaper};
+use crosslane_process::{Source, environment, reaper};
+use crosslane_sandbox::LaneFilter;
 use std::fs::{self, File};
 use std::io::{self, Write};
 use std::os::fd::OwnedFd;
-use std::path::PathBuf;
-use std::process::ExitCode;
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode};
 
 /// The word before the name of a file that is checked.
 const CHECK: &str = "check";
@@ -79,13 +80,22 @@ fn run(guest: &mut impl Guest) -> io::Result<()> {
         reaper::supervise(|| guest.fork())?;
         first = control.receive()?;
     }
-    let Some((Request::Load { source, types, .. }, descriptors)) = first else { return Ok(()) };
+    let Some((Request::Load { source, types, sandbox, .. }, descriptors)) = first else { return Ok(()) };
     let pickles = descriptors.into_iter().next();
     let failure = match guest.elsewhere(&source) {
-        Ok(None) => return run_library(guest, control, source, types, pickles),
+        Ok(None) => return run_library(guest, control, source, types, pickles, sandbox),
         Ok(Some(words)) => {
-            let state = Restart { source, types, pickles: None, loaded: String::new() };
-            let why = become_program(guest, &words, INSTEAD, state, pickles.as_ref(), |_| {});
+            let allowed = sandbox.as_ref().map(|sandbox| sandbox.env.clone());
+            let state = Restart { source, types, pickles: None, loaded: String::new(), sandbox };
+            let change = |command: &mut Command| {
+                let Some(allowed) = allowed else { return };
+                for (name, _) in std::env::vars() {
+                    if environment::says_where_packages_are(&name) && !allowed.contains(&name) {
+                        command.env_remove(name);
+                    }
+                }
+            };
+            let why = become_program(guest, &words, INSTEAD, state, pickles.as_ref(), change);
             let program = words.first().map(|word| word.display().to_string()).unwrap_or_default();
             Failure { class: "OSError".into(), message: format!("{program}: {why}"), ..Failure::default() }
         }
@@ -97,7 +107,7 @@ fn run(guest: &mut impl Guest) -> io::Result<()> {
 /// Runs in place of a zygote that has read the request to load a library.
 fn run_instead(guest: &mut impl Guest, mut state: Restart) -> io::Result<()> {
     let pickles = state.take_pickles()?;
-    run_library(guest, control_socket()?, state.source, state.types, pickles)
+    run_library(guest, control_socket()?, state.source, state.types, pickles, state.sandbox)
 }
 
 fn run_library(
@@ -106,7 +116,12 @@ fn run_library(
     source: Source,
     types: TypeNames,
     pickles: Option<OwnedFd>,
+    sandbox: Option<Sandbox>,
 ) -> io::Result<()> {
+    let lanes = match enter(guest, &source, pickles.as_ref(), sandbox.as_ref()) {
+        Ok(lanes) => lanes,
+        Err(failure) => return control.send(&Report::Failed { failure }),
+    };
     types.clone().know();
     let environment: Vec<_> = std::env::vars_os().filter(|(name, _)| name != reaper::ZYGOTE).collect();
     let folder = std::env::current_dir();
@@ -118,21 +133,63 @@ fn run_library(
     let files = loaded.files.clone();
     let what = identity(&loaded);
     let (functions, runtime) = (loaded.functions, guest.runtime());
-    control.send(&Report::Loaded { functions, runtime, files, reloads: !lost.is_empty() })?;
+    control.send(&Report::Loaded {
+        functions,
+        runtime,
+        files,
+        reloads: !lost.is_empty(),
+        sandboxed: lanes.is_some(),
+    })?;
     if !lost.is_empty() {
         say(format_args!("{}: {}.", source.name(), lost_threads_note(&lost)));
-        let state = Restart { source, types, pickles: None, loaded: what };
+        let state = Restart { source, types, pickles: None, loaded: what, sandbox };
         restart(guest, state, pickles.as_ref(), environment, folder.ok());
         // The restart failed. Forks may be good enough.
     }
     drop(pickles);
-    Zygote::new(control, None)?.serve(guest)
+    Zygote::new(control, None, lanes)?.serve(guest)
+}
+
+/// Enters the sandbox in which the library is to run. Returns what its lanes enter.
+fn enter(
+    guest: &mut impl Guest,
+    source: &Source,
+    pickles: Option<&OwnedFd>,
+    sandbox: Option<&Sandbox>,
+) -> Result<Option<LaneFilter>, Failure> {
+    let Some(sandbox) = sandbox else { return Ok(None) };
+    let threads = other_threads();
+    let refused = |why: String| {
+        let message = format!("the sandbox of {} cannot be entered: {why}", source.name());
+        Failure { class: "SandboxError".into(), message, ..Failure::default() }
+    };
+    if !threads.is_empty() {
+        let names = threads.join(", ");
+        return Err(refused(format!(
+            "the interpreter has threads before it loads the file, which a sandbox would not reach: {names}"
+        )));
+    }
+    prefer_to_be_killed();
+    let mut runtime = guest.reads(pickles)?;
+    if let Source::File { path } = source {
+        runtime.packages.push(path.clone());
+        runtime.modules.extend(path.parent().map(Path::to_owned));
+    }
+    runtime.programs.extend(std::env::current_exe());
+    let lanes = crosslane_sandbox::enter(sandbox, &runtime).map_err(refused)?;
+    crosslane_process::guest::is_sandboxed();
+    Ok(Some(lanes))
 }
 
 fn run_restarted(guest: &mut impl Guest, mut state: Restart) -> io::Result<()> {
     let pickles = state.take_pickles()?;
     state.types.know();
-    Zygote::new(control_socket()?, Some((state.source, pickles, state.loaded)))?.serve(guest)
+    // This program is in the sandbox already.
+    let lanes = state.sandbox.as_ref().map(LaneFilter::new).transpose().map_err(io::Error::other)?;
+    if lanes.is_some() {
+        crosslane_process::guest::is_sandboxed();
+    }
+    Zygote::new(control_socket()?, Some((state.source, pickles, state.loaded)), lanes)?.serve(guest)
 }
 
 /// Prints the functions of a file, or why it cannot be loaded, as JSON in one line. The output of

@@ -4,7 +4,7 @@
 use super::control::CONTROL;
 use super::guest::Guest;
 use super::log::say;
-use crosslane::TypeNames;
+use crosslane::{Sandbox, TypeNames};
 use crosslane_process::Source;
 use rustix::io::FdFlags;
 use serde::{Deserialize, Serialize};
@@ -32,6 +32,9 @@ pub(crate) struct Restart {
     pub(crate) pickles: Option<i32>,
     /// The identity of what was loaded ([`super::load::identity`]). Empty before the load.
     pub(crate) loaded: String,
+    /// What the library may do. A program that takes the place of another one before the load enters
+    /// this sandbox. A restarted one is in it already.
+    pub(crate) sandbox: Option<Sandbox>,
 }
 
 impl Restart {

@@ -39,6 +39,19 @@ extern "C" fn on_signal(number: libc::c_int) {
     }
 }
 
+/// Whether this process has a handler of a signal, in any language.
+#[must_use]
+pub fn is_caught(number: libc::c_int) -> bool {
+    // SAFETY: the structure is plain data, which the call fills in; without another one it changes
+    // nothing.
+    let set = unsafe {
+        let mut set: libc::sigaction = std::mem::zeroed();
+        libc::sigaction(number, std::ptr::null(), &raw mut set);
+        set.sa_sigaction
+    };
+    set != libc::SIG_DFL && set != libc::SIG_IGN
+}
+
 /// The handlers that were there before the zygote's.
 pub(crate) struct Signals(Vec<(libc::c_int, libc::sigaction)>);
 

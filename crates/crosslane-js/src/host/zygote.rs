@@ -12,10 +12,11 @@ use super::watch::{LastLook, Watched};
 use crate::host::attention::Attention;
 use crate::host::loader;
 use crate::isolate;
-use crate::library::Library;
-use crosslane::{Failure, Kind};
+use crate::library::{self, Library};
+use crosslane::{Failure, Kind, Sandbox};
 use crosslane_process::Source;
 use crosslane_process::control::{ControlSocket, Report, Request};
+use crosslane_sandbox::{LaneFilter, Runtime};
 use rustix::event::{PollFd, PollFlags, Timespec};
 use serde_json::{Value, json};
 use std::io::{self};
@@ -67,21 +68,28 @@ pub fn run() -> io::Result<bool> {
     }));
     // This blocks SIGINT before any other thread starts. So all threads inherit the block.
     let interrupts = interrupts()?;
-    let Some((Request::Load { source, seconds, types }, _)) = control.receive()? else { return Ok(true) };
-    types.know();
-    let library = match load(&source, Duration::from_secs_f64(seconds)) {
-        Ok(library) => Arc::new(library),
-        Err(failure) => {
-            control.send(&Report::Failed { failure })?;
-            return Ok(false);
-        }
+    let Some((Request::Load { source, seconds, types, sandbox }, _)) = control.receive()? else {
+        return Ok(true);
     };
+    types.know();
+    let lanes = enter(&source, sandbox.as_ref());
+    let (library, lanes) =
+        match lanes.and_then(|lanes| Ok((load(&source, Duration::from_secs_f64(seconds))?, lanes))) {
+            Ok((library, lanes)) => (Arc::new(library), lanes),
+            Err(failure) => {
+                control.send(&Report::Failed { failure })?;
+                return Ok(false);
+            }
+        };
+    // Lanes are threads of this process.
+    lanes.as_ref().map(LaneFilter::enter).transpose()?;
     let runtime = format!("V8 {}", isolate::version());
     control.send(&Report::Loaded {
         functions: declarations(&library),
         runtime,
         files: Some(library.files.clone()),
         reloads: false,
+        sandboxed: lanes.is_some(),
     })?;
     serve(&control, &interrupts, &library)?;
     Ok(true)
@@ -108,6 +116,29 @@ fn load(source: &Source, time: Duration) -> Result<Library, Failure> {
             ..Failure::default()
         }),
     }
+}
+
+/// Enters the sandbox in which the library is to run. Returns what is entered after the load.
+fn enter(source: &Source, sandbox: Option<&Sandbox>) -> Result<Option<LaneFilter>, Failure> {
+    let Some(sandbox) = sandbox else { return Ok(None) };
+    let mut runtime = Runtime { sources: &["js", "mjs", "cjs", "ts", "json"], ..Runtime::default() };
+    runtime.packages.extend(std::env::current_exe());
+    runtime
+        .packages
+        .extend(std::env::current_exe().ok().and_then(|host| host.parent().map(|it| it.join("v8"))));
+    if let Source::File { path } = source {
+        runtime.packages.push(path.clone());
+        runtime.modules.extend(path.parent().map(Path::to_owned));
+    }
+    runtime.modules.extend(library::import_folders());
+    let entered = crosslane_sandbox::enter(sandbox, &runtime);
+    let lanes = entered.map_err(|why| Failure {
+        class: "SandboxError".into(),
+        message: format!("the sandbox of {} cannot be entered: {why}", source.name()),
+        ..Failure::default()
+    })?;
+    crosslane_process::guest::is_sandboxed();
+    Ok(Some(lanes))
 }
 
 fn declarations(library: &Library) -> Value {

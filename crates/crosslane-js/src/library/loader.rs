@@ -33,13 +33,18 @@ pub(super) struct Loader<H> {
     scripts: HashSet<PathBuf>,
 }
 
+/// The folders of the environment variable.
+pub(crate) fn import_folders() -> impl Iterator<Item = PathBuf> {
+    let folders = std::env::var_os(IMPORTS).unwrap_or_default();
+    let folders: Vec<_> = std::env::split_paths(&folders).collect();
+    folders.into_iter().filter(|folder| folder.is_absolute())
+}
+
 impl<H> Loader<H> {
     /// Makes a loader for a file and its imports.
     pub(super) fn new(host: H, file: &Path) -> Self {
         let own = file.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
-        let others = std::env::var_os(IMPORTS).unwrap_or_default();
-        let others = std::env::split_paths(&others).filter(|folder| folder.is_absolute());
-        let folders = [own.to_owned()].into_iter().chain(others);
+        let folders = [own.to_owned()].into_iter().chain(import_folders());
         let folders = folders.filter_map(|folder| folder.canonicalize().ok()).collect();
         Self { host, folders, files: Files::default(), scripts: HashSet::new() }
     }

@@ -19,3 +19,4 @@ mod typescript;
 mod unreadable;
 
 pub use load::{Function, Library, Stage, from_source, load};
+pub(crate) use loader::import_folders;

@@ -1,6 +1,7 @@
 //! The guest's side of a process lane, for guests in any language.
 
 use super::call::{Call, Emitted, Next, Room, RowCounts};
+use super::sandboxed;
 use crate::external::{self, EXTERNAL, INLINE};
 use crate::identity;
 use crate::placement::{Placement, Side};
@@ -95,6 +96,7 @@ impl GuestLane {
         // SAFETY: as the caller says.
         let ends = unsafe { Ends::open(memory) }.map_err(broken)?;
         identity::greet(socket.as_fd(), TELLS_STACK.load(Relaxed))?;
+        sandboxed::receive(socket.as_fd())?;
         Ok(Self {
             ends,
             socket,
@@ -524,7 +526,7 @@ impl GuestLane {
         row: Option<usize>,
         wait: impl FnOnce(&mut Self, usize) -> Result<(), E>,
     ) -> Result<(), E> {
-        let text = serde_json::to_vec(&failure.bounded()).map_err(io::Error::from)?;
+        let text = serde_json::to_vec(&sandboxed::told(failure)).map_err(io::Error::from)?;
         let reply =
             Header { row: row.map_or(u32::MAX, |row| row as u32), ..self.reply(&call, FAILURE, LAST) };
         let frame = batch::failure_frame(reply, &text);

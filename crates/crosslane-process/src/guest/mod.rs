@@ -4,6 +4,8 @@
 mod call;
 mod guest_lane;
 mod room;
+pub(crate) mod sandboxed;
 
 pub use call::{Call, Emitted, Next, Room, RowCounts};
 pub use guest_lane::{GuestLane, LONG, tells_stack};
+pub use sandboxed::{is_sandboxed, is_sandboxed_fork};

@@ -147,7 +147,8 @@ impl Server {
         let Serving(root, socket) = match &mut self.process {
             Some(serving) => serving,
             none => {
-                let (child, socket) = self.program.start(log.try_clone().map_err(boot_error("log"))?)?;
+                let (child, socket) =
+                    self.program.start(log.try_clone().map_err(boot_error("log"))?, None)?;
                 none.insert(Serving(Root::Child(child), socket))
             }
         };

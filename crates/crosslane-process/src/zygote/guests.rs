@@ -133,13 +133,21 @@ pub fn program(source: &Source, settings: &Settings) -> Result<Program, Error> {
     let is_ruby = matches!(language, Language::Ruby);
     let is_python = matches!(language, Language::Python);
     let (mut command, advice) = command(language, settings)?;
-    if let (true, Source::File { path }) = (is_python, source)
-        && let Some(own) = environment::command(path, Path::new(&command[0]))
-    {
-        command = own;
+    let mut is_made = true;
+    if let (true, Source::File { path }) = (is_python, source) {
+        let interpreter = Path::new(&command[0]);
+        match environment::command(path, interpreter) {
+            Some(own) => command = own,
+            None => is_made = matches!(environment::Needs::of(path, interpreter), Ok(None)),
+        }
     }
     let (command, environment) = match source {
         Source::File { path } if is_ruby => ruby::prepared(command, path),
+        // It may have to make the environment of its file, before it enters its sandbox.
+        Source::File { .. } if is_python && settings.sandbox().is_some() => {
+            let variables = env::vars().filter(|(name, _)| environment::says_where_packages_are(name));
+            (command, if is_made { Vec::new() } else { variables.collect() })
+        }
         _ => (command, Vec::new()),
     };
     Ok(Program { command, environment, advice })

@@ -4,6 +4,7 @@ use super::fork_server::{ForkServer, NoFork};
 use super::reaper;
 use super::root::{FAREWELL, Program, Root, boot_error};
 use crate::control::{self, Answer, GLANCE, Request, Silence};
+use crate::external;
 use crate::files::Files;
 use crate::identity::{self, Process};
 use crate::lane::{Home, LaneOptions, ProcessLane, append_output, how_it_ended};
@@ -13,13 +14,14 @@ use crate::warden::memory::{self, Bell, Watched};
 use crate::warden::{LaneRecord, NewLane, UNREAD, Warden};
 use crosslane::lane::Stuck;
 use crosslane::pool::Stop;
-use crosslane::{Error, Failure, Function, TypeNames, shortened};
+use crosslane::{Error, Failure, Function, Sandbox, TypeNames, shortened};
 use crosslane_ring::Ends;
 use rustix::event::{PollFd, PollFlags};
 use rustix::io::Errno;
-use rustix::net::{AddressFamily, SocketFlags, SocketType};
+use rustix::net::{AddressFamily, SendFlags, SocketFlags, SocketType};
 use rustix::pipe::PipeFlags;
 use std::collections::BTreeMap;
+use std::fs::File;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::sync::mpsc::{self, RecvTimeoutError};
@@ -45,6 +47,9 @@ const UNNEEDED: &str = "its library was unloaded, or loaded again";
 /// The error if a library would load a library.
 const LOADING: &str = "this file is being loaded as a library of functions, and would load itself without end; put what \
                        loads functions where only the main program comes to";
+/// The error if functions of the engine's own program are to be in a sandbox.
+const THREADS: &str = "functions that run in the threads of this program cannot be in a sandbox; register them before \
+                       the setting sandbox is on";
 /// Where a zygote runs.
 #[derive(Debug, Clone)]
 pub enum Origin {
@@ -87,6 +92,8 @@ pub struct ZygoteOptions {
     pub spin: Duration,
     /// What the engine does about calls that make no progress.
     pub stuck: Stuck,
+    /// What the functions may do. `None` if they may do everything that the engine's user may.
+    pub sandbox: Option<Sandbox>,
     /// Called when a Ctrl-C in the terminal reached the zygote.
     pub on_interrupt: Arc<dyn Fn(u64) + Send + Sync>,
 }
@@ -245,9 +252,15 @@ impl Running {
         nonblocking(&log)?;
         let (root, ours) = match &options.origin {
             Origin::Process(program) => {
-                let (child, ours) = program.start(log_theirs)?;
+                let (child, ours) = program.start(log_theirs, options.sandbox.as_ref())?;
                 (Some(Root::Child(child)), ours)
             }
+            // A fork would have the memory of a process that is in no sandbox.
+            Origin::Fork { server, .. } if options.sandbox.is_some() => {
+                let (child, ours) = server.program.start(log_theirs, options.sandbox.as_ref())?;
+                (Some(Root::Child(child)), ours)
+            }
+            Origin::Thread(_) if options.sandbox.is_some() => return Err(Error::Setting(THREADS.into())),
             Origin::Fork { server, modules } => {
                 let deadline = Instant::now() + options.load_timeout;
                 let forked = server.fork(modules.clone(), log_theirs, deadline, stop);
@@ -320,14 +333,22 @@ impl Running {
         let seconds = options.load_timeout.as_secs_f64();
         let deadline = Instant::now() + options.load_timeout + EXPLANATION;
         let types = options.types.clone();
-        let request = Request::Load { source: options.source.clone(), seconds, types };
+        let sandbox = options.sandbox.clone();
+        let request = Request::Load { source: options.source.clone(), seconds, types, sandbox };
         let pickles = options.source.memory().map_err(boot_error("memory for the functions"))?;
         let pickles: Vec<_> = pickles.iter().map(AsFd::as_fd).collect();
         let goes_on = || !stop.is_set() && Instant::now() < deadline;
         // The code below handles a zygote that ended at once, or reads nothing.
         let _ = control::send(&self.control, &request, &pickles, goes_on);
         let answer = self.answer(deadline, stop);
-        if let Ok(Answer::Loaded { functions, runtime, files, reloads }) = answer {
+        if let Ok(Answer::Loaded { sandboxed: false, .. }) = answer
+            && options.sandbox.is_some()
+        {
+            return Err(Error::Boot(format!(
+                "{library}: its guest knows no sandbox, and ran it without one"
+            )));
+        }
+        if let Ok(Answer::Loaded { functions, runtime, files, reloads, .. }) = answer {
             let functions = options.types.within(|| match options.source {
                 Source::Pickle { by_name: false, .. } => Function::each(functions, &library),
                 _ => Function::all(functions, &library),
@@ -460,6 +481,9 @@ impl Running {
             None => Home::Here,
             Some(root) if root.id() == process.pid => Home::Zygote(Arc::clone(&self.record)),
             Some(root) => {
+                if options.sandbox.is_some() {
+                    give_counts(&socket, &process)?;
+                }
                 if let Some(limits) = &self.limits {
                     let (bell, limits) = (Arc::clone(&self.bell), Arc::clone(limits));
                     let watched =
@@ -502,6 +526,14 @@ impl Running {
             }
         }
     }
+}
+
+/// Gives a forked lane in a sandbox the kernel's counts of its memory, which it cannot open itself.
+fn give_counts(socket: &OwnedFd, lane: &Process) -> Result<(), Error> {
+    let counts = File::open(format!("/proc/{}/statm", lane.pid));
+    let sent =
+        counts.and_then(|counts| Ok(external::send(socket.as_fd(), counts.as_fd(), SendFlags::DONTWAIT)?));
+    sent.map_err(|error| Error::Boot(format!("a worker ended before it was ready: {error}")))
 }
 
 /// The error if a library needs too long.

@@ -2,8 +2,9 @@
 //! itself.
 
 use crate::identity::Process;
-use crosslane::Error;
+use crosslane::{Error, Sandbox};
 use rustix::process::Signal;
+use std::ffi::OsString;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
@@ -17,6 +18,37 @@ const CONTROL_FD: i32 = 3;
 /// processors, although there is a lane for each processor. PySpark's workers have the same
 /// default.
 const LIBRARY_THREADS: (&str, &str) = ("OMP_NUM_THREADS", "1");
+/// The variables of the engine's environment that processes in a sandbox have, too, by the beginnings
+/// of their names: where programs, packages and their settings are, how many threads they use, and
+/// which language and time zone people have.
+const KNOWN: [&str; 26] = [
+    "PATH=",
+    "HOME=",
+    "USER=",
+    "LOGNAME=",
+    "TMPDIR=",
+    "TZ",
+    "LANG",
+    "LC_",
+    "LD_LIBRARY_PATH=",
+    "PYTHON",
+    "VIRTUAL_ENV=",
+    "XDG_CACHE_HOME=",
+    "RUBY",
+    "GEM_HOME=",
+    "GEM_PATH=",
+    "BUNDLE_GEMFILE=",
+    "BUNDLE_PATH=",
+    "LUA_",
+    "OMP_",
+    "OPENBLAS_",
+    "MKL_",
+    "ARROW_",
+    "CROSSLANE_PROFILE=",
+    "CROSSLANE_JS_IMPORTS=",
+    "CROSSLANE_GEMFILE=",
+    "CROSSLANE_WORKER_IMPORTS=",
+];
 /// How long the process may take to end everything below it.
 const PATIENCE: Duration = Duration::from_secs(2);
 /// How long the process may take to end after its control socket was closed.
@@ -37,14 +69,22 @@ pub struct Program {
 
 impl Program {
     /// Starts the process. Its output goes to `log`. Returns the engine's end of the control socket,
-    /// too. The kernel kills the process when the calling thread ends.
-    pub(super) fn start(&self, log: OwnedFd) -> Result<(Child, UnixStream), Error> {
+    /// too. The kernel kills the process when the calling thread ends. If the process will enter a
+    /// sandbox, it has only those variables of the engine's environment that it may have.
+    pub(super) fn start(
+        &self,
+        log: OwnedFd,
+        sandbox: Option<&Sandbox>,
+    ) -> Result<(Child, UnixStream), Error> {
         let (ours, theirs) = UnixStream::pair().map_err(boot_error("socket pair"))?;
         let Some((program, arguments)) = self.command.split_first() else {
             return Err(Error::Boot("no interpreter".into()));
         };
         let mut command = Command::new(program);
         let stdout = log.try_clone().map_err(boot_error("log"))?;
+        if let Some(sandbox) = sandbox {
+            command.env_clear().envs(variables(sandbox));
+        }
         command.args(arguments).envs(self.environment.iter().cloned());
         command.stdin(Stdio::null()).stdout(stdout).stderr(log);
         if std::env::var_os(LIBRARY_THREADS.0).is_none() {
@@ -75,6 +115,10 @@ impl Program {
                 } else if libc::dup2(descriptor, CONTROL_FD) < 0 {
                     return Err(std::io::Error::last_os_error());
                 }
+                // The engine's program may have descriptors without this flag. An older kernel leaves
+                // them as they are.
+                let rest = (CONTROL_FD + 1) as libc::c_uint;
+                libc::syscall(libc::SYS_close_range, rest, libc::c_uint::MAX, libc::CLOSE_RANGE_CLOEXEC);
                 Ok(())
             });
         }
@@ -87,6 +131,22 @@ impl Program {
         let (command, advice) = (self.command.join(" "), self.advice);
         Error::Boot(format!("`{command}` ended before it had loaded {library} ({how}); {advice}\n{printed}"))
     }
+}
+
+/// Whether the name of a variable begins with one of these texts, or is the one before `=`.
+pub(super) fn is_among(name: &str, beginnings: &[&str]) -> bool {
+    beginnings.iter().any(|known| match known.strip_suffix('=') {
+        Some(whole) => whole == name,
+        None => name.starts_with(known),
+    })
+}
+
+/// The variables of this process's environment that a process in this sandbox has.
+fn variables(sandbox: &Sandbox) -> impl Iterator<Item = (OsString, OsString)> {
+    std::env::vars_os().filter(|(name, _)| {
+        let is_allowed = |name: &str| sandbox.env.iter().any(|allowed| allowed == name);
+        name.to_str().is_some_and(|name| is_allowed(name) || is_among(name, &KNOWN))
+    })
 }
 
 pub(super) fn boot_error(what: &str) -> impl FnOnce(std::io::Error) -> Error {

@@ -34,6 +34,7 @@ fn start(server: &Arc<ForkServer>, load_timeout: Duration) -> Result<Zygote, Err
         types: TypeNames::default(),
         load_timeout,
         stuck: Default::default(),
+        sandbox: None,
         ring_size: 4096,
         largest_batch: 4 << 30,
         spin: Duration::ZERO,
@@ -108,6 +109,7 @@ fn fork(socket: OwnedFd) {
             runtime: "Test 1".into(),
             files: None,
             reloads: false,
+            sandboxed: false,
         };
         control.send(&loaded).unwrap();
     }

@@ -44,6 +44,7 @@ fn start_with(behaviour: impl Into<PathBuf>, stop: Stop) -> Result<Zygote, Error
         types: TypeNames::default(),
         load_timeout: Duration::from_secs(30),
         stuck: Default::default(),
+        sandbox: None,
         ring_size: 4096,
         largest_batch: 4 << 30,
         spin: Duration::ZERO,

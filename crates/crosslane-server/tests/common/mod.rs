@@ -58,6 +58,7 @@ fn zygote(socket: UnixStream, guests: &Arc<AtomicUsize>) {
                 runtime: "Test 1".into(),
                 files: Some(Files::of([(&b"the test's"[..], &b""[..])])),
                 reloads: false,
+                sandboxed: false,
             },
             Request::Fork { lane, .. } => {
                 let [memory, socket, _log] = <[OwnedFd; 3]>::try_from(fds).expect("three descriptors");
@@ -178,6 +179,7 @@ fn library(origin: Origin, name: &str) -> Result<ServedLibrary, Error> {
         largest_batch: 64 << 20,
         spin: Duration::ZERO,
         stuck: Stuck::default(),
+        sandbox: None,
         on_interrupt: Arc::new(|_| {}),
     };
     let (pool, loaded) = Pool::start(POOL, move |stop| Zygote::start(options, stop))?;

@@ -43,6 +43,7 @@ def examine() -> Iterator[Finding]:
         yield optional(name, f"vectorized functions with {name}", f"pip install {name}")
     yield optional("cloudpickle", "crosslane.register", "pip install cloudpickle")
     yield from examine_spark()
+    yield tried("sandbox", _sandbox)
     yield tried("open files", _descriptors)
 
 
@@ -87,6 +88,19 @@ def _guest() -> Finding:
             "bad", "guest", str(error), "the native part was built for another Python: pip install . again"
         )
     return Finding("good", "guest", f"native loop {guest.__version__}")
+
+
+def _sandbox() -> Finding:
+    guest = importlib.import_module("crosslane._guest")
+    try:
+        version, scopes_signals = guest.sandbox_of_this_machine()
+    except OSError as error:
+        return Finding(
+            "optional", "sandbox", f"not possible here: {error}", "only needed for the setting sandbox"
+        )
+    signals = "signals" if scopes_signals else "signals (by fewer system calls, as before Linux 6.12)"
+    text = f"Landlock {version} and seccomp restrict files, the network, programs and {signals}"
+    return Finding("good", "sandbox", text)
 
 
 def _descriptors() -> Finding:

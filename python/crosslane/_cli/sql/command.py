@@ -9,6 +9,7 @@ from typing import Any
 
 import click
 
+from crosslane._cli.options import SETTINGS
 from crosslane._cli.output import EXIT_CODES, Failed, err, shown_errors
 from crosslane._cli.sql.query import (
     DATABASE,
@@ -39,6 +40,7 @@ from crosslane._cli.sql.stats import print_stats
 )
 @ROWS
 @THREADS
+@SETTINGS
 @click.option("--watch", is_flag=True, help="Run QUERY again whenever a file of functions changes.")
 @click.option("--stats", is_flag=True, help="Show afterwards what the functions cost.")
 def sql(
@@ -49,6 +51,7 @@ def sql(
     style: str,
     rows: int,
     threads: int | None,
+    settings: dict[str, str],
     watch: bool,
     stats: bool,
 ) -> None:
@@ -70,7 +73,7 @@ def sql(
 
     started = time.perf_counter()
     with shown_errors():
-        con = connect(database, threads, functions=files, read_only=read_only)
+        con = connect(database, threads, functions=files, read_only=read_only, settings=settings)
         while watch:
             with contextlib.suppress(Failed), shown_errors():
                 _run(con, query, style, rows, started, stats)

@@ -116,6 +116,7 @@ impl Map {
             types: TypeNames::default(),
             load_timeout: settings.load_timeout,
             stuck: settings.stuck(),
+            sandbox: None,
             ring_size: RING,
             largest_batch: settings.largest_batch,
             spin: settings.spin,

@@ -54,6 +54,16 @@ module Crosslane
       [JSON.generate(@functions.map(&:message)), hashes]
     end
 
+    # @return [Array(Array<String>, Array<String>)] the files and folders of Ruby and its packages, and
+    #   other folders with modules
+    def reads
+      prefix = RbConfig::CONFIG["prefix"]
+      packages = [File.expand_path("../..", __dir__), *Gem.path, File.join(prefix, "lib"), RbConfig.ruby]
+      packages += %w[rubylibdir sitelibdir vendorlibdir].filter_map { |name| RbConfig::CONFIG[name] }
+      packages << ENV["BUNDLE_GEMFILE"] << "#{ENV["BUNDLE_GEMFILE"]}.lock" if ENV["BUNDLE_GEMFILE"]
+      [packages, $LOAD_PATH.map(&:to_s).reject { |folder| folder.start_with?(*packages) }]
+    end
+
     # Opens the standard streams again if a file has closed them. A stream that a file has put in
     # place of one is kept.
     def open_streams

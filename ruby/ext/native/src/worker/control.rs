@@ -57,7 +57,7 @@ impl Control {
     /// Reports an empty list of functions: the engine knows the program's functions already.
     pub(crate) fn loaded(&self, runtime: String) -> Result<(), Error> {
         let functions = serde_json::Value::Array(Vec::new());
-        self.send(&Report::Loaded { functions, runtime, files: None, reloads: false })
+        self.send(&Report::Loaded { functions, runtime, files: None, reloads: false, sandboxed: false })
     }
 
     pub(crate) fn forked(&self, lane: u64) -> Result<(), Error> {

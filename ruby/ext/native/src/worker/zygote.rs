@@ -5,7 +5,7 @@ use crate::lane::failure::describe;
 use crate::lane::poll::poll;
 use crate::worker::serve;
 use crosslane::Failure;
-use crosslane_guest::{Guest, Loaded};
+use crosslane_guest::{Guest, Loaded, Runtime};
 use crosslane_gvl::Unwind;
 use crosslane_process::Source;
 use magnus::rb_sys::FromRawValue;
@@ -15,6 +15,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::ffi::OsString;
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, IntoRawFd, OwnedFd};
+use std::path::PathBuf;
 use std::time::Duration;
 
 /// Runs a zygote's process, with its `Crosslane::Zygote` and the arguments of its command.
@@ -86,6 +87,14 @@ impl Guest for Ruby {
     fn load(&mut self, source: &Source, _: Option<&OwnedFd>) -> Result<Loaded, Failure> {
         let loaded = self.try_load(source);
         self.fails(loaded)
+    }
+
+    fn reads(&mut self, _: Option<&OwnedFd>) -> Result<Runtime, Failure> {
+        let reads = self.call::<(Vec<String>, Vec<String>)>("reads");
+        let (packages, modules) = self.fails(reads)?;
+        let [packages, modules] =
+            [packages, modules].map(|paths| paths.into_iter().map(PathBuf::from).collect());
+        Ok(Runtime { packages, modules, sources: &["rb", "so", "Gemfile", "lock"], ..Runtime::default() })
     }
 
     fn open_streams(&mut self) -> Result<(), Failure> {

@@ -82,6 +82,7 @@ pub(crate) fn start(descriptor: i32) -> Result<(), magnus::Error> {
         types: crosslane::TypeNames::default(),
         load_timeout: settings.load_timeout,
         stuck: settings.stuck(),
+        sandbox: None,
         ring_size: settings.ring_size,
         largest_batch: settings.largest_batch,
         spin: settings.spin,

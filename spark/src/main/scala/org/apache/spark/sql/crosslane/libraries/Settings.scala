@@ -22,7 +22,13 @@ private[crosslane] object Settings {
       "largest_batch",
       "load_timeout",
       "stuck_timeout",
-      "end_stuck")
+      "end_stuck",
+      "sandbox",
+      "allow_read",
+      "allow_write",
+      "allow_net",
+      "allow_env",
+      "allow_run")
 
   /** Settings of Spark for its own workers that have the same meaning. */
   private def ofSpark(conf: SparkConf): Map[String, String] = {

@@ -1,0 +1,52 @@
+//! What is different in a guest whose process is in a sandbox.
+
+use crate::external;
+use crosslane::{Failure, Sandbox};
+use rustix::event::{PollFd, PollFlags};
+use rustix::io::{Errno, retry_on_intr};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+
+static SANDBOXED: AtomicBool = AtomicBool::new(false);
+static IS_FORK: AtomicBool = AtomicBool::new(false);
+/// The kernel's counts of this lane's memory, from the engine.
+static STATM: OnceLock<OwnedFd> = OnceLock::new();
+
+/// Declares that this process has entered a sandbox. Failures then say what the sandbox may have
+/// forbidden.
+pub fn is_sandboxed() {
+    SANDBOXED.store(true, Relaxed);
+}
+
+/// Declares that this process is a lane, and a fork of one that has entered a sandbox. Such a lane gets
+/// from its engine what it cannot open itself.
+pub fn is_sandboxed_fork() {
+    IS_FORK.store(true, Relaxed);
+}
+
+/// The failure with texts that are short enough to be sent, and with what may help.
+pub(crate) fn told(failure: &Failure) -> Failure {
+    let mut told = failure.bounded();
+    if SANDBOXED.load(Relaxed)
+        && let Some(remedy) = Sandbox::remedy(failure)
+    {
+        told.message.push_str("; ");
+        told.message.push_str(remedy);
+    }
+    told
+}
+
+/// Takes what the engine sends to a forked lane in a sandbox. The engine has been greeted.
+pub(super) fn receive(socket: BorrowedFd<'_>) -> Result<(), Errno> {
+    if IS_FORK.load(Relaxed) {
+        retry_on_intr(|| rustix::event::poll(&mut [PollFd::from_borrowed_fd(socket, PollFlags::IN)], None))?;
+        let _ = STATM.set(external::receive(socket)?);
+    }
+    Ok(())
+}
+
+/// The kernel's counts of this process's memory, where the process cannot open them.
+pub(crate) fn statm() -> Option<BorrowedFd<'static>> {
+    STATM.get().map(AsFd::as_fd)
+}

@@ -1,0 +1,343 @@
+//! seccomp: which system calls there are.
+//!
+//! Each process has two filters, and one more in lanes. The first answers ENOSYS to what is neither
+//! known to be needed nor forbidden. The second answers EPERM to what is forbidden, and to forbidden
+//! arguments. The kernel takes the stricter answer.
+
+use crate::machine::Machine;
+use crosslane::Sandbox;
+use libc::*;
+use seccompiler::{
+    BpfProgram, SeccompAction as Action, SeccompCmpArgLen as Length, SeccompCmpOp as Is,
+    SeccompCondition as Condition, SeccompFilter, SeccompRule as Rule, TargetArch,
+};
+use std::collections::BTreeMap;
+use std::io;
+
+/// Stands for the number of the process in the filter of lanes, which is made before their forks.
+const OWN: u32 = 0x7ffa_5e1f;
+/// Numbers of calls that the crate `libc` does not have on all processors.
+const FUTEX_WAITV: c_long = 449;
+const FCHMODAT2: c_long = 452;
+const FUTEX_WAKE: c_long = 454;
+const FUTEX_WAIT: c_long = 455;
+const FUTEX_REQUEUE: c_long = 456;
+
+/// What interpreters and their packages need after their start.
+#[rustfmt::skip]
+const NEEDED: &[c_long] = &[
+    // descriptors
+    SYS_read, SYS_write, SYS_readv, SYS_writev, SYS_pread64, SYS_pwrite64, SYS_preadv, SYS_pwritev, SYS_preadv2,
+    SYS_pwritev2, SYS_lseek, SYS_close, SYS_close_range, SYS_dup, SYS_dup3, SYS_fcntl, SYS_ioctl, SYS_ftruncate,
+    SYS_fallocate, SYS_fsync, SYS_fdatasync, SYS_fadvise64, SYS_flock, SYS_sendfile, SYS_copy_file_range, SYS_splice, SYS_tee,
+    SYS_pipe2, SYS_memfd_create, SYS_eventfd2, SYS_timerfd_create, SYS_timerfd_settime, SYS_timerfd_gettime,
+    SYS_signalfd4, SYS_epoll_create1, SYS_epoll_ctl, SYS_epoll_pwait, SYS_epoll_pwait2, SYS_ppoll, SYS_pselect6,
+    // files: Landlock says which
+    SYS_openat, SYS_newfstatat, SYS_fstat, SYS_statx, SYS_faccessat, SYS_faccessat2, SYS_readlinkat, SYS_getdents64,
+    SYS_getcwd, SYS_chdir, SYS_fchdir, SYS_statfs, SYS_fstatfs, SYS_umask,
+    // memory
+    SYS_mmap, SYS_munmap, SYS_mremap, SYS_mprotect, SYS_madvise, SYS_brk, SYS_msync, SYS_mincore, SYS_mlock,
+    SYS_mlock2, SYS_munlock, SYS_membarrier, SYS_pkey_alloc, SYS_pkey_free, SYS_pkey_mprotect,
+    // threads, time, signals
+    SYS_clone, SYS_exit, SYS_exit_group, SYS_futex, FUTEX_WAITV, FUTEX_WAKE, FUTEX_WAIT, FUTEX_REQUEUE,
+    SYS_set_robust_list, SYS_get_robust_list, SYS_set_tid_address, SYS_rseq, SYS_gettid, SYS_sched_yield,
+    SYS_sched_getaffinity, SYS_sched_setaffinity, SYS_sched_setattr, SYS_sched_getattr, SYS_sched_getparam, SYS_sched_getscheduler,
+    SYS_sched_get_priority_max, SYS_sched_get_priority_min, SYS_getcpu, SYS_restart_syscall, SYS_nanosleep,
+    SYS_clock_nanosleep, SYS_clock_gettime, SYS_clock_getres, SYS_gettimeofday, SYS_times, SYS_getitimer,
+    SYS_setitimer, SYS_timer_create, SYS_timer_settime, SYS_timer_gettime, SYS_timer_getoverrun, SYS_timer_delete,
+    SYS_rt_sigaction, SYS_rt_sigprocmask, SYS_rt_sigreturn, SYS_rt_sigpending, SYS_rt_sigtimedwait,
+    SYS_rt_sigsuspend, SYS_sigaltstack, SYS_kill, SYS_tgkill,
+    // the process itself, and its limits
+    SYS_getpid, SYS_getppid, SYS_getuid, SYS_geteuid, SYS_getgid, SYS_getegid, SYS_getgroups, SYS_getresuid,
+    SYS_getresgid, SYS_getpgid, SYS_getsid, SYS_getrusage, SYS_prlimit64, SYS_getrlimit, SYS_setrlimit,
+    SYS_getpriority, SYS_sysinfo, SYS_uname, SYS_getrandom, SYS_prctl, SYS_wait4, SYS_waitid, SYS_capget,
+    SYS_personality,
+    // the sockets that the engine gave, and pairs
+    SYS_socketpair, SYS_sendmsg, SYS_recvmsg, SYS_sendto, SYS_recvfrom, SYS_sendmmsg, SYS_recvmmsg, SYS_shutdown,
+    SYS_getsockopt, SYS_setsockopt, SYS_getsockname, SYS_getpeername,
+    // older forms
+    #[cfg(target_arch = "x86_64")] SYS_open,
+    #[cfg(target_arch = "x86_64")] SYS_stat,
+    #[cfg(target_arch = "x86_64")] SYS_lstat,
+    #[cfg(target_arch = "x86_64")] SYS_access,
+    #[cfg(target_arch = "x86_64")] SYS_readlink,
+    #[cfg(target_arch = "x86_64")] SYS_getdents,
+    #[cfg(target_arch = "x86_64")] SYS_pipe,
+    #[cfg(target_arch = "x86_64")] SYS_dup2,
+    #[cfg(target_arch = "x86_64")] SYS_poll,
+    #[cfg(target_arch = "x86_64")] SYS_select,
+    #[cfg(target_arch = "x86_64")] SYS_epoll_create,
+    #[cfg(target_arch = "x86_64")] SYS_epoll_wait,
+    #[cfg(target_arch = "x86_64")] SYS_eventfd,
+    #[cfg(target_arch = "x86_64")] SYS_signalfd,
+    #[cfg(target_arch = "x86_64")] SYS_alarm,
+    #[cfg(target_arch = "x86_64")] SYS_pause,
+    #[cfg(target_arch = "x86_64")] SYS_time,
+    #[cfg(target_arch = "x86_64")] SYS_getpgrp,
+    #[cfg(target_arch = "x86_64")] SYS_arch_prctl,
+];
+
+/// What makes processes or puts them into groups: for the process that loads the library, and for
+/// lanes that may run programs.
+#[rustfmt::skip]
+const PROCESSES: &[c_long] = &[
+    SYS_execve, SYS_execveat, SYS_setpgid, SYS_setsid,
+    #[cfg(target_arch = "x86_64")] SYS_fork,
+    #[cfg(target_arch = "x86_64")] SYS_vfork,
+];
+
+/// What restricts a process further: for the process that loads the library.
+const RESTRICTING: &[c_long] = &[SYS_seccomp];
+
+/// What changes folders: with `allow_write`. Landlock says where.
+#[rustfmt::skip]
+const WRITING: &[c_long] = &[
+    SYS_mkdirat, SYS_unlinkat, SYS_renameat2, SYS_renameat, SYS_linkat, SYS_truncate,
+    #[cfg(target_arch = "x86_64")] SYS_mkdir,
+    #[cfg(target_arch = "x86_64")] SYS_rmdir,
+    #[cfg(target_arch = "x86_64")] SYS_unlink,
+    #[cfg(target_arch = "x86_64")] SYS_rename,
+    #[cfg(target_arch = "x86_64")] SYS_link,
+    #[cfg(target_arch = "x86_64")] SYS_creat,
+];
+
+/// With `allow_net`.
+const NETWORK: &[c_long] = &[SYS_socket, SYS_connect];
+
+/// What no sandbox allows.
+#[rustfmt::skip]
+const FORBIDDEN: &[c_long] = &[
+    // other processes
+    SYS_ptrace, SYS_process_vm_readv, SYS_process_vm_writev, SYS_kcmp, SYS_pidfd_open, SYS_pidfd_getfd,
+    SYS_pidfd_send_signal, SYS_process_madvise, SYS_process_mrelease, SYS_rt_sigqueueinfo, SYS_rt_tgsigqueueinfo,
+    SYS_tkill, SYS_setpriority, SYS_ioprio_set, SYS_sched_setscheduler, SYS_sched_setparam,
+    SYS_migrate_pages, SYS_move_pages,
+    // what Landlock does not watch: owners, modes, times, attributes, watches, handles
+    SYS_fchmod, SYS_fchmodat, FCHMODAT2, SYS_fchown, SYS_fchownat, SYS_utimensat, SYS_setxattr, SYS_lsetxattr,
+    SYS_fsetxattr, SYS_removexattr, SYS_lremovexattr, SYS_fremovexattr, SYS_getxattr, SYS_lgetxattr, SYS_fgetxattr,
+    SYS_listxattr, SYS_llistxattr, SYS_flistxattr, SYS_inotify_init1, SYS_inotify_add_watch, SYS_fanotify_init,
+    SYS_fanotify_mark, SYS_name_to_handle_at, SYS_open_by_handle_at, SYS_mknodat, SYS_symlinkat,
+    // what all processes of a user share: System V, message queues, keys
+    SYS_shmget, SYS_shmat, SYS_shmctl, SYS_semget, SYS_semop, SYS_semctl, SYS_semtimedop, SYS_msgget, SYS_msgsnd,
+    SYS_msgrcv, SYS_msgctl, SYS_mq_open, SYS_mq_unlink, SYS_mq_timedsend, SYS_mq_timedreceive, SYS_mq_notify,
+    SYS_keyctl, SYS_add_key, SYS_request_key,
+    // identity and namespaces
+    SYS_setuid, SYS_setgid, SYS_setreuid, SYS_setregid, SYS_setresuid, SYS_setresgid, SYS_setfsuid, SYS_setfsgid,
+    SYS_setgroups, SYS_capset, SYS_unshare, SYS_setns, SYS_chroot, SYS_pivot_root, SYS_mount, SYS_umount2,
+    SYS_open_tree, SYS_move_mount, SYS_fsopen, SYS_fsconfig, SYS_fsmount, SYS_fspick, SYS_mount_setattr,
+    // servers
+    SYS_bind, SYS_listen, SYS_accept, SYS_accept4,
+    // the kernel
+    SYS_bpf, SYS_perf_event_open, SYS_userfaultfd, SYS_io_setup, SYS_io_submit, SYS_kexec_load, SYS_init_module,
+    SYS_finit_module, SYS_delete_module, SYS_reboot, SYS_swapon, SYS_swapoff, SYS_acct, SYS_quotactl, SYS_syslog,
+    SYS_settimeofday, SYS_clock_settime, SYS_clock_adjtime, SYS_adjtimex, SYS_sethostname, SYS_setdomainname,
+    SYS_vhangup, SYS_lookup_dcookie, SYS_mbind, SYS_set_mempolicy, SYS_sync, SYS_syncfs, SYS_io_uring_setup,
+    SYS_io_uring_enter, SYS_io_uring_register, SYS_landlock_create_ruleset, SYS_landlock_add_rule,
+    SYS_landlock_restrict_self,
+    // older forms
+    #[cfg(target_arch = "x86_64")] SYS_chmod,
+    #[cfg(target_arch = "x86_64")] SYS_chown,
+    #[cfg(target_arch = "x86_64")] SYS_lchown,
+    #[cfg(target_arch = "x86_64")] SYS_utime,
+    #[cfg(target_arch = "x86_64")] SYS_utimes,
+    #[cfg(target_arch = "x86_64")] SYS_futimesat,
+    #[cfg(target_arch = "x86_64")] SYS_inotify_init,
+    #[cfg(target_arch = "x86_64")] SYS_mknod,
+    #[cfg(target_arch = "x86_64")] SYS_symlink,
+    #[cfg(target_arch = "x86_64")] SYS_iopl,
+    #[cfg(target_arch = "x86_64")] SYS_ioperm,
+    #[cfg(target_arch = "x86_64")] SYS_modify_ldt,
+    #[cfg(target_arch = "x86_64")] SYS_uselib,
+    #[cfg(target_arch = "x86_64")] SYS_ustat,
+    #[cfg(target_arch = "x86_64")] SYS_sysfs,
+    #[cfg(target_arch = "x86_64")] SYS_kexec_file_load,
+];
+
+/// Options of prctl that concern the caller alone, and loosen nothing.
+const PRCTL: &[u64] = &[
+    PR_GET_PDEATHSIG as u64,
+    PR_GET_DUMPABLE as u64,
+    PR_SET_NAME as u64,
+    PR_GET_NAME as u64,
+    PR_GET_SECCOMP as u64,
+    PR_CAPBSET_READ as u64,
+    PR_SET_TIMERSLACK as u64,
+    PR_GET_TIMERSLACK as u64,
+    PR_SET_NO_NEW_PRIVS as u64,
+    PR_GET_NO_NEW_PRIVS as u64,
+    PR_SET_THP_DISABLE as u64,
+    PR_GET_THP_DISABLE as u64,
+    PR_SET_VMA as u64,
+];
+const FCNTL: &[u64] = &[
+    F_DUPFD as u64,
+    F_GETFD as u64,
+    F_SETFD as u64,
+    F_GETFL as u64,
+    F_SETFL as u64,
+    F_GETLK as u64,
+    F_SETLK as u64,
+    F_SETLKW as u64,
+    F_DUPFD_CLOEXEC as u64,
+    F_GETPIPE_SZ as u64,
+    F_SETPIPE_SZ as u64,
+    F_ADD_SEALS as u64,
+    F_GET_SEALS as u64,
+    F_OFD_GETLK as u64,
+    F_OFD_SETLK as u64,
+    F_OFD_SETLKW as u64,
+];
+const IOCTL: &[u64] = &[TCGETS, FIOCLEX, FIONCLEX, FIONBIO, FIONREAD, TIOCGWINSZ];
+const NAMESPACES: &[c_int] = &[
+    CLONE_NEWNS,
+    CLONE_NEWCGROUP,
+    CLONE_NEWUTS,
+    CLONE_NEWIPC,
+    CLONE_NEWUSER,
+    CLONE_NEWPID,
+    CLONE_NEWNET,
+    // The new process would be a sibling, which outlives its maker.
+    CLONE_PARENT,
+];
+/// The kinds of sockets that there are.
+const KINDS: std::ops::RangeInclusive<c_int> = 1..=10;
+/// The part of a socket's type that says its kind.
+const KIND: u64 = 0xf;
+
+type Rules = BTreeMap<i64, Vec<Rule>>;
+
+fn when(argument: u8, is: Is, value: u64) -> Condition {
+    Condition::new(argument, Length::Dword, is, value).expect("an argument's index is below six")
+}
+
+fn all(conditions: Vec<Condition>) -> Rule {
+    Rule::new(conditions).expect("a rule has conditions")
+}
+
+fn none_of(argument: u8, values: &[u64]) -> Rule {
+    all(values.iter().map(|value| when(argument, Is::Ne, *value)).collect())
+}
+
+fn has(argument: u8, bits: u64) -> Rule {
+    all(vec![when(argument, Is::MaskedEq(bits), bits)])
+}
+
+fn add(rules: &mut Rules, calls: &[c_long]) {
+    rules.extend(calls.iter().map(|call| (*call, Vec::new())));
+}
+
+/// The kinds of sockets that are not among these.
+fn other_kinds(allowed: &[c_int]) -> impl Iterator<Item = Rule> {
+    let others = KINDS.filter(|kind| !allowed.contains(kind));
+    others.map(|kind| all(vec![when(1, Is::MaskedEq(KIND), kind as u64)]))
+}
+
+/// What is answered with EPERM in all processes of a library.
+fn forbidden(sandbox: &Sandbox, machine: Machine) -> Rules {
+    let mut rules = Rules::new();
+    add(&mut rules, FORBIDDEN);
+    if sandbox.write.is_empty() {
+        add(&mut rules, WRITING);
+    }
+    if machine.truncates() {
+        add(&mut rules, &[SYS_truncate]);
+        let truncates =
+            |argument| all(vec![when(argument, Is::MaskedEq((O_ACCMODE | O_TRUNC) as u64), O_TRUNC as u64)]);
+        rules.insert(SYS_openat, vec![truncates(2)]);
+        #[cfg(target_arch = "x86_64")]
+        rules.insert(SYS_open, vec![truncates(1)]);
+    }
+    if !machine.scopes_signals() {
+        let own = u64::from(std::process::id());
+        for call in [SYS_kill, SYS_tgkill] {
+            rules.insert(call, vec![all(vec![when(0, Is::Ne, own)])]);
+        }
+    }
+    rules.insert(SYS_clone, NAMESPACES.iter().map(|flag| has(0, u64::from(*flag as u32))).collect());
+    rules.insert(SYS_prctl, vec![none_of(0, &[PRCTL, &[PR_SET_PDEATHSIG as u64]].concat())]);
+    rules.insert(SYS_fcntl, vec![none_of(1, FCNTL)]);
+    rules.insert(SYS_ioctl, vec![none_of(1, IOCTL)]);
+    for call in [SYS_prlimit64, SYS_sched_setaffinity, SYS_sched_setattr] {
+        rules.insert(call, vec![none_of(0, &[0])]);
+    }
+    rules.insert(SYS_personality, vec![none_of(0, &[0xffff_ffff])]);
+    let family = |families: &[c_int]| none_of(0, &families.iter().map(|it| *it as u64).collect::<Vec<_>>());
+    // A datagram could be sent to any socket that has a path.
+    let pairs = other_kinds(&[SOCK_STREAM, SOCK_SEQPACKET]).chain([family(&[AF_UNIX])]);
+    rules.insert(SYS_socketpair, pairs.collect());
+    if sandbox.net {
+        let sockets = other_kinds(&[SOCK_STREAM, SOCK_DGRAM]).chain([family(&[AF_INET, AF_INET6])]);
+        rules.insert(SYS_socket, sockets.collect());
+    } else {
+        add(&mut rules, NETWORK);
+    }
+    rules
+}
+
+/// What is answered with EPERM in lanes, in addition.
+fn forbidden_in_lanes(sandbox: &Sandbox) -> Rules {
+    let mut rules = Rules::new();
+    add(&mut rules, RESTRICTING);
+    rules.insert(SYS_prctl, vec![none_of(0, PRCTL)]);
+    if sandbox.run.is_empty() {
+        add(&mut rules, PROCESSES);
+        rules.insert(SYS_clone, vec![all(vec![when(0, Is::MaskedEq(CLONE_THREAD as u64), 0)])]);
+        for call in [SYS_kill, SYS_tgkill] {
+            rules.insert(call, vec![none_of(0, &[u64::from(OWN)])]);
+        }
+    }
+    rules
+}
+
+fn compile(rules: Rules, otherwise: Action, answer: Action) -> Result<BpfProgram, String> {
+    let processor: TargetArch =
+        std::env::consts::ARCH.try_into().map_err(|_| "seccomp: no filters are known for this processor")?;
+    let filter = SeccompFilter::new(rules, otherwise, answer, processor);
+    let program = filter.and_then(TryInto::try_into);
+    program.map_err(|error| format!("seccomp: {error}"))
+}
+
+fn refusing(rules: Rules) -> Result<BpfProgram, String> {
+    compile(rules, Action::Allow, Action::Errno(EPERM as u32))
+}
+
+/// Restricts all threads of this process.
+pub(crate) fn enter(sandbox: &Sandbox, machine: Machine) -> Result<(), String> {
+    let refused = forbidden(sandbox, machine);
+    let mut known: Rules = refused.keys().map(|call| (*call, Vec::new())).collect();
+    for calls in [NEEDED, PROCESSES, RESTRICTING, WRITING, NETWORK] {
+        add(&mut known, calls);
+    }
+    let refused = refusing(refused)?;
+    let known = compile(known, Action::Errno(ENOSYS as u32), Action::Allow)?;
+    for program in [known, refused] {
+        seccompiler::apply_filter_all_threads(&program).map_err(|error| format!("seccomp: {error}"))?;
+    }
+    Ok(())
+}
+
+/// What a lane enters before it runs anything of a library.
+#[derive(Debug, Clone)]
+pub struct LaneFilter(BpfProgram);
+
+impl LaneFilter {
+    /// The filter of the lanes of a process that has entered this sandbox.
+    ///
+    /// # Errors
+    /// If there are no filters for this processor.
+    pub fn new(sandbox: &Sandbox) -> Result<Self, String> {
+        refusing(forbidden_in_lanes(sandbox)).map(Self)
+    }
+
+    /// Restricts all threads of this process, the lane's, for good.
+    ///
+    /// # Errors
+    /// What the kernel refuses. The process must not go on then.
+    pub fn enter(&self) -> io::Result<()> {
+        let mut program = self.0.clone();
+        for instruction in program.iter_mut().filter(|instruction| instruction.k == OWN) {
+            instruction.k = std::process::id();
+        }
+        seccompiler::apply_filter_all_threads(&program).map_err(|error| io::Error::other(error.to_string()))
+    }
+}

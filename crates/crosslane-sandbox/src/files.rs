@@ -1,0 +1,175 @@
+//! Landlock: which files the process may use, and which programs it may run.
+//!
+//! Landlock cannot take anything away from a folder that it allows. So of a folder in which the
+//! user works, only the sources are allowed: a database may lie beside them.
+
+use crate::machine::Machine;
+use crosslane::Sandbox;
+use landlock::{
+    ABI, Access, AccessFs, BitFlags, CompatLevel, Compatible, PathBeneath, PathFd, Ruleset, RulesetAttr,
+    RulesetCreated, RulesetCreatedAttr, RulesetStatus, Scope, make_bitflags,
+};
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// The newest version of which this module knows the accesses.
+const NEWEST: ABI = ABI::V5;
+const READ: BitFlags<AccessFs> = make_bitflags!(AccessFs::{ReadFile | ReadDir});
+/// No links, pipes or sockets: a program outside of the sandbox might follow or open them.
+const WRITE: BitFlags<AccessFs> = make_bitflags!(AccessFs::{
+    ReadFile | ReadDir | WriteFile | Truncate | RemoveDir | RemoveFile | MakeDir | MakeReg | Refer
+});
+const DEVICE: BitFlags<AccessFs> = make_bitflags!(AccessFs::{ReadFile | WriteFile | Truncate});
+const RUN: BitFlags<AccessFs> = make_bitflags!(AccessFs::{ReadFile | Execute});
+
+/// What programs read of a system that concerns nobody: libraries, time zones, languages, processors.
+const SYSTEM: [&str; 24] = [
+    "/usr/lib",
+    "/usr/lib64",
+    "/usr/local/lib",
+    "/usr/share",
+    "/lib",
+    "/lib64",
+    "/etc/ld.so.cache",
+    "/etc/ld.so.preload",
+    "/etc/localtime",
+    "/etc/timezone",
+    "/etc/mime.types",
+    "/etc/os-release",
+    "/etc/ssl/certs",
+    "/etc/ssl/openssl.cnf",
+    "/etc/pki/tls",
+    "/etc/fonts",
+    "/sys/devices/system/cpu",
+    "/sys/devices/system/node",
+    "/proc/cpuinfo",
+    "/proc/meminfo",
+    "/proc/stat",
+    "/proc/self",
+    "/dev/random",
+    "/dev/urandom",
+];
+/// What resolves the names of hosts.
+const NETWORK: [&str; 8] = [
+    "/etc/resolv.conf",
+    "/etc/hosts",
+    "/etc/host.conf",
+    "/etc/nsswitch.conf",
+    "/etc/gai.conf",
+    "/etc/services",
+    "/etc/protocols",
+    "/run/systemd/resolve",
+];
+const DEVICES: [&str; 3] = ["/dev/null", "/dev/zero", "/dev/full"];
+/// What loads the libraries of programs.
+const LOADERS: [&str; 2] = ["/lib64/ld-linux-x86-64.so.2", "/lib/ld-linux-aarch64.so.1"];
+/// The most files and folders that are looked at for sources.
+const MOST_LOOKED_AT: usize = 20_000;
+/// A folder of packages, which are sources and what belongs to them.
+const PACKAGES: &str = "node_modules";
+
+/// What a language needs while functions run.
+#[derive(Debug, Clone, Default)]
+pub struct Runtime {
+    /// Files and folders that belong to the language and its packages.
+    pub packages: Vec<PathBuf>,
+    /// Folders of users in which the language finds modules.
+    pub modules: Vec<PathBuf>,
+    /// The suffixes of the sources there, and the whole names of what else belongs to them.
+    pub sources: &'static [&'static str],
+    /// Programs that the process may become: itself.
+    pub programs: Vec<PathBuf>,
+}
+
+/// Restricts the calling thread, and all threads and processes that it starts.
+pub(crate) fn enter(sandbox: &Sandbox, runtime: &Runtime, machine: Machine) -> Result<(), String> {
+    let mut rules = Rules::new(machine).map_err(|error| format!("Landlock: {error}"))?;
+    for path in SYSTEM.iter().map(Path::new).chain(runtime.packages.iter().map(PathBuf::as_path)) {
+        rules.allow(path, READ)?;
+    }
+    for device in DEVICES {
+        rules.allow(Path::new(device), DEVICE)?;
+    }
+    for folder in &runtime.modules {
+        // Names can be listed. They could be found by stat anyway.
+        rules.allow(folder, AccessFs::ReadDir.into())?;
+        let mut left = MOST_LOOKED_AT;
+        for source in sources(folder, runtime.sources, &mut left) {
+            rules.allow(&source, READ)?;
+        }
+    }
+    if sandbox.net {
+        for path in NETWORK {
+            rules.allow(Path::new(path), READ)?;
+        }
+    }
+    for (paths, access, word) in [(&sandbox.read, READ, "allow_read"), (&sandbox.write, WRITE, "allow_write")]
+    {
+        for path in paths {
+            rules.allow_named(path, access, word)?;
+        }
+    }
+    let loaders = LOADERS.iter().map(Path::new).filter(|path| path.exists());
+    for program in runtime.programs.iter().map(PathBuf::as_path).chain(loaders) {
+        rules.allow(program, RUN)?;
+    }
+    for program in &sandbox.run {
+        rules.allow_named(program, RUN, "allow_run")?;
+    }
+    let entered = rules.0.restrict_self().map_err(|error| format!("Landlock: {error}"))?;
+    match entered.ruleset {
+        RulesetStatus::NotEnforced => Err("Landlock does not enforce anything in this kernel".into()),
+        _ => Ok(()),
+    }
+}
+
+struct Rules(RulesetCreated);
+
+impl Rules {
+    fn new(machine: Machine) -> Result<Self, landlock::RulesetError> {
+        let rules = Ruleset::default().set_compatibility(CompatLevel::BestEffort);
+        let rules = rules.handle_access(AccessFs::from_all(NEWEST))?;
+        let rules = match machine.scopes_signals() {
+            true => rules.scope(Scope::Signal)?.scope(Scope::AbstractUnixSocket)?,
+            false => rules,
+        };
+        rules.create().map(Self)
+    }
+
+    /// Allows access to a path. If there is no such path, there is nothing to allow.
+    fn allow(&mut self, path: &Path, access: BitFlags<AccessFs>) -> Result<(), String> {
+        let Ok(descriptor) = PathFd::new(path) else { return Ok(()) };
+        let access = if path.is_dir() { access } else { access & AccessFs::from_file(NEWEST) };
+        let rule = PathBeneath::new(descriptor, access);
+        let added = (&mut self.0).add_rule(rule);
+        added.map(|_| ()).map_err(|error| format!("{}: {error}", path.display()))
+    }
+
+    /// Allows access to a path that the user has named with this word.
+    fn allow_named(&mut self, path: &Path, access: BitFlags<AccessFs>, word: &str) -> Result<(), String> {
+        if let Err(error) = path.metadata() {
+            return Err(format!("{word} names {}: {error}", path.display()));
+        }
+        self.allow(path, access)
+    }
+}
+
+/// The sources in a folder and below it. `left` counts down what is still looked at.
+fn sources(folder: &Path, known: &[&str], left: &mut usize) -> Vec<PathBuf> {
+    let mut found = Vec::new();
+    for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
+        let Some(rest) = left.checked_sub(1) else { break };
+        *left = rest;
+        let (path, name) = (entry.path(), entry.file_name());
+        let Some(name) = name.to_str().filter(|name| !name.starts_with('.')) else { continue };
+        let suffix = name.rsplit_once('.').map_or(name, |(_, suffix)| suffix);
+        // A link to a folder may lead anywhere, and in circles.
+        match entry.file_type().is_ok_and(|kind| kind.is_dir()) {
+            true if name == PACKAGES => found.push(path),
+            true => found.append(&mut sources(&path, known, left)),
+            false if known.contains(&suffix) || known.contains(&name) => found.push(path),
+            false => {}
+        }
+    }
+    found
+}

@@ -1,0 +1,47 @@
+//! Restricts the process of a library to what its functions may do. The kernel enforces it, for
+//! any user, without a helper program.
+//!
+//! # Layers
+//! | layer | what it restricts |
+//! |---|---|
+//! | Landlock ([`files`]) | files, folders, programs; signals to processes outside (Linux 6.12) |
+//! | seccomp ([`calls`]) | sockets, other processes, namespaces, and all else that Landlock does not watch |
+//! | privileges ([`privileges`]) | the capabilities of root, and core dumps |
+//!
+//! # Order
+//! 1. The process that will load the library calls [`enter`], before it runs anything of the
+//!    library's file, and while it has one thread: Landlock does not reach threads that exist.
+//! 2. It loads the library.
+//! 3. Each lane calls [`LaneFilter::enter`] before it runs anything of the library: as the first
+//!    thing after its fork, or, where lanes are threads, once before the first of them starts.
+//!
+//! None of this can be undone, by any code in the process or in a program that it becomes.
+//!
+//! # Answers
+//! A forbidden file is EACCES. A forbidden system call is EPERM. A call that is not known to be
+//! needed is ENOSYS, as if the kernel were too old to have it, because libraries then use another
+//! one. `clone3` and `openat2` are among these: a filter cannot read their flags.
+
+mod calls;
+mod files;
+mod machine;
+mod privileges;
+
+pub use calls::LaneFilter;
+pub use files::Runtime;
+pub use machine::Machine;
+
+use crosslane::Sandbox;
+
+/// Restricts this process for good, so that it can load a library. Returns what its lanes enter.
+///
+/// # Errors
+/// What is missing or wrong, for the user to read. The process must not load the library then.
+pub fn enter(sandbox: &Sandbox, runtime: &Runtime) -> Result<LaneFilter, String> {
+    let machine = Machine::look()?;
+    let lane = LaneFilter::new(sandbox)?;
+    privileges::drop_all().map_err(|error| format!("the privileges of this process: {error}"))?;
+    files::enter(sandbox, runtime, machine)?;
+    calls::enter(sandbox, machine)?;
+    Ok(lane)
+}

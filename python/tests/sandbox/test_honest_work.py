@@ -1,0 +1,277 @@
+"""Honest work does not notice that it is in a sandbox, and gets what it was allowed."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import socketserver
+import textwrap
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import pytest
+
+import crosslane
+
+from ..conftest import error, value
+from .conftest import SECRET
+
+WORK = Path(__file__).with_name("honest_work.py")
+ON = {"sandbox": "on"}
+
+
+def sandboxed(file: Path, text: str = "", /, **allowed: Any) -> duckdb.DuckDBPyConnection:
+    if text:
+        file.write_text(textwrap.dedent(text))
+    return crosslane.connect(functions=[file], settings=ON | allowed, config={"threads": 2})
+
+
+@pytest.mark.any_duckdb
+def test_packages_work(tmp_path: Path) -> None:
+    (tmp_path / "beside.py").write_text("NUMBER = 42\n")
+    (tmp_path / "package").mkdir()
+    (tmp_path / "package" / "__init__.py").write_text("from package.inner import NAME\n")
+    (tmp_path / "package" / "inner.py").write_text("NAME = 'inner'\n")
+    with sandboxed(Path(shutil.copy(WORK, tmp_path))) as con:
+        (names,) = con.execute("SELECT works()").fetchone() or ([],)
+        assert len(names) >= 30
+        found = con.execute("SELECT name, work(name) FROM unnest(?) t(name)", [names]).fetchall()
+        assert {name: outcome for name, outcome in found if outcome != "done"} == {}
+
+
+LANGUAGES = {
+    "py": """
+        from crosslane import udf
+        @udf
+        def double(x: int) -> int:
+            return 2 * x
+        """,
+    "rb": """
+        require "bigdecimal"; require "digest"; require "time"; require "json"; require "set"; require "zlib"
+        udf("double(x BIGINT) -> BIGINT") do |x|
+          require "csv"
+          (BigDecimal("2") * x + Digest::SHA256.hexdigest("").length - 64).to_i
+        end
+        """,
+    "js": """udf("double(x BIGINT) -> BIGINT", (x) => 2 * x);""",
+    "lua": """udf("double(x BIGINT) -> BIGINT", function(x) return 2 * x end)""",
+}
+
+
+@pytest.mark.parametrize("language", LANGUAGES)
+def test_all_languages_run_in_a_sandbox(tmp_path: Path, language: str) -> None:
+    with sandboxed(tmp_path / f"functions.{language}", LANGUAGES[language]) as con:
+        total = value(con, "SELECT sum(double(i)) FROM range(100000) r(i)")
+        assert total == 2 * sum(range(100000))
+        (pid,) = con.execute("SELECT pid FROM crosslane_lanes()").fetchone() or (0,)
+        status = dict(line.split(":\t", 1) for line in Path(f"/proc/{pid}/status").read_text().splitlines())
+        assert (status["Seccomp"], status["NoNewPrivs"]) == ("2", "1")
+        # Nothing but the right to read the user's own files is left of root's.
+        assert int(status["CapEff"], 16) & ~0b110 == 0
+
+
+@pytest.mark.any_duckdb
+def test_what_is_allowed_works(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(SECRET, "told")
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "table.csv").write_text("a,b\n")
+    (tmp_path / "scratch").mkdir()
+    text = """
+        import os, subprocess, tempfile
+        from pathlib import Path
+        from crosslane import udf
+        @udf(deterministic=False)
+        def read(path: str) -> str:
+            return Path(path).read_text()
+        @udf(deterministic=False)
+        def write(folder: str) -> str:
+            with tempfile.TemporaryDirectory(dir=folder) as inner:
+                Path(inner, "a").write_text("x")
+                os.rename(Path(inner, "a"), Path(folder, "b"))
+            return Path(folder, "b").read_text()
+        @udf(deterministic=False)
+        def told() -> str:
+            return os.environ["CROSSLANE_TEST_SECRET"]
+        @udf(deterministic=False)
+        def run(program: str) -> str:
+            return subprocess.run([program, "out"], capture_output=True, text=True, check=True).stdout
+        """
+    echo = os.path.realpath(shutil.which("echo") or "/bin/echo")
+    with sandboxed(
+        tmp_path / "functions.py",
+        text,
+        allow_read=[tmp_path / "data"],
+        allow_write=[tmp_path / "scratch"],
+        allow_env=[SECRET],
+        allow_run=[echo],
+    ) as con:
+        assert value(con, f"SELECT read('{tmp_path}/data/table.csv')") == "a,b\n"
+        assert value(con, f"SELECT write('{tmp_path}/scratch')") == "x"
+        assert value(con, "SELECT told()") == "told"
+        assert value(con, f"SELECT run('{echo}')") == "out\n"
+        assert "PermissionError" in error(con, "SELECT run('/bin/true')")
+        message = error(con, f"SELECT write('{tmp_path}/data')")
+        assert "PermissionError" in message
+        assert "allow_write" in message
+
+
+class Answers(BaseHTTPRequestHandler):
+    def do_GET(self) -> None:
+        self.send_response(200)
+        self.end_headers()
+        self.wfile.write(b"answered")
+
+    def log_message(self, *_: Any) -> None:
+        pass
+
+
+@pytest.fixture
+def port() -> Iterator[int]:
+    with socketserver.ThreadingTCPServer(("127.0.0.1", 0), Answers) as server:
+        thread = threading.Thread(target=server.serve_forever, daemon=True)
+        thread.start()
+        yield server.server_address[1]
+        server.shutdown()
+        thread.join()
+
+
+ASKS = {
+    "py": """
+        import urllib.request
+        from crosslane import udf
+        @udf(deterministic=False)
+        def ask(port: int) -> str:
+            return urllib.request.urlopen(f"http://localhost:{port}/").read().decode()
+        """,
+    "rb": """
+        require "net/http"
+        udf("ask(port BIGINT) -> VARCHAR", deterministic: false) do |port|
+          Net::HTTP.get("localhost", "/", port)
+        end
+        """,
+}
+
+
+@pytest.mark.any_duckdb
+@pytest.mark.parametrize("language", ASKS)
+def test_the_network_is_there_if_it_is_allowed(tmp_path: Path, port: int, language: str) -> None:
+    file = tmp_path / f"functions.{language}"
+    with sandboxed(file, ASKS[language], allow_net=True) as con:
+        assert value(con, f"SELECT ask({port})") == "answered"
+    with sandboxed(file) as con:
+        assert "allow_net" in error(con, f"SELECT ask({port})")
+
+
+REFUSED = {
+    "py": "from crosslane import udf\n@udf\ndef read(path: str) -> str:\n    return open(path).read()\n",
+    "rb": 'udf("read(path VARCHAR) -> VARCHAR") { |path| File.read(path) }\n',
+    "lua": 'udf("read(path VARCHAR) -> VARCHAR", function(path) return assert(io.open(path)):read("a") end)\n',
+}
+
+
+@pytest.mark.any_duckdb
+@pytest.mark.parametrize("language", REFUSED)
+def test_a_refusal_says_what_would_allow_it(tmp_path: Path, language: str) -> None:
+    (tmp_path / "secret").write_text("secret")
+    with sandboxed(tmp_path / f"functions.{language}", REFUSED[language]) as con:
+        message = error(con, f"SELECT read('{tmp_path}/secret')")
+        assert f"{tmp_path}/secret" in message
+        assert "allow_read" in message
+    # Without a sandbox nothing is said of one.
+    with crosslane.connect(functions=[tmp_path / f"functions.{language}"]) as con:
+        assert "allow_read" not in error(con, f"SELECT read('{tmp_path}/missing')")
+
+
+@pytest.mark.any_duckdb
+def test_a_file_is_restricted_while_it_is_loaded(tmp_path: Path) -> None:
+    (tmp_path / "secret").write_text("secret")
+    text = f"""
+        from crosslane import udf
+        SECRET = open({str(tmp_path / "secret")!r}).read()
+        @udf
+        def f(x: int) -> int: return x
+        """
+    with pytest.raises(duckdb.Error, match=r"(?s)PermissionError.*allow_read"):
+        sandboxed(tmp_path / "functions.py", text)
+
+
+@pytest.mark.any_duckdb
+def test_a_path_that_is_not_there_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(duckdb.Error, match=r"allow_read names .*missing.*No such file"):
+        sandboxed(tmp_path / "functions.py", LANGUAGES["py"], allow_read=[tmp_path / "missing"])
+
+
+@pytest.mark.any_duckdb
+def test_a_library_with_threads_stays_in_its_sandbox(tmp_path: Path) -> None:
+    """Its zygote starts itself anew, and each worker loads the file."""
+    (tmp_path / "secret").write_text("secret")
+    text = """
+        import threading
+        from crosslane import udf
+        threading.Thread(target=threading.Event().wait, daemon=True).start()
+        @udf(memory_limit="200 MB")
+        def read(path: str) -> str:
+            return open(path).read()
+        @udf
+        def double(x: int) -> int:
+            return 2 * x
+        """
+    with sandboxed(tmp_path / "functions.py", text) as con:
+        assert value(con, "SELECT double(21)") == 42
+        assert "allow_read" in error(con, f"SELECT read('{tmp_path}/secret')")
+
+
+@pytest.mark.any_duckdb
+def test_limits_hold_in_a_sandbox(tmp_path: Path) -> None:
+    text = """
+        from crosslane import udf
+        @udf(memory_limit="64 MB")
+        def large(x: int) -> int:
+            return len(bytearray(x << 20))
+        @udf(timeout=0.2)
+        def endless(x: int) -> int:
+            while x: pass
+            return x
+        """
+    with sandboxed(tmp_path / "functions.py", text) as con:
+        assert value(con, "SELECT large(1)") == 1 << 20
+        assert "MemoryError" in error(con, "SELECT large(200)")
+        assert "0.2 s" in error(con, "SELECT endless(1)")
+        assert value(con, "SELECT large(2)") == 2 << 20
+
+
+@pytest.mark.any_duckdb
+def test_registered_functions_are_restricted(con: duckdb.DuckDBPyConnection, tmp_path: Path) -> None:
+    (tmp_path / "secret").write_text("secret")
+    con.execute("CALL crosslane_set('sandbox', 'on')")
+
+    def read(path: str) -> str:
+        return open(path).read()
+
+    crosslane.register(con, read)
+    assert "allow_read" in error(con, f"SELECT read('{tmp_path}/secret')")
+    with pytest.raises(duckdb.Error, match="threads of this program cannot be in a sandbox"):
+        crosslane.register(con, read, name="read_here", lane="thread")
+
+
+@pytest.mark.any_duckdb
+def test_a_pickle_runs_nothing_before_its_sandbox(con: duckdb.DuckDBPyConnection, tmp_path: Path) -> None:
+    """The folders of pickled functions are read before the sandbox, and must be texts."""
+    made = tmp_path / "made"
+    con.execute("CALL crosslane_set('sandbox', 'on')")
+    attack = f"cposix\nmkdir\n(S'{made}'\ntR.".encode()
+    with pytest.raises(duckdb.Error, match="folders are texts"):
+        con.execute("CALL crosslane_load_pickle(['f(x BIGINT) -> BIGINT'], ?)", [attack])
+    assert not made.exists()
+
+
+@pytest.mark.any_duckdb
+def test_the_sandbox_is_locked_with_the_configuration(tmp_path: Path) -> None:
+    config = {"lock_configuration": "true"}
+    with crosslane.connect(settings=ON, config=config) as con:
+        assert "lock" in error(con, "CALL crosslane_set('sandbox', 'off')")
+        assert "lock" in error(con, "CALL crosslane_set('allow_net', 'true')")

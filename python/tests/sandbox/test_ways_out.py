@@ -1,0 +1,97 @@
+"""Ways out of a sandbox: each is refused in it, and leads out without it."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import crosslane
+
+from .conftest import SECRET, arguments, library, make_place
+
+FILES = ("ways_by_files.py", "ways_by_processes.py", "ways_out.rb")
+#: How many ways each has at least.
+COUNTS = dict(zip(FILES, (30, 60, 50)))
+FOLDER = Path(__file__).parent
+#: What may be refused without a sandbox: by the container, the kernel or the user's rights.
+MAY_BE_REFUSED = {
+    "trace the engine", "keys", "add a key", "ring of the kernel", "namespace of users", "namespace of mounts",
+    "namespace of another", "compare with the engine", "read attributes", "take a handle", "further filters",
+    "signal with a value", "priority of the engine", "scheduling of the engine", "fork by clone3", "read by openat2",
+    "signal to the group of the engine", "memory of the engine", "further rules", "another personality",
+    "move memory of the engine", "read memory of the engine", "write memory of the engine",
+}  # fmt: skip
+#: What a sandbox allows, although it sounds like a way out: it leads nowhere.
+HARMLESS: set[str] = set()
+
+
+def outcomes(file: Path, place: dict[str, Any], settings: dict[str, Any]) -> dict[str, str]:
+    """What each way leads to. After one that ends its worker, the next one has another worker."""
+    with crosslane.connect(functions=[file], settings=settings, config={"threads": 1}) as con:
+        (names,) = con.execute("SELECT ways()").fetchone() or ([],)
+        found = {}
+        for name in names:
+            try:
+                (found[name.replace("_", " ")],) = con.execute(
+                    "SELECT attempt(?, ?)", [name, arguments(place)]
+                ).fetchone() or ("",)
+            except Exception as error:
+                found[name.replace("_", " ")] = f"{type(error).__name__}: {error}"
+        return found
+
+
+@pytest.mark.any_duckdb
+@pytest.mark.parametrize("name", FILES)
+def test_no_way_leads_out(name: str, tmp_path: Path, place: dict[str, Any]) -> None:
+    file = library(FOLDER / name, tmp_path / "library", place)
+    found = outcomes(file, place, {"sandbox": "on"})
+    assert len(found) >= COUNTS[name]
+    assert {name for name, outcome in found.items() if outcome == "out"} <= HARMLESS
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_each_way_leads_out_without_a_sandbox(name: str, tmp_path: Path, place: dict[str, Any]) -> None:
+    file = library(FOLDER / name, tmp_path / "library", place)
+    found = outcomes(file, place, {})
+    refused = {name: outcome for name, outcome in found.items() if outcome != "out"}
+    assert not {name: refused[name] for name in refused.keys() - MAY_BE_REFUSED}
+
+
+def _as_nobody() -> None:
+    """Runs the ways in a sandbox and prints what they lead to."""
+    os.environ[SECRET] = "of the engine"
+    with contextlib.ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        place = make_place(folder / "outside", stack)
+        results = {}
+        for name in FILES:
+            file = library(FOLDER / name, folder / f"library of {name}", place)
+            results[name] = outcomes(file, place, {"sandbox": "on"})
+        print(json.dumps(results))
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_no_way_leads_out_for_another_user(name: str) -> None:
+    if os.getuid() != 0:
+        # The other tests have run as another user than root.
+        return
+    program = "from tests.sandbox.test_ways_out import _as_nobody; _as_nobody()"
+    # It may still read this tree and the interpreter, which may be below root's home.
+    reads = [f"--{kind}=+dac_read_search" for kind in ("inh-caps", "ambient-caps")]
+    user = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", *reads]
+    environment = {**os.environ, "HOME": "/tmp"}
+    done = subprocess.run(
+        [*user, sys.executable, "-c", program], capture_output=True, text=True, timeout=120, env=environment
+    )
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout.splitlines()[-1])[name]
+    assert len(found) >= COUNTS[name]
+    assert {name for name, outcome in found.items() if outcome == "out"} <= HARMLESS
