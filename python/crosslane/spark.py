@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Unpack
 
 from crosslane._declare.declaration import DeclarationError, Options
 from crosslane._declare.programs import of_program
+from crosslane._runtime.settings import text_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -57,7 +58,7 @@ def enable(
         functions: files of functions.
         settings: values of other settings `spark.crosslane.<name>`, such as ``batchRows=1000`` or
             ``idle_timeout=10``; docs/spark.md lists them. ``pyspark=True`` sets
-            `spark.crosslane.pyspark.enabled`.
+            `spark.crosslane.pyspark.enabled`. A list means its items with commas between them.
 
     Returns:
         The same builder.
@@ -90,7 +91,7 @@ def enable(
         options["spark.pyspark.python"] = os.environ["PYSPARK_PYTHON"] = sys.executable
     for name, value in settings.items():
         key = "pyspark.enabled" if name == "pyspark" else name
-        options[f"spark.crosslane.{key}"] = str(value).lower() if isinstance(value, bool) else str(value)
+        options[f"spark.crosslane.{key}"] = text_of(value)
     return builder.config(map=options)
 
 

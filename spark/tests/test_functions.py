@@ -513,6 +513,29 @@ def refusal_of_a_query(driver: Driver, *files: Path, **settings: object) -> str:
     return str(caught.value)
 
 
+def test_functions_in_a_sandbox(driver: Driver, tmp_path: Path) -> None:
+    file = tmp_path / "reads.py"
+    text = "from crosslane import udf\n@udf\ndef content(path: str) -> str: return open(path).read()\n"
+    file.write_text(text)
+    (tmp_path / "secret").write_text("secret")
+    (tmp_path / "allowed").write_text("allowed")
+    # What the JVM's first session is given, Spark gives all that follow.
+    driver.begin("local[2]")
+    driver.run("spark.stop()")
+    driver.begin("local[2]", file, pyspark=True, sandbox="on", allow_read=str(tmp_path / "allowed"))
+    program = "return spark.sql(query).first()[0]"
+    assert driver.run(program, query=f"SELECT content('{tmp_path}/allowed')") == "allowed"
+    with pytest.raises(Failed, match=r"PermissionError.*allow_read"):
+        driver.run(program, query=f"SELECT content('{tmp_path}/secret')")
+    # PySpark's own functions are restricted, too.
+    program = """
+    from pyspark.sql.functions import lit, udf
+    return spark.range(1).select(udf(lambda path: open(path).read())(lit(path))).first()[0]
+    """
+    with pytest.raises(Failed, match=r"PermissionError"):
+        driver.run(program, path=f"{tmp_path}/secret")
+
+
 def test_a_program_has_one_session_after_the_other(driver: Driver, tmp_path: Path) -> None:
     file = tmp_path / "changes.py"
     for version in (1, 2):

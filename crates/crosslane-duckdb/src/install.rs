@@ -75,5 +75,5 @@ fn register_all(database: &Arc<Database>) -> Result<(), Error> {
     let Some(paths) = env::var_os("CROSSLANE_LOAD") else { return Ok(()) };
     let paths = env::split_paths(&paths).filter(|path| !path.as_os_str().is_empty());
     let paths: Vec<_> = paths.collect();
-    database.load_files(&paths, Permissions::default(), Asker::PROGRAM).map(drop)
+    database.load_files(&paths, &[], Permissions::default(), Asker::PROGRAM).map(drop)
 }

@@ -22,23 +22,37 @@ pub struct Sandbox {
 }
 
 impl Sandbox {
+    /// The settings that make it, as users write them.
+    pub fn words(&self) -> Vec<String> {
+        let Self { read, write, net, env, run } = self;
+        let listed = |word: &str, paths: &[PathBuf]| {
+            let paths: Vec<_> = paths.iter().map(|path| path.display().to_string()).collect();
+            (!paths.is_empty()).then(|| format!("{word}={}", paths.join(",")))
+        };
+        let parts = [
+            Some("sandbox=on".to_owned()),
+            listed("allow_read", read),
+            listed("allow_write", write),
+            net.then(|| "allow_net=true".to_owned()),
+            (!env.is_empty()).then(|| format!("allow_env={}", env.join(","))),
+            listed("allow_run", run),
+        ];
+        parts.into_iter().flatten().collect()
+    }
+
     /// What to say of a failure whose cause may be the sandbox.
     pub fn remedy(failure: &Failure) -> Option<&'static str> {
         let Failure { class, message, .. } = failure;
-        let files = ["Errno::EACCES"].contains(&&class[..]) || message.contains("Permission denied");
+        let files = class == "Errno::EACCES" || message.contains("Permission denied");
         let others = ["Errno::EPERM", "gaierror", "SocketError", "Socket::ResolutionError"]
             .contains(&&class[..])
             || message.contains("Operation not permitted")
             || message.contains("name resolution");
         match (files, others) {
-            (true, _) => Some(
-                "this library runs in a sandbox: the settings allow_read and allow_write name files and folders that \
-                 it may use, before it is loaded",
-            ),
-            (false, true) => Some(
-                "this library runs in a sandbox: the setting allow_net lets it use the network, allow_run names programs \
-                 that it may run, before it is loaded",
-            ),
+            (true, _) => Some("its sandbox allows the files that allow_read and allow_write name"),
+            (false, true) => {
+                Some("its sandbox allows the network with allow_net, and programs with allow_run")
+            }
             (false, false) => None,
         }
     }

@@ -126,6 +126,12 @@ impl Settings {
         self.is_sandboxed.then(|| self.allowed.clone())
     }
 
+    /// The settings with another sandbox, or none, for new libraries.
+    #[must_use]
+    pub fn with_sandbox(self, sandbox: Option<Sandbox>) -> Self {
+        Self { is_sandboxed: sandbox.is_some(), allowed: sandbox.unwrap_or_default(), ..self }
+    }
+
     /// All names and meanings.
     pub fn names(&self) -> impl Iterator<Item = (&str, &str)> {
         let programs = self.programs.iter().map(|program| (&program.name[..], &program.meaning[..]));

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping
 from itertools import groupby
 from os import PathLike
 from pathlib import Path
-from typing import Any, Literal, Unpack
+from typing import Any, Literal, TypedDict, Unpack
 from weakref import WeakKeyDictionary
 
 import duckdb
@@ -24,6 +24,7 @@ from crosslane._engines import watching
 from crosslane._engines.watching import Reloaded
 from crosslane._runtime.children import end_with_this_process
 from crosslane._runtime.languages import JAVASCRIPT, PACKAGE, RUBY
+from crosslane._runtime.settings import text_of
 
 #: What functions come from: a file, or a function itself.
 Source = str | PathLike[str] | Callable[..., Any]
@@ -42,6 +43,17 @@ def javascript_path() -> Path:
 def ruby_path() -> Path:
     """The Ruby files of this package; they are missing if the build had no Ruby."""
     return RUBY
+
+
+class SandboxOptions(TypedDict, total=False):
+    """What the functions of a file may do; the settings of the same names say the same of all files."""
+
+    sandbox: bool
+    allow_read: Iterable[str | PathLike[str]]
+    allow_write: Iterable[str | PathLike[str]]
+    allow_net: bool
+    allow_env: Iterable[str]
+    allow_run: Iterable[str | PathLike[str]]
 
 
 def connect(
@@ -94,7 +106,7 @@ def connect(
         prepare(con)
         with con.cursor() as cursor:
             for name, value in (settings or {}).items():
-                cursor.execute("FROM system.main.crosslane_set(?, ?)", [name, _setting(value)])
+                cursor.execute("FROM system.main.crosslane_set(?, ?)", [name, text_of(value)])
         if restore and is_kept:
             _restore(con)
         if isinstance(functions, (str, PathLike)) or callable(functions):
@@ -108,13 +120,6 @@ def connect(
     if own is not None:
         watching.watch(con, own, watched)
     return con
-
-
-def _setting(value: Any) -> str:
-    """The text of a setting."""
-    if isinstance(value, bool):
-        return str(value).lower()
-    return str(value) if isinstance(value, (str, int, float, PathLike)) else ",".join(map(str, value))
 
 
 def _restore(con: duckdb.DuckDBPyConnection) -> None:
@@ -139,7 +144,13 @@ def load_all(con: duckdb.DuckDBPyConnection, functions: Iterable[Source], *, rep
                 register(con, item, replace=replace)
 
 
-def load(con: duckdb.DuckDBPyConnection, path: str | PathLike[str], *, replace: bool = False) -> list[str]:
+def load(
+    con: duckdb.DuckDBPyConnection,
+    path: str | PathLike[str],
+    *,
+    replace: bool = False,
+    **sandbox: Unpack[SandboxOptions],
+) -> list[str]:
     """Loads a file of functions, or loads it again if it changed; returns the signatures.
 
     Args:
@@ -149,12 +160,16 @@ def load(con: duckdb.DuckDBPyConnection, path: str | PathLike[str], *, replace: 
         path: the file.
         replace: whether the functions may take the names of macros, which are dropped, and of
             built-in functions, which change for the whole database.
+        sandbox: what the functions of this file may do, where it differs from the settings:
+            ``sandbox=True``, ``allow_read=[...]``, ``allow_write=[...]``, ``allow_net=True``,
+            ``allow_env=[...]``, ``allow_run=[...]``.
 
     Raises:
         duckdb.Error: if the file cannot be loaded, with the error and its place in the file.
     """
     prepare(con)
-    return [row[1] for row in run_command(con, "crosslane_load", [str(path)], replace=replace)]
+    allowed = {name: text_of(value) for name, value in sandbox.items()}
+    return [row[1] for row in run_command(con, "crosslane_load", [str(path)], replace=replace, **allowed)]
 
 
 def reload(con: duckdb.DuckDBPyConnection) -> list[Reloaded]:
@@ -386,7 +401,7 @@ _one_at_a_time = threading.Lock()
 
 
 def run_command(
-    con: duckdb.DuckDBPyConnection, command: str, arguments: list[Any], **flags: bool
+    con: duckdb.DuckDBPyConnection, command: str, arguments: list[Any], **flags: bool | str
 ) -> list[tuple[Any, ...]]:
     """Runs a command that loads functions, outside the connection's results and transaction. Returns its
     rows."""
@@ -395,7 +410,7 @@ def run_command(
 
 
 def _run(
-    cursor: duckdb.DuckDBPyConnection, command: str, arguments: list[Any], **flags: bool
+    cursor: duckdb.DuckDBPyConnection, command: str, arguments: list[Any], **flags: bool | str
 ) -> list[tuple[Any, ...]]:
     marks = "?, " * len(arguments) + "".join(f"{flag} := ?, " for flag in flags)
     query = f"FROM system.main.{command}({marks}outdate := true)"

@@ -58,7 +58,9 @@ class Guest:
         for prefix in prefixes:
             packages += [os.path.join(prefix, name) for name in ("lib", "lib64", "pyvenv.cfg")]
         modules: list[str] = []
-        folders = sys.path if pickles is None else [*sys.path, *library.folders_of_pickles(pickles)]
+        folders = [*sys.path, *_editable()]
+        if pickles is not None:
+            folders += library.folders_of_pickles(pickles)
         for folder in folders:
             is_package = folder.endswith("-packages") or os.path.isfile(folder)
             (packages if is_package or folder.startswith(tuple(packages)) else modules).append(folder)
@@ -171,6 +173,13 @@ class Guest:
         for name in ("stdout", "stderr"):
             with contextlib.suppress(Exception):
                 getattr(sys, name).flush()
+
+
+def _editable() -> list[str]:
+    """The folders of packages that are installed where they are written, and found by setuptools."""
+    modules = (sys.modules.get(getattr(finder, "__module__", "")) for finder in sys.meta_path)
+    mappings = (getattr(module, "MAPPING", {}) for module in modules)
+    return [folder for mapping in mappings if isinstance(mapping, dict) for folder in mapping.values()]
 
 
 def _warm_up(functions: list[Any]) -> Any:

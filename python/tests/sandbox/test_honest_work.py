@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import shutil
 import socketserver
+import subprocess
+import sys
 import textwrap
 import threading
 from collections.abc import Iterator
@@ -18,6 +20,7 @@ import pytest
 import crosslane
 
 from ..conftest import error, value
+from ..servers import Server
 from .conftest import SECRET
 
 WORK = Path(__file__).with_name("honest_work.py")
@@ -275,3 +278,68 @@ def test_the_sandbox_is_locked_with_the_configuration(tmp_path: Path) -> None:
     with crosslane.connect(settings=ON, config=config) as con:
         assert "lock" in error(con, "CALL crosslane_set('sandbox', 'off')")
         assert "lock" in error(con, "CALL crosslane_set('allow_net', 'true')")
+
+
+@pytest.mark.any_duckdb
+def test_a_file_may_have_a_sandbox_of_its_own(con: duckdb.DuckDBPyConnection, tmp_path: Path) -> None:
+    """It keeps it when it is loaded again because it has changed."""
+    (tmp_path / "secret").write_text("secret")
+    strict, free = tmp_path / "strict.py", tmp_path / "free.py"
+    strict.write_text(REFUSED["py"].replace("read(", "strict("))
+    free.write_text(REFUSED["py"].replace("read(path: str)", "free(path: str)"))
+    crosslane.load(con, strict, sandbox=True, allow_read=[tmp_path / "strict.py"], allow_env=["A", "B"])
+    crosslane.load(con, free)
+    options = "SELECT options FROM crosslane_functions() WHERE function = 'strict'"
+    expected = f"sandbox=on, allow_read={tmp_path}/strict.py, allow_env=A,B"
+    assert value(con, options) == expected
+    assert value(con, f"SELECT free('{tmp_path}/secret')") == "secret"
+    assert "allow_read" in error(con, f"SELECT strict('{tmp_path}/secret')")
+    strict.write_text(strict.read_text() + "\n# changed\n")
+    assert [reloaded.error for reloaded in crosslane.reload(con)] == [None]
+    assert "allow_read" in error(con, f"SELECT strict('{tmp_path}/secret')")
+    assert value(con, options) == expected
+    assert "without sandbox" in error(con, f"CALL crosslane_load('{free}', allow_net := true)")
+
+
+@pytest.mark.any_duckdb
+def test_a_locked_sandbox_cannot_be_loosened_for_a_file(tmp_path: Path) -> None:
+    (tmp_path / "functions.py").write_text(LANGUAGES["py"].replace("\n        ", "\n"))
+    with crosslane.connect(settings=ON, config={"lock_configuration": "true"}) as con:
+        for given in ("sandbox := 'off'", "allow_net := true", "allow_read := '/'"):
+            assert "locked" in error(con, f"CALL crosslane_load('{tmp_path}/functions.py', {given})")
+        con.execute(f"CALL crosslane_load('{tmp_path}/functions.py')")
+        assert value(con, "SELECT options FROM crosslane_functions()") == "sandbox=on"
+
+
+@pytest.mark.any_duckdb
+def test_a_server_offers_functions_in_a_sandbox(con: duckdb.DuckDBPyConnection, tmp_path: Path) -> None:
+    (tmp_path / "secret").write_text("secret")
+    (tmp_path / "functions.py").write_text(REFUSED["py"])
+    with Server(tmp_path / "functions.py", options=("--set", "sandbox=on")) as server:
+        con.execute(f"CALL crosslane_attach('{server.address}')")
+        assert "allow_read" in error(con, f"SELECT read('{tmp_path}/secret')")
+
+
+@pytest.mark.any_duckdb
+def test_the_command_line_sets_a_sandbox(tmp_path: Path) -> None:
+    (tmp_path / "secret").write_text("secret")
+    (tmp_path / "functions.py").write_text(REFUSED["py"])
+    command = [sys.executable, "-m", "crosslane._cli", "sql", "-f", str(tmp_path / "functions.py")]
+    query = f"SELECT read('{tmp_path}/secret')"
+
+    def run(*options: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run([*command, *options, query], capture_output=True, text=True, timeout=60)
+
+    refused = run("--set", "sandbox=on")
+    assert refused.returncode != 0
+    assert "allow_read" in refused.stderr
+    assert "secret" in run("--set", "sandbox=on", "--set", f"allow_read={tmp_path}").stdout
+
+
+@pytest.mark.any_duckdb
+def test_the_doctor_says_what_this_machine_can_enforce() -> None:
+    from crosslane._cli.doctor.examine import examine
+
+    (found,) = (finding for finding in examine() if finding.what == "sandbox")
+    assert found.state == "good"
+    assert "Landlock" in found.text

@@ -28,13 +28,31 @@ const DEFINITIONS: &[(&CStr, DataType)] = &[(c"function", TEXT), (c"definition",
 /// The flags of the commands that load; see [`Permissions`].
 const PERMISSIONS: &[&CStr] = &[c"replace", c"outdate"];
 
+/// The settings of the sandbox of files, which may be given for these files alone.
+const SANDBOX: [Parameter; 6] = [
+    Parameter::Option(c"sandbox"),
+    Parameter::Option(c"allow_read"),
+    Parameter::Option(c"allow_write"),
+    Parameter::Option(c"allow_net"),
+    Parameter::Option(c"allow_env"),
+    Parameter::Option(c"allow_run"),
+];
+
 /// The flag of the commands that load definitions, which say themselves what they replace.
 const OUTDATE: &[&CStr] = &[c"outdate"];
 
 static COMMANDS: [Command; 24] = [
     Command {
         name: c"crosslane_load",
-        parameters: &[Parameter::Text],
+        parameters: &[
+            Parameter::Text,
+            SANDBOX[0],
+            SANDBOX[1],
+            SANDBOX[2],
+            SANDBOX[3],
+            SANDBOX[4],
+            SANDBOX[5],
+        ],
         flags: PERMISSIONS,
         columns: LOADED,
         run: |database, arguments, asker| {
@@ -43,7 +61,15 @@ static COMMANDS: [Command; 24] = [
     },
     Command {
         name: c"crosslane_load_files",
-        parameters: &[Parameter::Texts],
+        parameters: &[
+            Parameter::Texts,
+            SANDBOX[0],
+            SANDBOX[1],
+            SANDBOX[2],
+            SANDBOX[3],
+            SANDBOX[4],
+            SANDBOX[5],
+        ],
         flags: PERMISSIONS,
         columns: LOADED,
         run: |database, arguments, asker| {
@@ -361,7 +387,12 @@ fn load_files(
     arguments: &[Argument],
     asker: Asker,
 ) -> Result<Vec<Vec<Cell>>, Error> {
-    let libraries = database.load_files(paths, permissions(arguments), asker)?;
+    let given = SANDBOX.iter().zip(arguments.iter().skip(1)).filter_map(|pair| match pair {
+        (Parameter::Option(name), Argument::Text(value)) => Some((name.to_str().ok()?, &value[..])),
+        _ => None,
+    });
+    let given: Vec<_> = given.collect();
+    let libraries = database.load_files(paths, &given, permissions(arguments), asker)?;
     Ok(libraries.iter().flat_map(|library| loaded(library)).collect())
 }
 

@@ -35,12 +35,15 @@ impl Database {
     pub(crate) fn load_files(
         self: &Arc<Self>,
         paths: &[PathBuf],
+        allowed: &[(&str, &str)],
         permissions: Permissions,
         asker: Asker,
     ) -> Result<Vec<Arc<AnyLibrary>>, Error> {
         // Checked first, so that an error does not even tell whether a file exists.
         self.may_load()?;
-        let ready = self.prepare_files(paths, asker, true).into_iter().collect::<Result<Vec<_>, _>>()?;
+        let settings = self.settings_with(allowed)?;
+        let ready =
+            self.prepare_files(paths, &settings, asker, true).into_iter().collect::<Result<Vec<_>, _>>()?;
         let _one_at_a_time = lock(&self.loading);
         ready.into_iter().map(|ready| self.publish(ready, permissions)).collect()
     }
@@ -50,20 +53,21 @@ impl Database {
     pub(super) fn prepare_files(
         &self,
         paths: &[PathBuf],
+        settings: &Settings,
         asker: Asker,
         all_or_none: bool,
     ) -> Vec<Result<Ready, Error>> {
-        let (settings, types) = (self.settings(), self.known_types());
+        let types = self.known_types();
         let (next, failed) = (AtomicUsize::new(0), AtomicUsize::new(usize::MAX));
         let results = Mutex::new(Vec::new());
         let load = || loop {
             let index = next.fetch_add(1, Relaxed);
             let Some(path) = paths.get(index).filter(|_| index < failed.load(Relaxed)) else { return };
             let ready = file(path).and_then(|source| {
-                let origin = Origin::Process(guests::program(&source, &settings)?);
+                let origin = Origin::Process(guests::program(&source, settings)?);
                 // Files after one that failed are not loaded.
                 let should_end = |begun| asker.should_end(begun) || failed.load(Relaxed) < index;
-                self.prepare(origin, source, types.clone(), should_end)
+                self.prepare(origin, source, settings, types.clone(), should_end)
             });
             if ready.is_err() && all_or_none {
                 failed.fetch_min(index, Relaxed);
@@ -112,8 +116,10 @@ impl Database {
         let sources = pickles.iter().map(|pickled| pickled.bytes.clone()).collect();
         let source = Source::Pickle { name: REGISTERED.into(), pickles: sources, by_name: true };
         self.may_load()?;
-        let origin = Origin::Process(guests::program(&source, &self.settings())?);
-        let mut ready = self.prepare(origin, source, self.known_types(), |begun| asker.should_end(begun))?;
+        let settings = self.settings();
+        let origin = Origin::Process(guests::program(&source, &settings)?);
+        let types = self.known_types();
+        let mut ready = self.prepare(origin, source, &settings, types, |begun| asker.should_end(begun))?;
         let is_current =
             |function: &Function| library.is_some_and(|old| self.catalog.is_current(old, function));
         let mut functions = ready.functions.into_iter();
@@ -136,7 +142,8 @@ impl Database {
     ) -> Result<Arc<AnyLibrary>, Error> {
         self.may_load()?;
         let (origin, source) = (Origin::thread(socket), Source::Thread { name });
-        let ready = self.prepare(origin, source, self.known_types(), |begun| asker.should_end(begun))?;
+        let (settings, types) = (self.settings(), self.known_types());
+        let ready = self.prepare(origin, source, &settings, types, |begun| asker.should_end(begun))?;
         let _one_at_a_time = lock(&self.loading);
         self.publish(ready, permissions)
     }
@@ -170,10 +177,10 @@ impl Database {
         &self,
         origin: Origin,
         source: Source,
+        settings: &Settings,
         types: TypeNames,
         should_end: impl Fn(u64) -> bool,
     ) -> Result<Ready, Error> {
-        let settings = self.settings();
         let name = source.name();
         let groups = Arc::clone(&self.groups);
         let options = ZygoteOptions {
@@ -190,7 +197,7 @@ impl Database {
             // connections.
             on_interrupt: Arc::new(move |at| groups.cancel_all_before(at)),
         };
-        self.start(name, &settings, should_end, move |stop| {
+        self.start(name, settings, should_end, move |stop| {
             let (zygote, loaded) = Zygote::start(options, stop)?;
             zygote.open_caches()?;
             Ok((AnyZygote::Process(Box::new(zygote)), (loaded.functions, loaded.files)))

@@ -52,7 +52,12 @@ impl Database {
         permissions: Permissions,
         asker: Asker,
     ) -> Result<Arc<AnyLibrary>, Error> {
-        let mut ready = self.prepare_files(&[PathBuf::from(library)], asker, true).remove(0)?;
+        let libraries = self.catalog.libraries();
+        let old = libraries.iter().find(|old| old.name == library);
+        // It stays in the sandbox that it was loaded with, whatever the settings are now.
+        let sandbox = old.and_then(|old| old.functions.first()?.spec.sandbox.as_deref().cloned());
+        let settings = self.settings().with_sandbox(sandbox);
+        let mut ready = self.prepare_files(&[PathBuf::from(library)], &settings, asker, true).remove(0)?;
         let _one_at_a_time = lock(&self.loading);
         let libraries = self.catalog.libraries();
         if let Some(old) = libraries.iter().find(|old| old.name == library) {

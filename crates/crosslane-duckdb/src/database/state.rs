@@ -127,13 +127,33 @@ impl Database {
         lock(&self.settings).clone()
     }
 
-    pub(crate) fn set(&self, name: &str, value: &str) -> Result<(), Error> {
-        if self.flag("lock_configuration")? {
-            return Err(Error::Setting(
+    /// The settings of files for which some are given in addition to the database's own.
+    pub(super) fn settings_with(&self, given: &[(&str, &str)]) -> Result<Settings, Error> {
+        let mut settings = self.settings();
+        if !given.is_empty() {
+            self.may_set()?;
+        }
+        given.iter().try_for_each(|(name, value)| settings.set(name, value))?;
+        match given.iter().find(|(name, _)| *name != "sandbox") {
+            Some((name, _)) if settings.sandbox().is_none() => {
+                Err(Error::Setting(format!("{name} allows nothing without sandbox := 'on'")))
+            }
+            _ => Ok(settings),
+        }
+    }
+
+    fn may_set(&self) -> Result<(), Error> {
+        match self.flag("lock_configuration")? {
+            false => Ok(()),
+            true => Err(Error::Setting(
                 "the configuration is locked (lock_configuration): set what you need before you lock it"
                     .into(),
-            ));
+            )),
         }
+    }
+
+    pub(crate) fn set(&self, name: &str, value: &str) -> Result<(), Error> {
+        self.may_set()?;
         if self.settings().is_program(name) {
             self.may_load()?;
         }

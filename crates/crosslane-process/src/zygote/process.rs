@@ -349,6 +349,9 @@ impl Running {
             )));
         }
         if let Ok(Answer::Loaded { functions, runtime, files, reloads, .. }) = answer {
+            let mut functions = functions;
+            let sandbox = options.sandbox.clone().map(Arc::new);
+            functions.iter_mut().for_each(|spec| spec.sandbox.clone_from(&sandbox));
             let functions = options.types.within(|| match options.source {
                 Source::Pickle { by_name: false, .. } => Function::each(functions, &library),
                 _ => Function::all(functions, &library),

@@ -3,7 +3,9 @@
 use super::kind::Kind;
 use super::on_error::{ErrorPolicy, OnError};
 use crate::error::bounded;
+use crate::sandbox::Sandbox;
 use serde::{Deserialize, Serialize};
+use std::sync::Arc;
 
 /// The way in which a guest calls a function.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize, Serialize)]
@@ -68,6 +70,9 @@ pub struct FunctionSpec {
     /// The most rows of a call that gets many rows.
     #[serde(default)]
     pub batch: Option<u32>,
+    /// What the function may do. The engine knows it, and not the guest. `None` if it is in no sandbox.
+    #[serde(skip)]
+    pub sandbox: Option<Arc<Sandbox>>,
     /// The file of results that are kept for later programs. It is "" for a file in the user's cache.
     #[serde(default)]
     pub cache: Option<String>,
@@ -159,6 +164,7 @@ impl FunctionSpec {
             memoize: None,
             rate: None,
             batch: None,
+            sandbox: None,
             cache: None,
             ttl: None,
             workers: None,

@@ -85,7 +85,7 @@ impl Database {
         }
         let path = file(&definition)?;
         let permissions = Permissions { replace: definition.or_replace, ..permissions };
-        let ready = self.prepare_files(&[path], asker, true).remove(0)?;
+        let ready = self.prepare_files(&[path], &self.settings(), asker, true).remove(0)?;
         let _one_at_a_time = lock(&self.loading);
         // Another thread may have defined it meanwhile.
         if let Name::LeftAlone = self.check(&definition, &types)? {
@@ -182,7 +182,7 @@ impl Database {
         });
         let found: Vec<_> = found.collect();
         let paths: Vec<PathBuf> = found.iter().filter_map(|(_, path)| path.as_ref().ok().cloned()).collect();
-        let mut prepared = self.prepare_files(&paths, asker, false).into_iter();
+        let mut prepared = self.prepare_files(&paths, &self.settings(), asker, false).into_iter();
         let _one_at_a_time = lock(&self.loading);
         let restored = found.into_iter().map(|(kept, path)| {
             let replace = kept.definition.as_ref().is_ok_and(|definition| definition.or_replace);
