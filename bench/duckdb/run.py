@@ -17,7 +17,7 @@ import duckdb
 
 from ..figures import RESULTS, machine
 from ..report import say_written, targets, wide_console
-from . import by_columns, costly, javascript, loading, other_kinds, process, ruby, scalar
+from . import by_columns, costly, javascript, loading, other_kinds, process, ruby, sandbox, scalar
 from .engines import Bench
 from .pictures import Figures, draw
 
@@ -33,6 +33,7 @@ MEASUREMENTS = (
     loading.reloading,
     costly.memoize,
     costly.cache,
+    sandbox.sandbox,
     scalar.vectorized,
     scalar.dataframes,
     scalar.scaling,

@@ -1,0 +1,67 @@
+"""Functions in a sandbox, against the same functions without one."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterator
+
+import duckdb
+
+import crosslane
+
+from ..figures import Line
+from ..report import ratio
+from .engines import FOLDER, Bench, milliseconds
+
+#: The names of the lines, and their queries.
+QUERIES = {
+    "row function": "SELECT sum(plus_one_called(i)) FROM ints5",
+    "vectorized function": "SELECT sum(plus_one_vectorized(i)) FROM ints5",
+    "JavaScript": "SELECT count(js_slugify(s)) FROM titles",
+    "Ruby": "SELECT count(rb_up(s)) FROM titles",
+}
+FILES = ("scalar.py", "scalar.js", "scalar.rb")
+#: Workers that are booted for one median.
+BOOTS = 8
+
+
+def sandbox(bench: Bench) -> Iterator[Line]:
+    """Queries in a sandbox and without, and the boots of their workers."""
+    engines = {name: _engine(name) for name in ("on", "off")}
+    for name, query in QUERIES.items():
+        runs = {
+            state: lambda state=state, query=query: bench.seconds(engines[state], query, 2)
+            for state in engines
+        }
+        taken = bench.alternate(runs)
+        texts = (milliseconds(taken["on"]), milliseconds(taken["off"]))
+        yield Line(
+            f"{name} in a sandbox", "without a sandbox", *texts, ratio(taken["off"], taken["on"]), 0.97
+        )
+    for con in engines.values():
+        con.close()
+    taken = bench.alternate({state: lambda state=state: _boot(state) for state in ("on", "off")})
+    more = (statistics.median(taken["on"]) - statistics.median(taken["off"])) * 1e3
+    texts = (milliseconds(taken["on"]), milliseconds(taken["off"]))
+    yield Line("boot of a worker in a sandbox", "without a sandbox", *texts, more, 0.2, "ms more")
+
+
+def _engine(state: str) -> duckdb.DuckDBPyConnection:
+    con = crosslane.connect(functions=[FOLDER / file for file in FILES], settings={"sandbox": state})
+    con.execute("CREATE TABLE ints5 AS SELECT i FROM range(5000000) r(i)")
+    con.execute(
+        "CREATE TABLE titles AS SELECT 'Hello, World: this is title ' || i AS s FROM range(1000000) r(i)"
+    )
+    return con
+
+
+def _boot(state: str) -> float:
+    """The median time of a boot of a Python worker, in seconds."""
+    with crosslane.connect(settings={"sandbox": state, "warm_lanes": BOOTS}) as con:
+        con.execute("CALL crosslane_trace(true)")
+        crosslane.load(con, FOLDER / "costly.py")
+        query = "SELECT duration_us FROM crosslane_events() WHERE kind = 'boot'"
+        con.execute("SELECT works_each(i) FROM range(10000) r(i)").fetchall()
+        while len(boots := con.execute(query).fetchall()) < BOOTS:
+            pass
+        return statistics.median(duration for (duration,) in boots) / 1e6
