@@ -17,8 +17,9 @@ import duckdb
 
 from ..figures import RESULTS, machine
 from ..report import say_written, targets, wide_console
-from . import by_columns, costly, javascript, loading, other_kinds, process, ruby, sandbox, scalar
+from . import by_columns, costly, loading, other_kinds, process, sandbox, scalar
 from .engines import Bench
+from .languages import javascript, ruby
 from .pictures import Figures, draw
 
 #: All measurements, in their order.

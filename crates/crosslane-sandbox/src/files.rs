@@ -23,7 +23,7 @@ const DEVICE: BitFlags<AccessFs> = make_bitflags!(AccessFs::{ReadFile | WriteFil
 const RUN: BitFlags<AccessFs> = make_bitflags!(AccessFs::{ReadFile | Execute});
 
 /// What programs read of a system that concerns nobody: libraries, time zones, languages, processors.
-const SYSTEM: [&str; 24] = [
+const SYSTEM: [&str; 29] = [
     "/usr/lib",
     "/usr/lib64",
     "/usr/local/lib",
@@ -38,7 +38,12 @@ const SYSTEM: [&str; 24] = [
     "/etc/os-release",
     "/etc/ssl/certs",
     "/etc/ssl/openssl.cnf",
-    "/etc/pki/tls",
+    "/etc/ssl/cert.pem",
+    "/etc/pki/tls/certs",
+    "/etc/pki/tls/cert.pem",
+    "/etc/pki/tls/openssl.cnf",
+    "/etc/pki/ca-trust/extracted",
+    "/var/lib/ca-certificates",
     "/etc/fonts",
     "/sys/devices/system/cpu",
     "/sys/devices/system/node",
@@ -79,6 +84,9 @@ pub struct Runtime {
     pub sources: &'static [&'static str],
     /// Programs that the process may become: itself.
     pub programs: Vec<PathBuf>,
+    /// What other programs of the user run, and so must not be writable. The packages and folders of
+    /// modules must not be, either.
+    pub outside: Vec<PathBuf>,
 }
 
 /// Restricts the calling thread, and all threads and processes that it starts.
@@ -103,6 +111,9 @@ pub(crate) fn enter(sandbox: &Sandbox, runtime: &Runtime, machine: Machine) -> R
             rules.allow(Path::new(path), READ)?;
         }
     }
+    for path in &sandbox.write {
+        refuse_to_write(path, runtime)?;
+    }
     for (paths, access, word) in [(&sandbox.read, READ, "allow_read"), (&sandbox.write, WRITE, "allow_write")]
     {
         for path in paths {
@@ -123,6 +134,29 @@ pub(crate) fn enter(sandbox: &Sandbox, runtime: &Runtime, machine: Machine) -> R
     }
 }
 
+/// Refuses that a path is writable if the sandbox could be left that way: by a change of what runs
+/// without one.
+fn refuse_to_write(path: &Path, runtime: &Runtime) -> Result<(), String> {
+    let real = |path: &Path| path.canonicalize().unwrap_or_else(|_| path.to_owned());
+    let path = real(path);
+    let refused = |why: &str, other: &Path| {
+        Err(format!("allow_write names {}, which {why} {}", path.display(), other.display()))
+    };
+    for package in runtime.packages.iter().chain(&runtime.programs).chain(&runtime.outside) {
+        let package = real(package);
+        if package.starts_with(&path) {
+            return refused("contains", &package);
+        }
+        if path.starts_with(&package) {
+            return refused("is a part of", &package);
+        }
+    }
+    match runtime.modules.iter().map(|folder| real(folder)).find(|folder| folder.starts_with(&path)) {
+        Some(folder) => refused("contains the modules of", &folder),
+        None => Ok(()),
+    }
+}
+
 struct Rules(RulesetCreated);
 
 impl Rules {
@@ -139,6 +173,11 @@ impl Rules {
     /// Allows access to a path. If there is no such path, there is nothing to allow.
     fn allow(&mut self, path: &Path, access: BitFlags<AccessFs>) -> Result<(), String> {
         let Ok(descriptor) = PathFd::new(path) else { return Ok(()) };
+        if path.starts_with("/proc") {
+            // The kernel makes another file of this name when nobody has had this one open for a while,
+            // and the rule is for this one. So it stays open.
+            std::mem::forget(PathFd::new(path));
+        }
         let access = if path.is_dir() { access } else { access & AccessFs::from_file(NEWEST) };
         let rule = PathBeneath::new(descriptor, access);
         let added = (&mut self.0).add_rule(rule);
@@ -163,12 +202,15 @@ fn sources(folder: &Path, known: &[&str], left: &mut usize) -> Vec<PathBuf> {
         let (path, name) = (entry.path(), entry.file_name());
         let Some(name) = name.to_str().filter(|name| !name.starts_with('.')) else { continue };
         let suffix = name.rsplit_once('.').map_or(name, |(_, suffix)| suffix);
-        // A link to a folder may lead anywhere, and in circles.
-        match entry.file_type().is_ok_and(|kind| kind.is_dir()) {
-            true if name == PACKAGES => found.push(path),
-            true => found.append(&mut sources(&path, known, left)),
-            false if known.contains(&suffix) || known.contains(&name) => found.push(path),
-            false => {}
+        let Ok(kind) = entry.file_type() else { continue };
+        // A link may lead anywhere, and is neither a folder nor a file here.
+        if kind.is_dir() {
+            match name {
+                PACKAGES => found.push(path),
+                _ => found.append(&mut sources(&path, known, left)),
+            }
+        } else if kind.is_file() && (known.contains(&suffix) || known.contains(&name)) {
+            found.push(path);
         }
     }
     found

@@ -15,6 +15,9 @@
 //! 3. Each lane calls [`LaneFilter::enter`] before it runs anything of the library: as the first
 //!    thing after its fork, or, where lanes are threads, once before the first of them starts.
 //!
+//! The lane's filter is a second line: code that runs while the library is loaded, and hooks of forks,
+//! run without it. What must never be possible is forbidden by the first two filters and Landlock.
+//!
 //! None of this can be undone, by any code in the process or in a program that it becomes.
 //!
 //! # Answers

@@ -42,18 +42,19 @@ impl Sandbox {
 
     /// What to say of a failure whose cause may be the sandbox.
     pub fn remedy(failure: &Failure) -> Option<&'static str> {
+        const CLASSES: [&str; 5] =
+            ["Errno::EACCES", "Errno::EPERM", "gaierror", "SocketError", "Socket::ResolutionError"];
+        const TEXTS: [&str; 4] = [
+            "Permission denied",
+            "Operation not permitted",
+            "name resolution",
+            "No usable temporary directory",
+        ];
         let Failure { class, message, .. } = failure;
-        let files = class == "Errno::EACCES" || message.contains("Permission denied");
-        let others = ["Errno::EPERM", "gaierror", "SocketError", "Socket::ResolutionError"]
-            .contains(&&class[..])
-            || message.contains("Operation not permitted")
-            || message.contains("name resolution");
-        match (files, others) {
-            (true, _) => Some("its sandbox allows the files that allow_read and allow_write name"),
-            (false, true) => {
-                Some("its sandbox allows the network with allow_net, and programs with allow_run")
-            }
-            (false, false) => None,
-        }
+        let is_refusal = CLASSES.contains(&&class[..]) || TEXTS.iter().any(|text| message.contains(text));
+        is_refusal.then_some(
+            "its sandbox allows files with allow_read and allow_write, the network with allow_net, and programs with \
+             allow_run",
+        )
     }
 }

@@ -56,14 +56,17 @@ class Guest:
         prefixes = {sys.prefix, sys.exec_prefix, sys.base_prefix, sys.base_exec_prefix}
         packages = [os.path.dirname(crosslane.__file__)]
         for prefix in prefixes:
-            packages += [os.path.join(prefix, name) for name in ("lib", "lib64", "pyvenv.cfg")]
+            packages += [
+                os.path.join(prefix, name) for name in ("lib", "lib64", "ssl", "share", "pyvenv.cfg")
+            ]
         modules: list[str] = []
         folders = [*sys.path, *_editable()]
         if pickles is not None:
             folders += library.folders_of_pickles(pickles)
         for folder in folders:
             is_package = folder.endswith("-packages") or os.path.isfile(folder)
-            (packages if is_package or folder.startswith(tuple(packages)) else modules).append(folder)
+            is_below = folder.startswith(tuple(f"{package}/" for package in packages))
+            (packages if is_package or is_below else modules).append(folder)
         return packages, modules
 
     def import_modules(self, names: list[str]) -> None:

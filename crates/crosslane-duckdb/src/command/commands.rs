@@ -135,7 +135,11 @@ static COMMANDS: [Command; 24] = [
             };
             let signatures =
                 signatures.iter().map(|text| text.parse()).collect::<Result<Vec<Signature>, _>>()?;
-            let pickled = Pickled { signatures: signatures.clone(), bytes: bytes.clone() };
+            let pickled = Pickled {
+                signatures: signatures.clone(),
+                bytes: bytes.clone(),
+                sandbox: database.settings().sandbox(),
+            };
             let library = database.load_pickle(pickled, *overload, permissions(arguments), asker)?;
             let rows = library.functions.iter().filter(|function| signatures.contains(&function.signature));
             Ok(rows.map(|function| loaded_row(&library, function)).collect())

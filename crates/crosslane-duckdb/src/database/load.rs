@@ -111,12 +111,20 @@ impl Database {
         };
         let mut pickles = registered.clone();
         pickles.retain(|other| !other.is_replaced_by(&pickled, overload) && stays(other));
+        if pickles.iter().any(|other| other.sandbox != pickled.sandbox) {
+            return Err(Error::Setting(
+                "the registered functions of a program have the same sandbox, and the others were registered with other \
+                 settings: change them back, or drop the other functions (CALL crosslane_drop('NAME'))"
+                    .into(),
+            ));
+        }
         let before: usize = pickles.iter().map(|other| other.signatures.len()).sum();
+        let pickled_sandbox = pickled.sandbox.clone();
         pickles.push(pickled);
         let sources = pickles.iter().map(|pickled| pickled.bytes.clone()).collect();
         let source = Source::Pickle { name: REGISTERED.into(), pickles: sources, by_name: true };
         self.may_load()?;
-        let settings = self.settings();
+        let settings = self.settings().with_sandbox(pickled_sandbox);
         let origin = Origin::Process(guests::program(&source, &settings)?);
         let types = self.known_types();
         let mut ready = self.prepare(origin, source, &settings, types, |begun| asker.should_end(begun))?;

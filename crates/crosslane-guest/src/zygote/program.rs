@@ -16,7 +16,7 @@ use std::fs::{self, File};
 use std::io::{self, Write};
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
-use std::process::{Command, ExitCode};
+use std::process::ExitCode;
 
 /// The word before the name of a file that is checked.
 const CHECK: &str = "check";
@@ -82,20 +82,14 @@ fn run(guest: &mut impl Guest) -> io::Result<()> {
     }
     let Some((Request::Load { source, types, sandbox, .. }, descriptors)) = first else { return Ok(()) };
     let pickles = descriptors.into_iter().next();
-    let failure = match guest.elsewhere(&source) {
+    // What is made for a file runs code of packages. The engine starts a library for which that is done
+    // already in its own program.
+    let elsewhere = if sandbox.is_some() { Ok(None) } else { guest.elsewhere(&source) };
+    let failure = match elsewhere {
         Ok(None) => return run_library(guest, control, source, types, pickles, sandbox),
         Ok(Some(words)) => {
-            let allowed = sandbox.as_ref().map(|sandbox| sandbox.env.clone());
             let state = Restart { source, types, pickles: None, loaded: String::new(), sandbox };
-            let change = |command: &mut Command| {
-                let Some(allowed) = allowed else { return };
-                for (name, _) in std::env::vars() {
-                    if environment::says_where_packages_are(&name) && !allowed.contains(&name) {
-                        command.env_remove(name);
-                    }
-                }
-            };
-            let why = become_program(guest, &words, INSTEAD, state, pickles.as_ref(), change);
+            let why = become_program(guest, &words, INSTEAD, state, pickles.as_ref(), |_| {});
             let program = words.first().map(|word| word.display().to_string()).unwrap_or_default();
             Failure { class: "OSError".into(), message: format!("{program}: {why}"), ..Failure::default() }
         }
@@ -176,6 +170,8 @@ fn enter(
         runtime.modules.extend(path.parent().map(Path::to_owned));
     }
     runtime.programs.extend(std::env::current_exe());
+    // What is read and run outside of a sandbox must stay as it is.
+    runtime.outside.push(environment::cache());
     let lanes = crosslane_sandbox::enter(sandbox, &runtime).map_err(refused)?;
     crosslane_process::guest::is_sandboxed();
     Ok(Some(lanes))

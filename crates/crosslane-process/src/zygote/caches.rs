@@ -2,10 +2,10 @@
 
 use super::environment::cache;
 use crate::definition;
-use crate::files::Files;
+use crate::files::{Files, hash};
 use crate::source::Source;
 use crate::warden::log::say;
-use crosslane::{Error, Function, Store};
+use crosslane::{Error, Function, Sandbox, Store};
 use crosslane_cache::{Cache, Kept};
 use std::env;
 use std::path::{Path, PathBuf};
@@ -28,6 +28,22 @@ pub(super) fn open(source: &Source, functions: &[Arc<Function>], files: Option<&
             let (Some(version), Source::File { path }) = (&version, source) else {
                 return Err("cache is for functions of files".to_owned());
             };
+            let file = file(option, path);
+            let sandbox = function.spec.sandbox.as_deref();
+            let is_allowed = |sandbox: &Sandbox| {
+                option.is_empty() || sandbox.write.iter().any(|folder| real(&file).starts_with(real(folder)))
+            };
+            if !sandbox.is_none_or(is_allowed) {
+                return Err(format!(
+                    "its sandbox allows no cache in {}: allow_write names its folder, or cache is true",
+                    file.display()
+                ));
+            }
+            // Guests in a sandbox are not believed which files they have run.
+            let version = &match sandbox {
+                Some(_) => hash(format!("{}\0{version}", path.display()).as_bytes()),
+                None => version.clone(),
+            };
             let kept = Kept {
                 file: &path.to_string_lossy(),
                 name: function.name(),
@@ -35,7 +51,7 @@ pub(super) fn open(source: &Source, functions: &[Arc<Function>], files: Option<&
                 version,
                 ttl: function.spec.ttl.map(Duration::from_secs_f64),
             };
-            let cache = Cache::open(&file(option, path), &kept, say)?;
+            let cache = Cache::open(&file, &kept, say)?;
             Ok(cache.map(|cache| Arc::new(cache) as Arc<dyn Store>))
         });
         opened.map_err(|message| {
@@ -44,6 +60,15 @@ pub(super) fn open(source: &Source, functions: &[Arc<Function>], files: Option<&
         })?;
     }
     Ok(())
+}
+
+/// A path without links, of a file that may not be there yet.
+fn real(path: &Path) -> PathBuf {
+    match (path.canonicalize(), path.parent(), path.file_name()) {
+        (Ok(real), ..) => real,
+        (Err(_), Some(folder), Some(name)) => real(folder).join(name),
+        (Err(_), ..) => path.to_owned(),
+    }
 }
 
 /// The file that an option names, of a function in a file of the user.

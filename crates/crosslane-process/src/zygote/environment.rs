@@ -5,7 +5,6 @@
 //! as any other. Without a note, the zygote starts in the engine's own interpreter, and makes the
 //! environment before it loads the file.
 
-use super::root::is_among;
 use crate::files::Files;
 use serde::Deserialize;
 use std::os::unix::fs::MetadataExt;
@@ -80,15 +79,6 @@ pub(super) fn command(file: &Path, interpreter: &Path) -> Option<Vec<String>> {
         && note.package.join("_worker").exists()
         && Path::new(note.command.first()?).exists();
     is_usable.then_some(note.command)
-}
-
-/// The variables that say where packages come from, by the beginnings of their names.
-const MAKING: [&str; 6] = ["UV_", "HTTP_PROXY=", "HTTPS_PROXY=", "ALL_PROXY=", "NO_PROXY=", "SSL_CERT_"];
-
-/// Whether a variable only says where packages come from. A process that makes an environment has it
-/// before it enters a sandbox.
-pub fn says_where_packages_are(variable: &str) -> bool {
-    is_among(&variable.to_uppercase(), &MAKING)
 }
 
 /// The content of the block `script` of a file, as PEP 723 defines it.

@@ -133,21 +133,31 @@ pub fn program(source: &Source, settings: &Settings) -> Result<Program, Error> {
     let is_ruby = matches!(language, Language::Ruby);
     let is_python = matches!(language, Language::Python);
     let (mut command, advice) = command(language, settings)?;
-    let mut is_made = true;
+    let is_sandboxed = settings.sandbox().is_some();
     if let (true, Source::File { path }) = (is_python, source) {
         let interpreter = Path::new(&command[0]);
         match environment::command(path, interpreter) {
             Some(own) => command = own,
-            None => is_made = matches!(environment::Needs::of(path, interpreter), Ok(None)),
+            // To make it runs code of packages, and nothing restricts that code.
+            None if is_sandboxed && !matches!(environment::Needs::of(path, interpreter), Ok(None)) => {
+                let path = path.display();
+                return Err(Error::Boot(format!(
+                    "{path} needs an environment, which is made outside of a sandbox: `crosslane doctor {path}` makes it"
+                )));
+            }
+            None => {}
         }
     }
     let (command, environment) = match source {
-        Source::File { path } if is_ruby => ruby::prepared(command, path),
-        // It may have to make the environment of its file, before it enters its sandbox.
-        Source::File { .. } if is_python && settings.sandbox().is_some() => {
-            let variables = env::vars().filter(|(name, _)| environment::says_where_packages_are(name));
-            (command, if is_made { Vec::new() } else { variables.collect() })
+        // A Gemfile is a program, and Ruby must read it before it loads any gem.
+        Source::File { path } if is_ruby && is_sandboxed && ruby::gemfile(path).is_some() => {
+            let path = path.display();
+            return Err(Error::Boot(format!(
+                "{path} has a Gemfile beside it, which would run outside of its sandbox: move one of them to another folder, \
+                 and install the gems for the Ruby that runs the file"
+            )));
         }
+        Source::File { path } if is_ruby => ruby::prepared(command, path),
         _ => (command, Vec::new()),
     };
     Ok(Program { command, environment, advice })

@@ -286,7 +286,12 @@ impl Running {
             rung: Arc::clone(&bell),
             log: Some(log),
             zygote: Arc::clone(&record),
-            on_interrupt: Arc::clone(&options.on_interrupt),
+            // Functions in a sandbox could claim it, and end the calls of all others. The engine's own
+            // handler sees Ctrl-C, too.
+            on_interrupt: match options.sandbox {
+                Some(_) => Arc::new(|_| {}),
+                None => Arc::clone(&options.on_interrupt),
+            },
         };
         let warden = std::thread::Builder::new()
             .name("crosslane-warden".into())
@@ -485,7 +490,7 @@ impl Running {
             Some(root) if root.id() == process.pid => Home::Zygote(Arc::clone(&self.record)),
             Some(root) => {
                 if options.sandbox.is_some() {
-                    give_counts(&socket, &process)?;
+                    give_counts(&socket, &process).inspect_err(|_| end_lane())?;
                 }
                 if let Some(limits) = &self.limits {
                     let (bell, limits) = (Arc::clone(&self.bell), Arc::clone(limits));

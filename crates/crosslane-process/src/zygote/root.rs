@@ -134,7 +134,7 @@ impl Program {
 }
 
 /// Whether the name of a variable begins with one of these texts, or is the one before `=`.
-pub(super) fn is_among(name: &str, beginnings: &[&str]) -> bool {
+fn is_among(name: &str, beginnings: &[&str]) -> bool {
     beginnings.iter().any(|known| match known.strip_suffix('=') {
         Some(whole) => whole == name,
         None => name.starts_with(known),

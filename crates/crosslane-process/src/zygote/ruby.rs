@@ -21,8 +21,7 @@ const GEMFILE: &str = "CROSSLANE_GEMFILE";
 /// The command of a Ruby that runs the functions of a file, and the variables to add to its
 /// environment. It uses the gems of the Gemfile beside the file.
 pub fn prepared(command: Vec<String>, file: &Path) -> (Vec<String>, Vec<(String, String)>) {
-    let gemfile = file.with_file_name("Gemfile");
-    let gemfile = if gemfile.is_file() { gemfile.display().to_string() } else { String::new() };
+    let gemfile = gemfile(file).map(|gemfile| gemfile.display().to_string()).unwrap_or_default();
     let (command, compiler) = compiled(command);
     let named = |(name, value): &(&str, &str)| (String::from(*name), String::from(*value));
     let mut environment: Vec<_> = compiler.iter().map(named).collect();
@@ -33,6 +32,11 @@ pub fn prepared(command: Vec<String>, file: &Path) -> (Vec<String>, Vec<(String,
     }
     environment.push((GEMFILE.to_owned(), gemfile));
     (command, environment)
+}
+
+/// The Gemfile beside a file.
+pub(super) fn gemfile(file: &Path) -> Option<PathBuf> {
+    Some(file.with_file_name("Gemfile")).filter(|gemfile| gemfile.is_file())
 }
 
 /// Ruby's options, without the one that a program has under `bundle exec`: Bundler sets up the gems

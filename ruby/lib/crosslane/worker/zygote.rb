@@ -61,7 +61,8 @@ module Crosslane
       packages = [File.expand_path("../..", __dir__), *Gem.path, File.join(prefix, "lib"), RbConfig.ruby]
       packages += %w[rubylibdir sitelibdir vendorlibdir].filter_map { |name| RbConfig::CONFIG[name] }
       packages << ENV["BUNDLE_GEMFILE"] << "#{ENV["BUNDLE_GEMFILE"]}.lock" if ENV["BUNDLE_GEMFILE"]
-      [packages, $LOAD_PATH.map(&:to_s).reject { |folder| folder.start_with?(*packages) }]
+      below = packages.map { |package| "#{package}/" }
+      [packages, $LOAD_PATH.map(&:to_s).reject { |folder| "#{folder}/".start_with?(*below) }]
     end
 
     # Opens the standard streams again if a file has closed them. A stream that a file has put in

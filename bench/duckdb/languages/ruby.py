@@ -8,11 +8,11 @@ import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
-from ..figures import RESULTS, ROOT, Line
-from ..report import ratio
-from .engines import LIBRARIES, ROUNDS, Bench, microseconds, milliseconds
+from ...figures import RESULTS, ROOT, Line
+from ...report import ratio
+from ..engines import LIBRARIES, ROUNDS, Bench, microseconds, milliseconds
 
-PROGRAM = Path(__file__).parent / "functions" / "ruby_program.rb"
+PROGRAM = Path(__file__).parents[1] / "functions" / "ruby_program.rb"
 #: The same libraries as scripts, for the contexts of a Ruby program.
 SCRIPTED = ("lodash/lodash.js", "mathjs/lib/browser/math.js", "luxon/build/global/luxon.js")
 

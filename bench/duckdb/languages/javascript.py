@@ -13,9 +13,9 @@ import psutil
 
 import crosslane
 
-from ..figures import ROOT, Line
-from ..report import ratio
-from .engines import LIBRARIES, ROUNDS, Bench, microseconds, milliseconds, story_of
+from ...figures import ROOT, Line
+from ...report import ratio
+from ..engines import LIBRARIES, ROUNDS, Bench, microseconds, milliseconds, story_of
 
 #: The program that boots isolates.
 GUESTS = ROOT / "bench" / "js" / "target" / "release" / "crosslane-bench-js"
