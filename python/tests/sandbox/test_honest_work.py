@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pickle
 import shutil
 import socketserver
 import subprocess
@@ -343,3 +344,19 @@ def test_the_doctor_says_what_this_machine_can_enforce() -> None:
     (found,) = (finding for finding in examine() if finding.what == "sandbox")
     assert found.state == "good"
     assert "Landlock" in found.text
+
+
+@pytest.mark.any_duckdb
+def test_data_frames_have_a_sandbox(tmp_path: Path) -> None:
+    (tmp_path / "secret").write_text("secret")
+    (tmp_path / "functions.py").write_text(REFUSED["py"])
+    secret = str(tmp_path / "secret")
+    with (
+        crosslane.Functions(tmp_path / "functions.py", settings=ON) as strict,
+        pickle.loads(pickle.dumps(strict)) as copy,
+    ):
+        for fns in (strict, copy):
+            with pytest.raises(duckdb.Error, match="allow_read"):
+                fns.read([secret])
+    with crosslane.Functions(tmp_path / "functions.py", settings=ON | {"allow_read": [tmp_path]}) as fns:
+        assert fns.read([secret]) == ["secret"]

@@ -7,16 +7,17 @@ import contextlib
 import difflib
 import os
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from os import PathLike
-from typing import Any
+from typing import Any, TypeAlias
 from weakref import WeakSet
 
 import duckdb
 
 from crosslane import _guest
 from crosslane._engines.duckdb import Source, connect, load_all
+from crosslane._runtime.settings import text_of
 
 
 @dataclass(frozen=True)
@@ -72,14 +73,17 @@ class Declared:
 class Database:
     """A database in memory with functions. Threads may use it at the same time."""
 
-    def __init__(self, sources: Iterable[Source], threads: int | None) -> None:
+    def __init__(
+        self, sources: Iterable[Source], threads: int | None, settings: Mapping[str, Any] | None
+    ) -> None:
         self._sources = tuple(
             os.path.abspath(source) if isinstance(source, (str, PathLike)) else source for source in sources
         )
         self._threads = threads
+        self._settings = tuple((name, text_of(value)) for name, value in (settings or {}).items())
         self._process = os.getpid()
         config = {} if threads is None else {"threads": threads}
-        con = connect(config=config)
+        con = connect(config=config, settings=dict(self._settings))
         try:
             # Users do not see the database, so its built-in functions and macros reserve no names.
             load_all(con, self._sources, replace=True)
@@ -166,7 +170,7 @@ class Database:
                 raise TypeError(
                     f"crosslane.Functions with a function of this program cannot be pickled: put {source!r} into a file"
                 )
-        return _in_this_process, (self._sources, self._threads)
+        return _in_this_process, (self._sources, self._threads, self._settings)
 
 
 #: The seconds that the end of a program waits for calls to end.
@@ -182,14 +186,16 @@ def _end_all() -> None:
             database.end()
 
 
-#: Databases that were unpickled, by their process, files and threads. Workers of other libraries
+#: The texts of settings, by their names.
+_Settings: TypeAlias = tuple[tuple[str, str], ...]
+#: Databases that were unpickled, by their process, files, threads and settings. Workers of other libraries
 #: unpickle the same functions for each of their tasks.
-_unpickled: dict[tuple[int, tuple[str, ...], int | None], Database] = {}
+_unpickled: dict[tuple[int, tuple[str, ...], int | None, _Settings], Database] = {}
 
 
-def _in_this_process(sources: tuple[str, ...], threads: int | None) -> Database:
-    key = (os.getpid(), sources, threads)
+def _in_this_process(sources: tuple[str, ...], threads: int | None, settings: _Settings) -> Database:
+    key = (os.getpid(), sources, threads, settings)
     database = _unpickled.get(key)
     if database is None or not database.is_usable:
-        database = _unpickled[key] = Database(sources, threads)
+        database = _unpickled[key] = Database(sources, threads, dict(settings))
     return database

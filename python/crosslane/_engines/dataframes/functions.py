@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from os import PathLike
 from typing import Any
 
@@ -37,10 +37,12 @@ class Functions:
     Args:
         functions: files of functions in any language, or functions of this program.
         threads: how many threads call functions; by default one per processor.
+        settings: Crosslane's settings, as for :func:`crosslane.connect`, such as
+            ``{"sandbox": "on"}``.
 
     Raises:
         TypeError: if something is neither a file nor a function.
-        duckdb.Error: if a file cannot be loaded, or ``threads`` is no possible number.
+        duckdb.Error: if a file cannot be loaded, or ``threads`` or a setting has no possible value.
         DeclarationError: if a function is declared in a way that cannot work.
 
     A call raises:
@@ -55,7 +57,12 @@ class Functions:
     ['hello-wide-world', None]
     """
 
-    def __init__(self, *functions: Source, threads: int | None = None) -> None:
+    def __init__(
+        self,
+        *functions: Source,
+        threads: int | None = None,
+        settings: Mapping[str, Any] | None = None,
+    ) -> None:
         if not functions:
             raise TypeError(
                 "crosslane.Functions takes files of functions, such as 'functions.py', or functions"
@@ -63,7 +70,7 @@ class Functions:
         for one in functions:
             if not isinstance(one, (str, PathLike)) and not callable(one):
                 raise TypeError(f"crosslane.Functions takes files and functions, one by one, and not {one!r}")
-        self._use(Database(functions, threads))
+        self._use(Database(functions, threads, settings))
 
     def _use(self, database: Database) -> None:
         self._database = database
