@@ -534,6 +534,7 @@ def test_functions_in_a_sandbox(driver: Driver, tmp_path: Path) -> None:
     """
     with pytest.raises(Failed, match=r"PermissionError"):
         driver.run(program, path=f"{tmp_path}/secret")
+    driver.run("spark.stop()")
 
 
 def test_a_program_has_one_session_after_the_other(driver: Driver, tmp_path: Path) -> None:

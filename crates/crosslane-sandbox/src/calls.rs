@@ -341,3 +341,77 @@ impl LaneFilter {
         seccompiler::apply_filter_all_threads(&program).map_err(|error| io::Error::other(error.to_string()))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs::{self, File};
+    use std::process::Command;
+
+    /// Set where a test is to restrict its process.
+    const INSIDE: &str = "CROSSLANE_TEST_SANDBOX";
+
+    /// Runs a test of this module again, in a process of its own.
+    fn restricts(test: &str) -> bool {
+        if std::env::var_os(INSIDE).is_some() {
+            return true;
+        }
+        let name = format!("calls::tests::{test}");
+        let mut again = Command::new(std::env::current_exe().unwrap());
+        let ended = again.args([&name[..], "--exact", "--test-threads=1"]).env(INSIDE, "").status().unwrap();
+        assert!(ended.success());
+        false
+    }
+
+    fn errno(result: c_int) -> Option<c_int> {
+        (result < 0).then(|| io::Error::last_os_error().raw_os_error().unwrap_or_default())
+    }
+
+    #[test]
+    fn filters_restrict_what_older_kernels_do_not() {
+        if !restricts("filters_restrict_what_older_kernels_do_not") {
+            return;
+        }
+        let path = std::env::temp_dir().join(format!("crosslane-truncated-{}", std::process::id()));
+        fs::write(&path, "text").unwrap();
+        let name = std::ffi::CString::new(path.to_str().unwrap()).unwrap();
+        let sandbox = Sandbox { write: vec!["/tmp".into()], ..Sandbox::default() };
+        enter(&sandbox, Machine { landlock: 2 }).unwrap();
+        // SAFETY: the calls take numbers, and a text that lives as long as they.
+        unsafe {
+            assert_eq!(errno(open(name.as_ptr(), O_RDONLY | O_TRUNC)), Some(EPERM));
+            assert_eq!(errno(truncate(name.as_ptr(), 0)), Some(EPERM));
+            assert_eq!(errno(kill(getppid(), 0)), Some(EPERM));
+            assert_eq!(errno(kill(getpid(), 0)), None);
+        }
+        assert_eq!(fs::read_to_string(&path).unwrap(), "text");
+        File::options().write(true).truncate(true).open(&path).unwrap();
+        fs::remove_file(path).unwrap();
+    }
+
+    #[test]
+    fn a_lane_makes_threads_and_no_processes() {
+        if !restricts("a_lane_makes_threads_and_no_processes") {
+            return;
+        }
+        let sandbox = Sandbox::default();
+        let lane = LaneFilter::new(&sandbox).unwrap();
+        enter(&sandbox, Machine { landlock: 6 }).unwrap();
+        // SAFETY: the calls take numbers; a child ends at once.
+        unsafe {
+            let child = fork();
+            if child == 0 {
+                _exit(0);
+            }
+            assert_eq!(errno(child), None);
+            waitpid(child, std::ptr::null_mut(), 0);
+            lane.enter().unwrap();
+            assert_eq!(errno(fork()), Some(EPERM));
+            assert_eq!(errno(kill(getppid(), 0)), Some(EPERM));
+            assert_eq!(errno(kill(getpid(), 0)), None);
+            // Not known to be needed.
+            assert_eq!(errno(syscall(SYS_clone3, std::ptr::null::<u8>(), 0) as c_int), Some(ENOSYS));
+        }
+        assert_eq!(std::thread::spawn(|| 42).join().unwrap(), 42);
+    }
+}

@@ -215,3 +215,44 @@ fn sources(folder: &Path, known: &[&str], left: &mut usize) -> Vec<PathBuf> {
     }
     found
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::symlink;
+
+    #[test]
+    fn only_sources_are_found_beside_a_library() {
+        let root = std::env::temp_dir().join(format!("crosslane-sources-{}", std::process::id()));
+        for folder in ["package", ".hidden", "node_modules/inner"] {
+            fs::create_dir_all(root.join(folder)).unwrap();
+        }
+        for file in ["a.py", "data.db", "Gemfile", "package/b.py", "package/c.csv", ".hidden/d.py"] {
+            fs::write(root.join(file), "").unwrap();
+        }
+        symlink("/etc", root.join("link.py")).unwrap();
+        let mut found = sources(&root, &["py", "Gemfile"], &mut 100);
+        found.sort();
+        let expected = ["Gemfile", "a.py", "node_modules", "package/b.py"].map(|name| root.join(name));
+        assert_eq!(found, expected);
+        assert!(sources(&root, &["py"], &mut 0).is_empty());
+        fs::remove_dir_all(root).unwrap();
+    }
+
+    #[test]
+    fn what_runs_outside_of_a_sandbox_is_not_writable() {
+        let runtime = Runtime {
+            packages: vec!["/opt/python/lib".into()],
+            modules: vec!["/home/user/project".into()],
+            ..Runtime::default()
+        };
+        for path in
+            ["/", "/opt", "/opt/python/lib", "/opt/python/lib/site", "/home/user", "/home/user/project"]
+        {
+            assert!(refuse_to_write(Path::new(path), &runtime).is_err(), "{path}");
+        }
+        for path in ["/home/user/project/out", "/home/other", "/opt/python/library"] {
+            assert_eq!(refuse_to_write(Path::new(path), &runtime), Ok(()), "{path}");
+        }
+    }
+}
