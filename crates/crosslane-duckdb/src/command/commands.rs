@@ -29,14 +29,14 @@ const DEFINITIONS: &[(&CStr, DataType)] = &[(c"function", TEXT), (c"definition",
 const PERMISSIONS: &[&CStr] = &[c"replace", c"outdate"];
 
 /// The settings of the sandbox of files, which may be given for these files alone.
-const SANDBOX: [Parameter; 6] = [
-    Parameter::Option(c"sandbox"),
-    Parameter::Option(c"allow_read"),
-    Parameter::Option(c"allow_write"),
-    Parameter::Option(c"allow_net"),
-    Parameter::Option(c"allow_env"),
-    Parameter::Option(c"allow_run"),
-];
+const SANDBOX: Parameter = Parameter::Options(&[
+    c"sandbox",
+    c"allow_read",
+    c"allow_write",
+    c"allow_net",
+    c"allow_env",
+    c"allow_run",
+]);
 
 /// The flag of the commands that load definitions, which say themselves what they replace.
 const OUTDATE: &[&CStr] = &[c"outdate"];
@@ -44,15 +44,7 @@ const OUTDATE: &[&CStr] = &[c"outdate"];
 static COMMANDS: [Command; 24] = [
     Command {
         name: c"crosslane_load",
-        parameters: &[
-            Parameter::Text,
-            SANDBOX[0],
-            SANDBOX[1],
-            SANDBOX[2],
-            SANDBOX[3],
-            SANDBOX[4],
-            SANDBOX[5],
-        ],
+        parameters: &[Parameter::Text, SANDBOX],
         flags: PERMISSIONS,
         columns: LOADED,
         run: |database, arguments, asker| {
@@ -61,15 +53,7 @@ static COMMANDS: [Command; 24] = [
     },
     Command {
         name: c"crosslane_load_files",
-        parameters: &[
-            Parameter::Texts,
-            SANDBOX[0],
-            SANDBOX[1],
-            SANDBOX[2],
-            SANDBOX[3],
-            SANDBOX[4],
-            SANDBOX[5],
-        ],
+        parameters: &[Parameter::Texts, SANDBOX],
         flags: PERMISSIONS,
         columns: LOADED,
         run: |database, arguments, asker| {
@@ -135,11 +119,7 @@ static COMMANDS: [Command; 24] = [
             };
             let signatures =
                 signatures.iter().map(|text| text.parse()).collect::<Result<Vec<Signature>, _>>()?;
-            let pickled = Pickled {
-                signatures: signatures.clone(),
-                bytes: bytes.clone(),
-                sandbox: database.settings().sandbox(),
-            };
+            let pickled = Pickled { signatures: signatures.clone(), bytes: bytes.clone() };
             let library = database.load_pickle(pickled, *overload, permissions(arguments), asker)?;
             let rows = library.functions.iter().filter(|function| signatures.contains(&function.signature));
             Ok(rows.map(|function| loaded_row(&library, function)).collect())
@@ -166,14 +146,12 @@ static COMMANDS: [Command; 24] = [
     },
     Command {
         name: c"crosslane_attach",
-        parameters: &[Parameter::Text, Parameter::Option(c"token")],
+        parameters: &[Parameter::Text, Parameter::Options(&[c"token"])],
         flags: PERMISSIONS,
         columns: LOADED,
         run: |database, arguments, asker| {
-            let token = match arguments.get(1) {
-                Some(Argument::Text(token)) => Some(token.clone()),
-                _ => None,
-            };
+            let Some(Argument::Options(given)) = arguments.get(1) else { return Err(wrong_argument()) };
+            let token = given.first().map(|(_, token)| token.clone());
             let library = database.attach(text(arguments, 0)?, token, permissions(arguments), asker)?;
             Ok(loaded(&library))
         },
@@ -391,12 +369,8 @@ fn load_files(
     arguments: &[Argument],
     asker: Asker,
 ) -> Result<Vec<Vec<Cell>>, Error> {
-    let given = SANDBOX.iter().zip(arguments.iter().skip(1)).filter_map(|pair| match pair {
-        (Parameter::Option(name), Argument::Text(value)) => Some((name.to_str().ok()?, &value[..])),
-        _ => None,
-    });
-    let given: Vec<_> = given.collect();
-    let libraries = database.load_files(paths, &given, permissions(arguments), asker)?;
+    let Some(Argument::Options(given)) = arguments.get(1) else { return Err(wrong_argument()) };
+    let libraries = database.load_files(paths, given, permissions(arguments), asker)?;
     Ok(libraries.iter().flat_map(|library| loaded(library)).collect())
 }
 

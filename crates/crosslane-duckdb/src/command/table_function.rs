@@ -20,14 +20,14 @@ pub(crate) enum Parameter {
     Boolean,
     /// A value of any type, as its text.
     Any,
-    /// A text that may be given by name.
-    Option(&'static CStr),
+    /// Texts that may be given by these names.
+    Options(&'static [&'static CStr]),
 }
 
 impl Parameter {
     fn logical_type(self) -> Result<LogicalType, Error> {
         match self {
-            Parameter::Text | Parameter::Option(_) => LogicalType::new(&DataType::Varchar),
+            Parameter::Text | Parameter::Options(_) => LogicalType::new(&DataType::Varchar),
             Parameter::Texts => LogicalType::new(&DataType::List(Arc::new(DataType::Varchar))),
             Parameter::Bytes => LogicalType::new(&DataType::Blob),
             Parameter::Integer => LogicalType::new(&DataType::BigInt),
@@ -45,8 +45,8 @@ pub(crate) enum Argument {
     Bytes(Vec<u8>),
     Integer(i64),
     Flag(bool),
-    /// An option that was not given.
-    Missing,
+    /// The options that were given, by their names.
+    Options(Vec<(&'static str, String)>),
 }
 
 /// A value of a command's answer.
@@ -104,11 +104,13 @@ impl Command {
             for parameter in self.parameters {
                 let logical_type = parameter.logical_type()?;
                 match parameter {
-                    Parameter::Option(name) => ffi::duckdb_table_function_add_named_parameter(
-                        function,
-                        name.as_ptr(),
-                        logical_type.raw(),
-                    ),
+                    Parameter::Options(names) => names.iter().for_each(|name| {
+                        ffi::duckdb_table_function_add_named_parameter(
+                            function,
+                            name.as_ptr(),
+                            logical_type.raw(),
+                        );
+                    }),
                     _ => ffi::duckdb_table_function_add_parameter(function, logical_type.raw()),
                 }
             }
@@ -143,11 +145,13 @@ unsafe extern "C" fn bind(info: ffi::duckdb_bind_info) {
         }
         let mut arguments = Vec::new();
         for (index, parameter) in registered.command.parameters.iter().enumerate() {
-            let value = match parameter {
-                Parameter::Option(name) => ffi::duckdb_bind_get_named_parameter(info, name.as_ptr()),
-                _ => ffi::duckdb_bind_get_parameter(info, index as ffi::idx_t),
-            };
-            arguments.push(argument(&Value::owned(value), *parameter)?);
+            arguments.push(match parameter {
+                Parameter::Options(names) => options(info, names)?,
+                _ => {
+                    let value = ffi::duckdb_bind_get_parameter(info, index as ffi::idx_t);
+                    argument(&Value::owned(value), *parameter)?
+                }
+            });
         }
         for flag in registered.command.flags {
             let value = Value::owned(ffi::duckdb_bind_get_named_parameter(info, flag.as_ptr()));
@@ -159,14 +163,27 @@ unsafe extern "C" fn bind(info: ffi::duckdb_bind_info) {
     });
 }
 
+/// The options with these names that a statement gives.
+///
 /// # Safety
-/// The value must be of the parameter's type.
+/// The info must be one that DuckDB passes to a bind function.
+unsafe fn options(info: ffi::duckdb_bind_info, names: &'static [&'static CStr]) -> Result<Argument, Error> {
+    let mut given = Vec::new();
+    for name in names {
+        // SAFETY: as the caller says. The value is ours.
+        let value = unsafe { Value::owned(ffi::duckdb_bind_get_named_parameter(info, name.as_ptr())) };
+        if let Some(value) = value.text() {
+            given.push((name.to_str().map_err(|error| Error::Engine(error.to_string()))?, value));
+        }
+    }
+    Ok(Argument::Options(given))
+}
+
+/// # Safety
+/// The value must be of the parameter's type, which is not that of options.
 unsafe fn argument(value: &Value, parameter: Parameter) -> Result<Argument, Error> {
     if value.is_null() {
-        return match parameter {
-            Parameter::Option(_) => Ok(Argument::Missing),
-            _ => Err(Error::Engine("an argument is NULL".into())),
-        };
+        return Err(Error::Engine("an argument is NULL".into()));
     }
     // SAFETY: as the caller says; what DuckDB allocates for us is freed by us.
     unsafe {
@@ -185,7 +202,7 @@ unsafe fn argument(value: &Value, parameter: Parameter) -> Result<Argument, Erro
                     .map(|index| text(index).ok_or_else(|| Error::Engine("an argument has a NULL".into())));
                 Argument::Texts(each.collect::<Result<_, _>>()?)
             }
-            Parameter::Text | Parameter::Any | Parameter::Option(_) => {
+            Parameter::Text | Parameter::Any | Parameter::Options(_) => {
                 Argument::Text(value.text().unwrap_or_default())
             }
         })

@@ -10,7 +10,7 @@ use crate::signals::Asker;
 use crosslane::pool::{Common, Pool, Stop};
 use crosslane::stats::now;
 use crosslane::trace::Tracer;
-use crosslane::{Error, Function, Settings, TypeNames};
+use crosslane::{Error, Function, Sandbox, Settings, TypeNames};
 use crosslane_process::{Files, Origin, Source, Zygote, ZygoteOptions, guests};
 use crosslane_remote::{AnyZygote, LaneOptions, Remote, RemoteZygote};
 use std::env;
@@ -35,7 +35,7 @@ impl Database {
     pub(crate) fn load_files(
         self: &Arc<Self>,
         paths: &[PathBuf],
-        allowed: &[(&str, &str)],
+        allowed: &[(&str, String)],
         permissions: Permissions,
         asker: Asker,
     ) -> Result<Vec<Arc<AnyLibrary>>, Error> {
@@ -111,7 +111,9 @@ impl Database {
         };
         let mut pickles = registered.clone();
         pickles.retain(|other| !other.is_replaced_by(&pickled, overload) && stays(other));
-        if pickles.iter().any(|other| other.sandbox != pickled.sandbox) {
+        let settings = self.settings();
+        let sandbox = library.and_then(|library| sandbox_of(library));
+        if !pickles.is_empty() && sandbox != settings.sandbox() {
             return Err(Error::Setting(
                 "the registered functions of a program have the same sandbox, and the others were registered with other \
                  settings: change them back, or drop the other functions (CALL crosslane_drop('NAME'))"
@@ -119,12 +121,10 @@ impl Database {
             ));
         }
         let before: usize = pickles.iter().map(|other| other.signatures.len()).sum();
-        let pickled_sandbox = pickled.sandbox.clone();
         pickles.push(pickled);
         let sources = pickles.iter().map(|pickled| pickled.bytes.clone()).collect();
         let source = Source::Pickle { name: REGISTERED.into(), pickles: sources, by_name: true };
         self.may_load()?;
-        let settings = self.settings().with_sandbox(pickled_sandbox);
         let origin = Origin::Process(guests::program(&source, &settings)?);
         let types = self.known_types();
         let mut ready = self.prepare(origin, source, &settings, types, |begun| asker.should_end(begun))?;
@@ -229,6 +229,11 @@ impl Database {
             Pool::start_unless(pool_options(settings), common, || should_end(begun), start)?;
         Ok(Ready { name, functions, kept: 0, pool, files })
     }
+}
+
+/// What the functions of a library may do. They are all in the same sandbox.
+pub(super) fn sandbox_of(library: &AnyLibrary) -> Option<Sandbox> {
+    library.functions.first()?.spec.sandbox.as_deref().cloned()
 }
 
 /// The file of a path, which begins with `~` if it is below the user's home.

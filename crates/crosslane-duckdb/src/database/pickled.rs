@@ -1,14 +1,12 @@
 //! Functions that a program has serialised.
 
-use crosslane::{Sandbox, Signature};
+use crosslane::Signature;
 
 /// A function that a program has serialised, and a signature for each number of its arguments.
 #[derive(Debug, Clone)]
 pub(crate) struct Pickled {
     pub(crate) signatures: Vec<Signature>,
     pub(crate) bytes: Vec<u8>,
-    /// What it may do.
-    pub(crate) sandbox: Option<Sandbox>,
 }
 
 impl Pickled {

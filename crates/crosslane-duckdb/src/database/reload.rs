@@ -1,6 +1,7 @@
 //! Loads files again that have changed since they were loaded.
 
 use super::library::AnyLibrary;
+use super::load::sandbox_of;
 use super::names::Permissions;
 use super::state::{Database, lock};
 use super::watched::Looks;
@@ -55,8 +56,7 @@ impl Database {
         let libraries = self.catalog.libraries();
         let old = libraries.iter().find(|old| old.name == library);
         // It stays in the sandbox that it was loaded with, whatever the settings are now.
-        let sandbox = old.and_then(|old| old.functions.first()?.spec.sandbox.as_deref().cloned());
-        let settings = self.settings().with_sandbox(sandbox);
+        let settings = self.settings().with_sandbox(old.and_then(|old| sandbox_of(old)));
         let mut ready = self.prepare_files(&[PathBuf::from(library)], &settings, asker, true).remove(0)?;
         let _one_at_a_time = lock(&self.loading);
         let libraries = self.catalog.libraries();

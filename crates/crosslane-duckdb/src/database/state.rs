@@ -128,7 +128,7 @@ impl Database {
     }
 
     /// The settings of files for which some are given in addition to the database's own.
-    pub(super) fn settings_with(&self, given: &[(&str, &str)]) -> Result<Settings, Error> {
+    pub(super) fn settings_with(&self, given: &[(&str, String)]) -> Result<Settings, Error> {
         let mut settings = self.settings();
         if !given.is_empty() {
             self.may_set()?;
