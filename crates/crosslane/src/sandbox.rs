@@ -22,33 +22,80 @@ pub struct Sandbox {
 }
 
 impl Sandbox {
-    /// The settings that make it, as users write them.
-    pub fn words(&self) -> Vec<String> {
-        let Self { read, write, net, env, run } = self;
-        let listed = |word: &str, paths: &[PathBuf]| {
-            let paths: Vec<_> = paths.iter().map(|path| path.display().to_string()).collect();
-            (!paths.is_empty()).then(|| format!("{word}={}", paths.join(",")))
+    /// The settings that say what is allowed, with their meanings.
+    pub(crate) const SETTINGS: [(&'static str, &'static str); 5] = [
+        (
+            "allow_read",
+            "files and folders that sandboxed functions may read: absolute paths, with commas between them",
+        ),
+        (
+            "allow_write",
+            "files and folders that sandboxed functions may read and change: absolute paths, with commas between them",
+        ),
+        ("allow_net", "whether sandboxed functions may use the network: true or false"),
+        ("allow_env", "environment variables that sandboxed functions have, with commas between them"),
+        ("allow_run", "programs that sandboxed functions may run: absolute paths, with commas between them"),
+    ];
+
+    /// Changes one of these settings. Returns whether it can have this value; `None` if it is another
+    /// setting.
+    pub(crate) fn set(&mut self, name: &str, value: &str) -> Option<bool> {
+        let words = || value.split(',').map(str::trim).filter(|word| !word.is_empty());
+        let paths = match name {
+            "allow_read" => &mut self.read,
+            "allow_write" => &mut self.write,
+            "allow_run" => &mut self.run,
+            "allow_env" => {
+                self.env = words().map(str::to_owned).collect();
+                return Some(true);
+            }
+            "allow_net" => return Some(value.trim().parse().map(|net| self.net = net).is_ok()),
+            _ => return None,
         };
-        let parts = [
-            Some("sandbox=on".to_owned()),
-            listed("allow_read", read),
-            listed("allow_write", write),
-            net.then(|| "allow_net=true".to_owned()),
-            (!env.is_empty()).then(|| format!("allow_env={}", env.join(","))),
-            listed("allow_run", run),
-        ];
-        parts.into_iter().flatten().collect()
+        let given: Vec<_> = words().map(PathBuf::from).collect();
+        let is_possible = given.iter().all(|path| path.is_absolute());
+        if is_possible {
+            *paths = given;
+        }
+        Some(is_possible)
+    }
+
+    /// The value of one of these settings, as [`Sandbox::set`] takes it.
+    pub(crate) fn get(&self, name: &str) -> Option<String> {
+        let joined = |paths: &[PathBuf]| {
+            let paths: Vec<_> = paths.iter().map(|path| path.display().to_string()).collect();
+            paths.join(",")
+        };
+        Some(match name {
+            "allow_read" => joined(&self.read),
+            "allow_write" => joined(&self.write),
+            "allow_net" => self.net.to_string(),
+            "allow_env" => self.env.join(","),
+            "allow_run" => joined(&self.run),
+            _ => return None,
+        })
+    }
+
+    /// The settings that make it, without those that allow nothing.
+    pub fn words(&self) -> impl Iterator<Item = String> {
+        let nothing = Self::default();
+        let allowed = Self::SETTINGS.iter().filter_map(move |(name, _)| {
+            let value = self.get(name).filter(|_| self.get(name) != nothing.get(name))?;
+            Some(format!("{name}={value}"))
+        });
+        ["sandbox=on".to_owned()].into_iter().chain(allowed)
     }
 
     /// What to say of a failure whose cause may be the sandbox.
     pub fn remedy(failure: &Failure) -> Option<&'static str> {
         const CLASSES: [&str; 5] =
             ["Errno::EACCES", "Errno::EPERM", "gaierror", "SocketError", "Socket::ResolutionError"];
-        const TEXTS: [&str; 4] = [
+        const TEXTS: [&str; 5] = [
             "Permission denied",
             "Operation not permitted",
             "name resolution",
             "No usable temporary directory",
+            "unable to open database file",
         ];
         let Failure { class, message, .. } = failure;
         let is_refusal = CLASSES.contains(&&class[..]) || TEXTS.iter().any(|text| message.contains(text));

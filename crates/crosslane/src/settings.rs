@@ -5,7 +5,6 @@ use crate::function::LONGEST_TIMEOUT;
 use crate::lane::Stuck;
 use crate::sandbox::Sandbox;
 use std::fmt::Display;
-use std::path::PathBuf;
 use std::str::FromStr;
 use std::time::Duration;
 
@@ -75,7 +74,7 @@ impl Default for Settings {
 
 impl Settings {
     /// The settings that every engine has, with their meanings.
-    const COMMON: [(&'static str, &'static str); 15] = [
+    const COMMON: [(&'static str, &'static str); 10] = [
         (
             "warm_lanes",
             "workers that all libraries together keep ready, at most 1024; 0: twice the processors",
@@ -92,14 +91,6 @@ impl Settings {
         ),
         ("end_stuck", "whether the worker is ended then, and the call with it: true or false"),
         ("sandbox", "whether the functions of the next files may only do what is allowed: on or off"),
-        (
-            "allow_read",
-            "files and folders that sandboxed functions may read: absolute paths, with commas between them",
-        ),
-        ("allow_write", "files and folders that sandboxed functions may read and change"),
-        ("allow_net", "whether sandboxed functions may use the network: true or false"),
-        ("allow_env", "environment variables that sandboxed functions have, with commas between them"),
-        ("allow_run", "programs that sandboxed functions may run: absolute paths, with commas between them"),
     ];
 
     /// The settings of an engine with these guests. `programs` has the name and the meaning of the
@@ -135,7 +126,7 @@ impl Settings {
     /// All names and meanings.
     pub fn names(&self) -> impl Iterator<Item = (&str, &str)> {
         let programs = self.programs.iter().map(|program| (&program.name[..], &program.meaning[..]));
-        programs.chain(Self::COMMON)
+        programs.chain(Self::COMMON).chain(Sandbox::SETTINGS)
     }
 
     fn meaning(&self, name: &str) -> Option<&str> {
@@ -163,6 +154,11 @@ impl Settings {
     /// # Errors
     /// [`Error::Setting`] if there is no such setting, or it cannot have this value.
     pub fn set(&mut self, name: &str, value: &str) -> Result<(), Error> {
+        match self.allowed.set(name, value) {
+            Some(true) => return Ok(()),
+            Some(false) => return Err(self.refused(name, value)),
+            None => {}
+        }
         match name {
             "warm_lanes" => {
                 let lanes = self.parsed(name, value)?;
@@ -192,11 +188,6 @@ impl Settings {
                     _ => return Err(self.refused(name, value)),
                 }
             }
-            "allow_read" => self.allowed.read = self.paths(name, value)?,
-            "allow_write" => self.allowed.write = self.paths(name, value)?,
-            "allow_net" => self.allowed.net = self.parsed(name, value)?,
-            "allow_env" => self.allowed.env = listed(value).map(str::to_owned).collect(),
-            "allow_run" => self.allowed.run = self.paths(name, value)?,
             _ => match self.programs.iter_mut().find(|program| program.name == name) {
                 Some(program) => value.clone_into(&mut program.path),
                 None => {
@@ -211,10 +202,9 @@ impl Settings {
 
     /// The value of a setting, as [`Settings::set`] takes it.
     pub fn get(&self, name: &str) -> Option<String> {
-        let joined = |paths: &[PathBuf]| {
-            paths.iter().map(|path| path.display().to_string()).collect::<Vec<_>>().join(", ")
-        };
-        let Sandbox { read, write, net, env, run } = &self.allowed;
+        if let Some(text) = self.allowed.get(name) {
+            return Some(text);
+        }
         let text: &dyn Display = match name {
             "warm_lanes" => &self.warm_lanes,
             "idle_timeout" => &self.idle_timeout.as_secs_f64(),
@@ -226,11 +216,6 @@ impl Settings {
             "stuck_timeout" => &self.stuck_timeout.as_secs_f64(),
             "end_stuck" => &self.end_stuck,
             "sandbox" => &(if self.is_sandboxed { "on" } else { "off" }),
-            "allow_read" => &joined(read),
-            "allow_write" => &joined(write),
-            "allow_net" => net,
-            "allow_env" => &env.join(", "),
-            "allow_run" => &joined(run),
             _ => &self.programs.iter().find(|program| program.name == name)?.path,
         };
         Some(text.to_string())
@@ -242,14 +227,6 @@ impl Settings {
         let whole = trimmed.split_once('.').filter(|(_, digits)| digits.bytes().all(|digit| digit == b'0'));
         let number = trimmed.parse().or_else(|error| whole.map_or(Err(error), |(whole, _)| whole.parse()));
         number.map_err(|_| self.refused(name, value))
-    }
-
-    fn paths(&self, name: &str, value: &str) -> Result<Vec<PathBuf>, Error> {
-        let paths: Vec<_> = listed(value).map(PathBuf::from).collect();
-        match paths.iter().all(|path| path.is_absolute()) {
-            true => Ok(paths),
-            false => Err(self.refused(name, value)),
-        }
     }
 
     fn seconds(&self, name: &str, value: &str) -> Result<Duration, Error> {
@@ -264,14 +241,10 @@ impl Settings {
     }
 }
 
-/// The words of a list.
-fn listed(value: &str) -> impl Iterator<Item = &str> {
-    value.split(',').map(str::trim).filter(|word| !word.is_empty())
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::path::PathBuf;
 
     #[test]
     fn every_setting_survives_its_own_text() {
@@ -316,7 +289,7 @@ mod tests {
         let read = ["/data", "/srv/models"].map(PathBuf::from).to_vec();
         let env = ["KEY", "TOKEN"].map(str::to_owned).to_vec();
         assert_eq!(settings.sandbox(), Some(Sandbox { read, net: true, env, ..Sandbox::default() }));
-        assert_eq!(settings.get("allow_read").as_deref(), Some("/data, /srv/models"));
+        assert_eq!(settings.get("allow_read").as_deref(), Some("/data,/srv/models"));
         assert!(settings.set("allow_write", "data").unwrap_err().to_string().contains("files and folders"));
         assert!(settings.set("sandbox", "perhaps").unwrap_err().to_string().contains("on or off"));
     }
