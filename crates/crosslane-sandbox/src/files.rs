@@ -9,6 +9,7 @@ use landlock::{
     ABI, Access, AccessFs, BitFlags, CompatLevel, Compatible, PathBeneath, PathFd, Ruleset, RulesetAttr,
     RulesetCreated, RulesetCreatedAttr, RulesetStatus, Scope, make_bitflags,
 };
+use std::collections::VecDeque;
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -80,7 +81,7 @@ pub struct Runtime {
     pub packages: Vec<PathBuf>,
     /// Folders of users in which the language finds modules.
     pub modules: Vec<PathBuf>,
-    /// The suffixes of the sources there, and the whole names of what else belongs to them.
+    /// The suffixes of the sources there.
     pub sources: &'static [&'static str],
     /// Programs that the process may become: itself.
     pub programs: Vec<PathBuf>,
@@ -101,8 +102,7 @@ pub(crate) fn enter(sandbox: &Sandbox, runtime: &Runtime, machine: Machine) -> R
     for folder in &runtime.modules {
         // Names can be listed. They could be found by stat anyway.
         rules.allow(folder, AccessFs::ReadDir.into())?;
-        let mut left = MOST_LOOKED_AT;
-        for source in sources(folder, runtime.sources, &mut left) {
+        for source in sources(folder, runtime.sources) {
             rules.allow(&source, READ)?;
         }
     }
@@ -193,24 +193,25 @@ impl Rules {
     }
 }
 
-/// The sources in a folder and below it. `left` counts down what is still looked at.
-fn sources(folder: &Path, known: &[&str], left: &mut usize) -> Vec<PathBuf> {
+/// The sources in a folder and below it, of at most [`MOST_LOOKED_AT`] files and folders. Those of a
+/// folder come before those below it.
+fn sources(folder: &Path, known: &[&str]) -> Vec<PathBuf> {
     let mut found = Vec::new();
-    for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
-        let Some(rest) = left.checked_sub(1) else { break };
-        *left = rest;
-        let (path, name) = (entry.path(), entry.file_name());
-        let Some(name) = name.to_str().filter(|name| !name.starts_with('.')) else { continue };
-        let suffix = name.rsplit_once('.').map_or(name, |(_, suffix)| suffix);
-        let Ok(kind) = entry.file_type() else { continue };
-        // A link may lead anywhere, and is neither a folder nor a file here.
-        if kind.is_dir() {
-            match name {
-                PACKAGES => found.push(path),
-                _ => found.append(&mut sources(&path, known, left)),
+    let mut folders = VecDeque::from([folder.to_owned()]);
+    let mut left = MOST_LOOKED_AT;
+    while let Some(folder) = folders.pop_front().filter(|_| left > 0) {
+        for entry in fs::read_dir(folder).into_iter().flatten().flatten().take(left) {
+            left -= 1;
+            let (path, name) = (entry.path(), entry.file_name());
+            let Some(name) = name.to_str().filter(|name| !name.starts_with('.')) else { continue };
+            let suffix = name.rsplit_once('.').map_or(name, |(_, suffix)| suffix);
+            // A link may lead anywhere, and is neither a folder nor a file here.
+            let Ok(kind) = entry.file_type() else { continue };
+            if (kind.is_dir() && name == PACKAGES) || (kind.is_file() && known.contains(&suffix)) {
+                found.push(path);
+            } else if kind.is_dir() {
+                folders.push_back(path);
             }
-        } else if kind.is_file() && (known.contains(&suffix) || known.contains(&name)) {
-            found.push(path);
         }
     }
     found
@@ -227,31 +228,30 @@ mod tests {
         for folder in ["package", ".hidden", "node_modules/inner"] {
             fs::create_dir_all(root.join(folder)).unwrap();
         }
-        for file in ["a.py", "data.db", "Gemfile", "package/b.py", "package/c.csv", ".hidden/d.py"] {
+        for file in ["a.py", "data.db", "package/b.py", "package/c.csv", ".hidden/d.py"] {
             fs::write(root.join(file), "").unwrap();
         }
         symlink("/etc", root.join("link.py")).unwrap();
-        let mut found = sources(&root, &["py", "Gemfile"], &mut 100);
-        found.sort();
-        let expected = ["Gemfile", "a.py", "node_modules", "package/b.py"].map(|name| root.join(name));
-        assert_eq!(found, expected);
-        assert!(sources(&root, &["py"], &mut 0).is_empty());
+        let mut found = sources(&root, &["py"]);
+        // A folder lists its files in any order.
+        found[..2].sort();
+        assert_eq!(found, ["a.py", "node_modules", "package/b.py"].map(|name| root.join(name)));
         fs::remove_dir_all(root).unwrap();
     }
 
     #[test]
     fn what_runs_outside_of_a_sandbox_is_not_writable() {
         let runtime = Runtime {
-            packages: vec!["/opt/python/lib".into()],
-            modules: vec!["/home/user/project".into()],
+            packages: vec!["/packages/python".into()],
+            modules: vec!["/project/modules".into()],
             ..Runtime::default()
         };
         for path in
-            ["/", "/opt", "/opt/python/lib", "/opt/python/lib/site", "/home/user", "/home/user/project"]
+            ["/", "/packages", "/packages/python", "/packages/python/site", "/project", "/project/modules"]
         {
             assert!(refuse_to_write(Path::new(path), &runtime).is_err(), "{path}");
         }
-        for path in ["/home/user/project/out", "/home/other", "/opt/python/library"] {
+        for path in ["/project/modules/out", "/project/other", "/packages/pythonic"] {
             assert_eq!(refuse_to_write(Path::new(path), &runtime), Ok(()), "{path}");
         }
     }

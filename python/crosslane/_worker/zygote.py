@@ -180,9 +180,9 @@ class Guest:
 
 def _editable() -> list[str]:
     """The folders of packages that are installed where they are written, and found by setuptools."""
-    modules = (sys.modules.get(getattr(finder, "__module__", "")) for finder in sys.meta_path)
-    mappings = (getattr(module, "MAPPING", {}) for module in modules)
-    return [folder for mapping in mappings if isinstance(mapping, dict) for folder in mapping.values()]
+    names = {getattr(finder, "__module__", "") for finder in sys.meta_path}
+    finders = [sys.modules[name] for name in names if name.startswith("__editable__")]
+    return [folder for finder in finders for folder in finder.MAPPING.values()]
 
 
 def _warm_up(functions: list[Any]) -> Any:

@@ -29,10 +29,12 @@ mod load;
 mod log;
 mod program;
 mod restart;
+mod sandbox;
 mod signals;
 mod threads;
 
 pub use guest::{Guest, Loaded};
 pub use program::{live, main};
+pub use sandbox::enter_sandbox;
 pub use signals::{is_caught, readable};
 pub use threads::lost_threads_note;

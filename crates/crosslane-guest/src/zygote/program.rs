@@ -3,19 +3,20 @@
 use super::control::control_socket;
 use super::fork_server;
 use super::guest::Guest;
-use super::lanes::{Zygote, prefer_to_be_killed};
+use super::lanes::Zygote;
 use super::load::{identity, load};
 use super::log::say;
 use super::restart::{INSTEAD, RESTARTED, Restart, become_program, read_restart, restart};
-use super::threads::{lost_threads_note, other_threads};
+use super::sandbox::enter_sandbox;
+use super::threads::lost_threads_note;
 use crosslane::{Failure, Sandbox, TypeNames};
 use crosslane_process::control::{ControlSocket, Report, Request};
-use crosslane_process::{Source, environment, reaper};
+use crosslane_process::{Source, reaper};
 use crosslane_sandbox::LaneFilter;
 use std::fs::{self, File};
 use std::io::{self, Write};
 use std::os::fd::OwnedFd;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 /// The word before the name of a file that is checked.
@@ -112,7 +113,13 @@ fn run_library(
     pickles: Option<OwnedFd>,
     sandbox: Option<Sandbox>,
 ) -> io::Result<()> {
-    let lanes = match enter(guest, &source, pickles.as_ref(), sandbox.as_ref()) {
+    let entered = sandbox.as_ref().map(|sandbox| {
+        let mut runtime = guest.reads(pickles.as_ref())?;
+        // A library that has started threads makes the zygote start itself again.
+        runtime.programs.extend(std::env::current_exe());
+        enter_sandbox(sandbox, &source, runtime)
+    });
+    let lanes = match entered.transpose() {
         Ok(lanes) => lanes,
         Err(failure) => return control.send(&Report::Failed { failure }),
     };
@@ -142,39 +149,6 @@ fn run_library(
     }
     drop(pickles);
     Zygote::new(control, None, lanes)?.serve(guest)
-}
-
-/// Enters the sandbox in which the library is to run. Returns what its lanes enter.
-fn enter(
-    guest: &mut impl Guest,
-    source: &Source,
-    pickles: Option<&OwnedFd>,
-    sandbox: Option<&Sandbox>,
-) -> Result<Option<LaneFilter>, Failure> {
-    let Some(sandbox) = sandbox else { return Ok(None) };
-    let threads = other_threads();
-    let refused = |why: String| {
-        let message = format!("the sandbox of {} cannot be entered: {why}", source.name());
-        Failure { class: "SandboxError".into(), message, ..Failure::default() }
-    };
-    if !threads.is_empty() {
-        let names = threads.join(", ");
-        return Err(refused(format!(
-            "the interpreter has threads before it loads the file, which a sandbox would not reach: {names}"
-        )));
-    }
-    prefer_to_be_killed();
-    let mut runtime = guest.reads(pickles)?;
-    if let Source::File { path } = source {
-        runtime.packages.push(path.clone());
-        runtime.modules.extend(path.parent().map(Path::to_owned));
-    }
-    runtime.programs.extend(std::env::current_exe());
-    // What is read and run outside of a sandbox must stay as it is.
-    runtime.outside.push(environment::cache());
-    let lanes = crosslane_sandbox::enter(sandbox, &runtime).map_err(refused)?;
-    crosslane_process::guest::is_sandboxed();
-    Ok(Some(lanes))
 }
 
 fn run_restarted(guest: &mut impl Guest, mut state: Restart) -> io::Result<()> {

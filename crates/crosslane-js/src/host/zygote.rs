@@ -13,10 +13,11 @@ use crate::host::attention::Attention;
 use crate::host::loader;
 use crate::isolate;
 use crate::library::{self, Library};
-use crosslane::{Failure, Kind, Sandbox};
+use crosslane::{Failure, Kind};
+use crosslane_guest::{Runtime, enter_sandbox};
 use crosslane_process::Source;
 use crosslane_process::control::{ControlSocket, Report, Request};
-use crosslane_sandbox::{LaneFilter, Runtime};
+use crosslane_sandbox::LaneFilter;
 use rustix::event::{PollFd, PollFlags, Timespec};
 use serde_json::{Value, json};
 use std::io::{self};
@@ -72,15 +73,15 @@ pub fn run() -> io::Result<bool> {
         return Ok(true);
     };
     types.know();
-    let lanes = enter(&source, sandbox.as_ref());
-    let (library, lanes) =
-        match lanes.and_then(|lanes| Ok((load(&source, Duration::from_secs_f64(seconds))?, lanes))) {
-            Ok((library, lanes)) => (Arc::new(library), lanes),
-            Err(failure) => {
-                control.send(&Report::Failed { failure })?;
-                return Ok(false);
-            }
-        };
+    let entered = sandbox.map(|sandbox| enter_sandbox(&sandbox, &source, reads())).transpose();
+    let loaded = entered.and_then(|lanes| Ok((load(&source, Duration::from_secs_f64(seconds))?, lanes)));
+    let (library, lanes) = match loaded {
+        Ok((library, lanes)) => (Arc::new(library), lanes),
+        Err(failure) => {
+            control.send(&Report::Failed { failure })?;
+            return Ok(false);
+        }
+    };
     // Lanes are threads of this process.
     lanes.as_ref().map(LaneFilter::enter).transpose()?;
     let runtime = format!("V8 {}", isolate::version());
@@ -118,27 +119,15 @@ fn load(source: &Source, time: Duration) -> Result<Library, Failure> {
     }
 }
 
-/// Enters the sandbox in which the library is to run. Returns what is entered after the load.
-fn enter(source: &Source, sandbox: Option<&Sandbox>) -> Result<Option<LaneFilter>, Failure> {
-    let Some(sandbox) = sandbox else { return Ok(None) };
-    let mut runtime = Runtime { sources: &["js", "mjs", "cjs", "ts", "json"], ..Runtime::default() };
-    runtime.packages.extend(std::env::current_exe());
-    runtime
-        .packages
-        .extend(std::env::current_exe().ok().and_then(|host| host.parent().map(|it| it.join("v8"))));
-    if let Source::File { path } = source {
-        runtime.packages.push(path.clone());
-        runtime.modules.extend(path.parent().map(Path::to_owned));
+/// What the host reads while it loads a library.
+fn reads() -> Runtime {
+    let host = std::env::current_exe().unwrap_or_default();
+    Runtime {
+        packages: vec![host.with_file_name("v8"), host],
+        modules: library::import_folders().collect(),
+        sources: &["js", "mjs", "cjs", "ts", "json"],
+        ..Runtime::default()
     }
-    runtime.modules.extend(library::import_folders());
-    let entered = crosslane_sandbox::enter(sandbox, &runtime);
-    let lanes = entered.map_err(|why| Failure {
-        class: "SandboxError".into(),
-        message: format!("the sandbox of {} cannot be entered: {why}", source.name()),
-        ..Failure::default()
-    })?;
-    crosslane_process::guest::is_sandboxed();
-    Ok(Some(lanes))
 }
 
 fn declarations(library: &Library) -> Value {

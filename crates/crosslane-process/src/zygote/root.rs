@@ -21,7 +21,7 @@ const LIBRARY_THREADS: (&str, &str) = ("OMP_NUM_THREADS", "1");
 /// The variables of the engine's environment that processes in a sandbox have, too, by the beginnings
 /// of their names: where programs, packages and their settings are, how many threads they use, and
 /// which language and time zone people have.
-const KNOWN: [&str; 26] = [
+const KNOWN: [&str; 24] = [
     "PATH=",
     "HOME=",
     "USER=",
@@ -46,8 +46,6 @@ const KNOWN: [&str; 26] = [
     "ARROW_",
     "CROSSLANE_PROFILE=",
     "CROSSLANE_JS_IMPORTS=",
-    "CROSSLANE_GEMFILE=",
-    "CROSSLANE_WORKER_IMPORTS=",
 ];
 /// How long the process may take to end everything below it.
 const PATIENCE: Duration = Duration::from_secs(2);

@@ -94,7 +94,7 @@ impl Guest for Ruby {
         let (packages, modules) = self.fails(reads)?;
         let [packages, modules] =
             [packages, modules].map(|paths| paths.into_iter().map(PathBuf::from).collect());
-        Ok(Runtime { packages, modules, sources: &["rb", "so", "Gemfile", "lock"], ..Runtime::default() })
+        Ok(Runtime { packages, modules, sources: &["rb", "so"], ..Runtime::default() })
     }
 
     fn open_streams(&mut self) -> Result<(), Failure> {
