@@ -70,7 +70,7 @@ def cache(bench: Bench) -> Iterator[Line]:
         }
     )
     for name, line, target in (
-        ("new", f"cache, {FEW:,} new rows of 100 us", 0.7),
+        ("new", f"cache, {FEW:,} new rows of 100 us", 0.95),
         ("found", f"cache, {FEW:,} rows of 100 us that are in the file", 10),
     ):
         texts = (milliseconds(taken[name]), milliseconds(taken["called"]))

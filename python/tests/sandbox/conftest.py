@@ -60,7 +60,6 @@ def make_place(outside: Path, stack: contextlib.ExitStack) -> dict[str, Any]:
         "folder": str(outside),
         "engine": os.getpid(),
         "other": other.pid,
-        "reaper": other.pid,
         "tcp": tcp.getsockname()[1],
         "udp": udp.getsockname()[1],
         "socket": f"{folder}/stream",
@@ -82,6 +81,7 @@ def _short_folder() -> Iterator[str]:
 def library(source: Path, folder: Path, place: dict[str, Any]) -> Path:
     """A copy of a file of functions, with data beside it. ``place`` gets the name of a link there."""
     folder.mkdir()
+    shutil.copy(Path(__file__).with_name("ways.py"), folder)
     (folder / "data.csv").write_text("a,b\n")
     (folder / "link.txt").symlink_to(place["secret"])
     place["link"] = str(folder / "link.txt")

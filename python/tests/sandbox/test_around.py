@@ -16,6 +16,12 @@ from ..conftest import error, eventually, value
 pytestmark = pytest.mark.any_duckdb
 
 ON = {"sandbox": "on"}
+DOUBLE = {
+    "py": "from crosslane import udf\n@udf\ndef double(x: int) -> int:\n    return 2 * x\n",
+    "rb": 'udf("double(x BIGINT) -> BIGINT") { |x| 2 * x }\n',
+    "js": 'udf("double(x BIGINT) -> BIGINT", (x) => 2 * x);\n',
+    "lua": 'udf("double(x BIGINT) -> BIGINT", function(x) return 2 * x end)\n',
+}
 PLAIN = "from crosslane import udf\n@udf\ndef f(x: int) -> int:\n    return x\n"
 
 
@@ -48,6 +54,21 @@ def test_what_runs_outside_cannot_be_allowed_to_change(tmp_path: Path) -> None:
     for folder, why in ((library, "contains"), (tmp_path, "contains"), (package / "_worker", "is a part of")):
         with pytest.raises(duckdb.Error, match=f"allow_write names {folder}, which {why}"):
             crosslane.connect(functions=[library / "functions.py"], settings={**ON, "allow_write": [folder]})
+
+
+@pytest.mark.parametrize("language", ["py", "rb", "js", "lua"])
+def test_the_users_cache_cannot_be_allowed_to_change(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, language: str
+) -> None:
+    """It has the commands of environments, and results of other functions."""
+    cache = tmp_path / "cache"
+    (cache / "crosslane").mkdir(parents=True)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(cache))
+    (tmp_path / "library").mkdir()
+    file = tmp_path / "library" / f"functions.{language}"
+    file.write_text(DOUBLE[language])
+    with pytest.raises(duckdb.Error, match=f"allow_write names {cache}, which contains"):
+        crosslane.connect(functions=[file], settings={**ON, "allow_write": [cache]})
 
 
 def test_a_link_beside_the_library_leads_nowhere(tmp_path: Path) -> None:

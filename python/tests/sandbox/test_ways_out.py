@@ -23,14 +23,29 @@ COUNTS = dict(zip(FILES, (30, 60, 50)))
 FOLDER = Path(__file__).parent
 #: What may be refused without a sandbox: by the container, the kernel or the user's rights.
 MAY_BE_REFUSED = {
-    "trace the engine", "keys", "add a key", "ring of the kernel", "namespace of users", "namespace of mounts",
+    "trace another", "keys", "add a key", "ring of the kernel", "namespace of users", "namespace of mounts",
     "namespace of another", "compare with the engine", "read attributes", "take a handle", "further filters",
     "signal with a value", "priority of the engine", "scheduling of the engine", "fork by clone3", "read by openat2",
     "signal to the group of the engine", "memory of the engine", "further rules", "another personality",
     "move memory of the engine", "read memory of the engine", "write memory of the engine",
 }  # fmt: skip
-#: What a sandbox allows, although it sounds like a way out: it leads nowhere.
-HARMLESS: set[str] = set()
+
+
+#: How the outcomes of refused ways begin.
+REFUSALS = (
+    "PermissionError:",
+    "URLError: <urlopen error [Errno 1] Operation not permitted>",
+    "OSError: [Errno 38] Function not implemented",
+    "OperationalError: unable to open database file",
+    "Errno::EACCES:",
+    "Errno::EPERM:",
+    "Refused:",
+)
+
+
+def not_refused(found: dict[str, str]) -> dict[str, str]:
+    """The ways that lead out, or that do not work: their errors are no refusals."""
+    return {name: outcome for name, outcome in found.items() if not outcome.startswith(REFUSALS)}
 
 
 def outcomes(file: Path, place: dict[str, Any], settings: dict[str, Any]) -> dict[str, str]:
@@ -54,7 +69,7 @@ def test_no_way_leads_out(name: str, tmp_path: Path, place: dict[str, Any]) -> N
     file = library(FOLDER / name, tmp_path / "library", place)
     found = outcomes(file, place, {"sandbox": "on"})
     assert len(found) >= COUNTS[name]
-    assert {name for name, outcome in found.items() if outcome == "out"} <= HARMLESS
+    assert not not_refused(found)
 
 
 @pytest.mark.parametrize("name", FILES)
@@ -94,4 +109,4 @@ def test_no_way_leads_out_for_another_user(name: str) -> None:
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout.splitlines()[-1])[name]
     assert len(found) >= COUNTS[name]
-    assert {name for name, outcome in found.items() if outcome == "out"} <= HARMLESS
+    assert not not_refused(found)
