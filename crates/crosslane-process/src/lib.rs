@@ -38,5 +38,6 @@ pub use warden::log::{
     set_log_form,
 };
 pub use zygote::{
-    ForkServer, Loaded, Origin, Program, Zygote, ZygoteOptions, environment, guests, prepared_ruby, reaper,
+    ForkServer, Loaded, Origin, Program, Zygote, ZygoteOptions, ask_for_connections, environment, guests,
+    prepared_ruby, reaper,
 };

@@ -5,7 +5,7 @@
 //! arguments. The kernel takes the stricter answer.
 
 use crate::machine::Machine;
-use crosslane::Sandbox;
+use crosslane::{Net, Sandbox};
 use libc::*;
 use seccompiler::{
     BpfProgram, SeccompAction as Action, SeccompCmpArgLen as Length, SeccompCmpOp as Is,
@@ -265,11 +265,20 @@ fn forbidden(sandbox: &Sandbox, machine: Machine) -> Rules {
     // A datagram could be sent to any socket that has a path.
     let pairs = other_kinds(&[SOCK_STREAM, SOCK_SEQPACKET]).chain([family(&[AF_UNIX])]);
     rules.insert(SYS_socketpair, pairs.collect());
-    if sandbox.net {
-        let sockets = other_kinds(&[SOCK_STREAM, SOCK_DGRAM]).chain([family(&[AF_INET, AF_INET6])]);
-        rules.insert(SYS_socket, sockets.collect());
-    } else {
-        add(&mut rules, NETWORK);
+    let internet = family(&[AF_INET, AF_INET6]);
+    match sandbox.net {
+        Net::Nothing => add(&mut rules, NETWORK),
+        Net::Everything => {
+            rules.insert(SYS_socket, other_kinds(&[SOCK_STREAM, SOCK_DGRAM]).chain([internet]).collect());
+        }
+        Net::Hosts(_) => {
+            // Only TCP: it reaches no host without a connect, if nothing is sent with the first packet.
+            let protocol = none_of(2, &[0, IPPROTO_TCP as u64]);
+            rules.insert(SYS_socket, other_kinds(&[SOCK_STREAM]).chain([internet, protocol]).collect());
+            for (call, flags) in [(SYS_sendto, 3), (SYS_sendmsg, 2), (SYS_sendmmsg, 3)] {
+                rules.insert(call, vec![has(flags, MSG_FASTOPEN as u64)]);
+            }
+        }
     }
     rules
 }

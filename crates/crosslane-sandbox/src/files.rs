@@ -4,7 +4,7 @@
 //! user works, only the sources are allowed: a database may lie beside them.
 
 use crate::machine::Machine;
-use crosslane::Sandbox;
+use crosslane::{Net, Sandbox};
 use landlock::{
     ABI, Access, AccessFs, BitFlags, CompatLevel, Compatible, PathBeneath, PathFd, Ruleset, RulesetAttr,
     RulesetCreated, RulesetCreatedAttr, RulesetStatus, Scope, make_bitflags,
@@ -56,9 +56,8 @@ const SYSTEM: [&str; 29] = [
     "/dev/urandom",
 ];
 /// What resolves the names of hosts.
-const NETWORK: [&str; 8] = [
+const NETWORK: [&str; 7] = [
     "/etc/resolv.conf",
-    "/etc/hosts",
     "/etc/host.conf",
     "/etc/nsswitch.conf",
     "/etc/gai.conf",
@@ -66,6 +65,9 @@ const NETWORK: [&str; 8] = [
     "/etc/protocols",
     "/run/systemd/resolve",
 ];
+/// The names of hosts that this machine knows. If hosts are listed, the engine resolves their names, and
+/// must know their addresses.
+const HOSTS: &str = "/etc/hosts";
 const DEVICES: [&str; 3] = ["/dev/null", "/dev/zero", "/dev/full"];
 /// What loads the libraries of programs.
 const LOADERS: [&str; 2] = ["/lib64/ld-linux-x86-64.so.2", "/lib/ld-linux-aarch64.so.1"];
@@ -106,8 +108,9 @@ pub(crate) fn enter(sandbox: &Sandbox, runtime: &Runtime, machine: Machine) -> R
             rules.allow(&source, READ)?;
         }
     }
-    if sandbox.net {
-        for path in NETWORK {
+    if sandbox.net != Net::Nothing {
+        let hosts = (sandbox.net == Net::Everything).then_some(HOSTS);
+        for path in NETWORK.into_iter().chain(hosts) {
             rules.allow(Path::new(path), READ)?;
         }
     }

@@ -6,6 +6,7 @@
 //! |---|---|
 //! | Landlock ([`files`]) | files, folders, programs; signals to processes outside (Linux 6.12) |
 //! | seccomp ([`calls`]) | sockets, other processes, namespaces, and all else that Landlock does not watch |
+//! | a broker in the engine ([`broker`]) | which hosts are connected to, if the sandbox lists hosts |
 //! | privileges ([`privileges`]) | the capabilities of root, and core dumps |
 //!
 //! # Order
@@ -25,6 +26,7 @@
 //! needed is ENOSYS, as if the kernel were too old to have it, because libraries then use another
 //! one. `clone3` and `openat2` are among these: a filter cannot read their flags.
 
+pub mod broker;
 mod calls;
 mod files;
 mod machine;
@@ -34,17 +36,37 @@ pub use calls::LaneFilter;
 pub use files::Runtime;
 pub use machine::Machine;
 
-use crosslane::Sandbox;
+use crosslane::{Net, Sandbox};
+use std::io;
+use std::os::fd::OwnedFd;
 
-/// Restricts this process for good, so that it can load a library. Returns what its lanes enter.
+/// Restricts this process for good, so that it can load a library. Returns what its lanes enter. If the
+/// sandbox lists hosts, `hand_over` sends the descriptor of [`broker::listen`] to the engine, whose
+/// broker then makes all connections of this process.
 ///
 /// # Errors
 /// What is missing or wrong, for the user to read. The process must not load the library then.
-pub fn enter(sandbox: &Sandbox, runtime: &Runtime) -> Result<LaneFilter, String> {
+pub fn enter(
+    sandbox: &Sandbox,
+    runtime: &Runtime,
+    hand_over: impl FnOnce(OwnedFd) -> io::Result<()>,
+) -> Result<LaneFilter, String> {
     let machine = Machine::look()?;
     let lane = LaneFilter::new(sandbox)?;
     privileges::drop_all().map_err(|error| format!("the privileges of this process: {error}"))?;
     files::enter(sandbox, runtime, machine)?;
     calls::enter(sandbox, machine)?;
+    if matches!(sandbox.net, Net::Hosts(_)) {
+        let listener = broker::listen().map_err(|error| match error.raw_os_error() {
+            Some(libc::EBUSY) => {
+                "allow_net lists hosts, but this container watches system calls itself, so that \
+                                  Crosslane cannot: allow_net can be true or false here (EBUSY)"
+                    .to_owned()
+            }
+            _ => format!("seccomp: {error}"),
+        })?;
+        hand_over(listener).map_err(|error| format!("the engine takes no connections: {error}"))?;
+        broker::probe()?;
+    }
     Ok(lane)
 }

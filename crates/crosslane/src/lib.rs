@@ -37,7 +37,7 @@ pub use function::{
 };
 pub use lane::{Address, Entry, Exchanges, Part};
 pub use pool::warm_limit;
-pub use sandbox::Sandbox;
+pub use sandbox::{Host, Net, Sandbox};
 pub use settings::Settings;
 pub use types::{
     DataType, Field, Layout, MOST_LEVELS, MOST_MEMBERS, Signature, TypeNames, calendar, code_width, display,

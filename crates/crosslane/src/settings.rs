@@ -244,6 +244,7 @@ impl Settings {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::sandbox::Net;
     use std::path::PathBuf;
 
     #[test]
@@ -288,7 +289,10 @@ mod tests {
         settings.set("sandbox", "on").unwrap();
         let read = ["/data", "/srv/models"].map(PathBuf::from).to_vec();
         let env = ["KEY", "TOKEN"].map(str::to_owned).to_vec();
-        assert_eq!(settings.sandbox(), Some(Sandbox { read, net: true, env, ..Sandbox::default() }));
+        assert_eq!(
+            settings.sandbox(),
+            Some(Sandbox { read, net: Net::Everything, env, ..Sandbox::default() })
+        );
         assert_eq!(settings.get("allow_read").as_deref(), Some("/data,/srv/models"));
         assert!(settings.set("allow_write", "data").unwrap_err().to_string().contains("files and folders"));
         assert!(settings.set("sandbox", "perhaps").unwrap_err().to_string().contains("on or off"));

@@ -51,7 +51,7 @@ class SandboxOptions(TypedDict, total=False):
     sandbox: bool
     allow_read: Iterable[str | PathLike[str]]
     allow_write: Iterable[str | PathLike[str]]
-    allow_net: bool
+    allow_net: bool | Iterable[str]
     allow_env: Iterable[str]
     allow_run: Iterable[str | PathLike[str]]
 
@@ -161,8 +161,8 @@ def load(
         replace: whether the functions may take the names of macros, which are dropped, and of
             built-in functions, which change for the whole database.
         sandbox: what the functions of this file may do, where it differs from the settings:
-            ``sandbox=True``, ``allow_read=[...]``, ``allow_write=[...]``, ``allow_net=True``,
-            ``allow_env=[...]``, ``allow_run=[...]``.
+            ``sandbox=True``, ``allow_read=[...]``, ``allow_write=[...]``, ``allow_net=["host:443"]`` or
+            ``allow_net=True``, ``allow_env=[...]``, ``allow_run=[...]``.
 
     Raises:
         duckdb.Error: if the file cannot be loaded, with the error and its place in the file.

@@ -17,9 +17,12 @@ import crosslane
 
 from .conftest import SECRET, arguments, library, make_place
 
-FILES = ("ways_by_files.py", "ways_by_processes.py", "ways_out.rb")
+FILES = ("ways_by_files.py", "ways_by_processes.py", "ways_out.rb", "ways_by_hosts.py")
 #: How many ways each has at least.
-COUNTS = dict(zip(FILES, (30, 60, 50)))
+COUNTS = dict(zip(FILES, (30, 60, 50, 13)))
+ON = {"sandbox": "on"}
+#: Nobody listens there.
+HOSTS = ON | {"allow_net": ["127.0.0.3", "host.invalid:443"]}
 FOLDER = Path(__file__).parent
 #: What may be refused without a sandbox: by the container, the kernel or the user's rights.
 MAY_BE_REFUSED = {
@@ -27,7 +30,8 @@ MAY_BE_REFUSED = {
     "namespace of another", "compare with the engine", "read attributes", "take a handle", "further filters",
     "signal with a value", "priority of the engine", "scheduling of the engine", "fork by clone3", "read by openat2",
     "signal to the group of the engine", "memory of the engine", "further rules", "another personality",
-    "move memory of the engine", "read memory of the engine", "write memory of the engine",
+    "move memory of the engine", "read memory of the engine", "write memory of the engine", "connect by several paths",
+    "send with the first packet", "send a message with the first packet",
 }  # fmt: skip
 
 
@@ -35,6 +39,8 @@ MAY_BE_REFUSED = {
 REFUSALS = (
     "PermissionError:",
     "URLError: <urlopen error [Errno 1] Operation not permitted>",
+    "URLError: <urlopen error [Errno 13] Permission denied>",
+    "gaierror: [Errno -2] Name or service not known",
     "OSError: [Errno 38] Function not implemented",
     "OperationalError: unable to open database file",
     "Errno::EACCES:",
@@ -67,9 +73,16 @@ def outcomes(file: Path, place: dict[str, Any], settings: dict[str, Any]) -> dic
 @pytest.mark.parametrize("name", FILES)
 def test_no_way_leads_out(name: str, tmp_path: Path, place: dict[str, Any]) -> None:
     file = library(FOLDER / name, tmp_path / "library", place)
-    found = outcomes(file, place, {"sandbox": "on"})
+    found = outcomes(file, place, HOSTS if "hosts" in name else ON)
     assert len(found) >= COUNTS[name]
     assert not not_refused(found)
+
+
+@pytest.mark.any_duckdb
+def test_a_list_of_hosts_opens_no_other_way(tmp_path: Path, place: dict[str, Any]) -> None:
+    file = library(FOLDER / "ways_by_processes.py", tmp_path / "library", place)
+    # This one makes a socket, and does not connect it.
+    assert not not_refused(outcomes(file, place, HOSTS)).keys() - {"socket of version 6"}
 
 
 @pytest.mark.parametrize("name", FILES)
@@ -89,7 +102,7 @@ def _as_nobody() -> None:
         results = {}
         for name in FILES:
             file = library(FOLDER / name, folder / f"library of {name}", place)
-            results[name] = outcomes(file, place, {"sandbox": "on"})
+            results[name] = outcomes(file, place, HOSTS if "hosts" in name else ON)
         print(json.dumps(results))
 
 

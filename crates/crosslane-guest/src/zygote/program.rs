@@ -82,12 +82,14 @@ fn run(guest: &mut impl Guest) -> io::Result<()> {
         first = control.receive()?;
     }
     let Some((Request::Load { source, types, sandbox, .. }, descriptors)) = first else { return Ok(()) };
-    let pickles = descriptors.into_iter().next();
+    let mut descriptors = descriptors.into_iter();
+    let pickles = matches!(source, Source::Pickle { .. }).then(|| descriptors.next()).flatten();
+    let connections = descriptors.next();
     // What is made for a file runs code of packages. The engine starts a library for which that is done
     // already in its own program.
     let elsewhere = if sandbox.is_some() { Ok(None) } else { guest.elsewhere(&source) };
     let failure = match elsewhere {
-        Ok(None) => return run_library(guest, control, source, types, pickles, sandbox),
+        Ok(None) => return run_library(guest, control, source, types, pickles, sandbox, connections),
         Ok(Some(words)) => {
             let state = Restart { source, types, pickles: None, loaded: String::new(), sandbox };
             let why = become_program(guest, &words, INSTEAD, state, pickles.as_ref(), |_| {});
@@ -102,7 +104,7 @@ fn run(guest: &mut impl Guest) -> io::Result<()> {
 /// Runs in place of a zygote that has read the request to load a library.
 fn run_instead(guest: &mut impl Guest, mut state: Restart) -> io::Result<()> {
     let pickles = state.take_pickles()?;
-    run_library(guest, control_socket()?, state.source, state.types, pickles, state.sandbox)
+    run_library(guest, control_socket()?, state.source, state.types, pickles, state.sandbox, None)
 }
 
 fn run_library(
@@ -112,12 +114,13 @@ fn run_library(
     types: TypeNames,
     pickles: Option<OwnedFd>,
     sandbox: Option<Sandbox>,
+    connections: Option<OwnedFd>,
 ) -> io::Result<()> {
     let entered = sandbox.as_ref().map(|sandbox| {
         let mut runtime = guest.reads(pickles.as_ref())?;
         // A library that has started threads makes the zygote start itself again.
         runtime.programs.extend(std::env::current_exe());
-        enter_sandbox(sandbox, &source, runtime)
+        enter_sandbox(sandbox, &source, runtime, connections)
     });
     let lanes = match entered.transpose() {
         Ok(lanes) => lanes,

@@ -69,11 +69,12 @@ pub fn run() -> io::Result<bool> {
     }));
     // This blocks SIGINT before any other thread starts. So all threads inherit the block.
     let interrupts = interrupts()?;
-    let Some((Request::Load { source, seconds, types, sandbox }, _)) = control.receive()? else {
+    let Some((Request::Load { source, seconds, types, sandbox }, descriptors)) = control.receive()? else {
         return Ok(true);
     };
     types.know();
-    let entered = sandbox.map(|sandbox| enter_sandbox(&sandbox, &source, reads())).transpose();
+    let connections = descriptors.into_iter().next();
+    let entered = sandbox.map(|sandbox| enter_sandbox(&sandbox, &source, reads(), connections)).transpose();
     let loaded = entered.and_then(|lanes| Ok((load(&source, Duration::from_secs_f64(seconds))?, lanes)));
     let (library, lanes) = match loaded {
         Ok((library, lanes)) => (Arc::new(library), lanes),

@@ -1,6 +1,7 @@
 //! The process that loads a library and forks its workers: its program, its requests, and its end.
 
 mod caches;
+mod connections;
 mod devices;
 pub mod environment;
 mod fork_server;
@@ -11,6 +12,7 @@ pub mod reaper;
 mod root;
 mod ruby;
 
+pub use connections::ask as ask_for_connections;
 pub use fork_server::ForkServer;
 pub use lanes::Zygote;
 pub use process::{Loaded, Origin, ZygoteOptions};

@@ -1,5 +1,6 @@
 //! The engine's side of a zygote: starts it, loads a library, asks for lanes, and ends it.
 
+use super::connections;
 use super::fork_server::{ForkServer, NoFork};
 use super::reaper;
 use super::root::{FAREWELL, Program, Root, boot_error};
@@ -341,10 +342,14 @@ impl Running {
         let sandbox = options.sandbox.clone();
         let request = Request::Load { source: options.source.clone(), seconds, types, sandbox };
         let pickles = options.source.memory().map_err(boot_error("memory for the functions"))?;
-        let pickles: Vec<_> = pickles.iter().map(AsFd::as_fd).collect();
+        let connections = connections::begin(&library, options.sandbox.as_ref());
+        let connections = connections.map_err(boot_error("the thread of connections"))?;
+        let descriptors = pickles.iter().map(AsFd::as_fd).chain(connections.iter().map(AsFd::as_fd));
+        let descriptors: Vec<_> = descriptors.collect();
         let goes_on = || !stop.is_set() && Instant::now() < deadline;
         // The code below handles a zygote that ended at once, or reads nothing.
-        let _ = control::send(&self.control, &request, &pickles, goes_on);
+        let _ = control::send(&self.control, &request, &descriptors, goes_on);
+        drop(connections);
         let answer = self.answer(deadline, stop);
         if let Ok(Answer::Loaded { sandboxed: false, .. }) = answer
             && options.sandbox.is_some()

@@ -2,7 +2,8 @@
 //! itself.
 
 use crate::identity::Process;
-use crosslane::{Error, Sandbox};
+use crosslane::{Error, Net, Sandbox};
+use crosslane_sandbox::broker;
 use rustix::process::Signal;
 use std::ffi::OsString;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
@@ -82,6 +83,9 @@ impl Program {
         let stdout = log.try_clone().map_err(boot_error("log"))?;
         if let Some(sandbox) = sandbox {
             command.env_clear().envs(variables(sandbox));
+            if let Net::Hosts(_) = sandbox.net {
+                command.env(broker::RESOLVER.0, broker::RESOLVER.1);
+            }
         }
         command.args(arguments).envs(self.environment.iter().cloned());
         command.stdin(Stdio::null()).stdout(stdout).stderr(log);

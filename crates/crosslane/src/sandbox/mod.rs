@@ -1,5 +1,9 @@
 //! What the functions of a library may do.
 
+mod net;
+
+pub use net::{Host, Net};
+
 use crate::error::Failure;
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
@@ -12,8 +16,8 @@ pub struct Sandbox {
     pub read: Vec<PathBuf>,
     /// Files and folders that they may read and change.
     pub write: Vec<PathBuf>,
-    /// Whether they may connect to other machines, and to other programs on this one.
-    pub net: bool,
+    /// The connections that they may make.
+    pub net: Net,
     /// The environment variables of the engine that they have, in addition to those that say where
     /// programs and packages are, and which language people use.
     pub env: Vec<String>,
@@ -32,7 +36,11 @@ impl Sandbox {
             "allow_write",
             "files and folders that sandboxed functions may read and change: absolute paths, with commas between them",
         ),
-        ("allow_net", "whether sandboxed functions may use the network: true or false"),
+        (
+            "allow_net",
+            "hosts that sandboxed functions may connect to, such as api.example.com:443, with commas between them; \
+             true: all, false: none",
+        ),
         ("allow_env", "environment variables that sandboxed functions have, with commas between them"),
         ("allow_run", "programs that sandboxed functions may run: absolute paths, with commas between them"),
     ];
@@ -49,7 +57,7 @@ impl Sandbox {
                 self.env = words().map(str::to_owned).collect();
                 return Some(true);
             }
-            "allow_net" => return Some(value.trim().parse().map(|net| self.net = net).is_ok()),
+            "allow_net" => return Some(value.parse().map(|net| self.net = net).is_ok()),
             _ => return None,
         };
         let given: Vec<_> = words().map(PathBuf::from).collect();
@@ -86,14 +94,34 @@ impl Sandbox {
         ["sandbox=on".to_owned()].into_iter().chain(allowed)
     }
 
+    /// The settings with which this sandbox allows more than another one, with their values.
+    pub fn beyond(&self, other: &Self) -> Vec<String> {
+        let are_below = |paths: &[PathBuf], allowed: &[&[PathBuf]]| {
+            paths
+                .iter()
+                .all(|path| allowed.iter().copied().flatten().any(|allowed| path.starts_with(allowed)))
+        };
+        let is_allowed = |name: &str| match name {
+            "allow_read" => are_below(&self.read, &[&other.read, &other.write]),
+            "allow_write" => are_below(&self.write, &[&other.write]),
+            "allow_net" => self.net.is_within(&other.net),
+            "allow_env" => self.env.iter().all(|name| other.env.contains(name)),
+            "allow_run" => are_below(&self.run, &[&other.run]),
+            _ => false,
+        };
+        let beyond = Self::SETTINGS.iter().filter(|(name, _)| !is_allowed(name));
+        beyond.filter_map(|(name, _)| Some(format!("{name}={}", self.get(name)?))).collect()
+    }
+
     /// What to say of a failure whose cause may be the sandbox.
     pub fn remedy(failure: &Failure) -> Option<&'static str> {
         const CLASSES: [&str; 5] =
-            ["Errno::EACCES", "Errno::EPERM", "gaierror", "SocketError", "Socket::ResolutionError"];
-        const TEXTS: [&str; 5] = [
+            ["Errno::EACCES", "Errno::EPERM", "socket.gaierror", "SocketError", "Socket::ResolutionError"];
+        const TEXTS: [&str; 6] = [
             "Permission denied",
             "Operation not permitted",
             "name resolution",
+            "Name or service not known",
             "No usable temporary directory",
             "unable to open database file",
         ];
@@ -103,5 +131,47 @@ impl Sandbox {
             "its sandbox allows files with allow_read and allow_write, the network with allow_net, and programs with \
              allow_run",
         )
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn sandbox(settings: &[(&str, &str)]) -> Sandbox {
+        let mut sandbox = Sandbox::default();
+        assert!(settings.iter().all(|(name, value)| sandbox.set(name, value) == Some(true)));
+        sandbox
+    }
+
+    #[test]
+    fn a_sandbox_may_allow_more_than_another() {
+        let allowed = [
+            ("allow_read", "/data,/models"),
+            ("allow_write", "/out"),
+            ("allow_net", "*.example.com:443"),
+            ("allow_env", "KEY,TOKEN"),
+            ("allow_run", "/bin/true"),
+        ];
+        let settings = sandbox(&allowed);
+        assert_eq!(settings.beyond(&settings), Vec::<String>::new());
+        assert_eq!(Sandbox::default().beyond(&settings), Vec::<String>::new());
+        assert_eq!(settings.beyond(&Sandbox::default()).len(), allowed.len());
+        let less = sandbox(&[
+            ("allow_read", "/models/a,/out/b,/data"),
+            ("allow_write", "/out/c"),
+            ("allow_net", "api.example.com:443"),
+            ("allow_env", "TOKEN"),
+        ]);
+        assert_eq!(less.beyond(&settings), Vec::<String>::new());
+        let more = [
+            ("allow_read", "/data,/database"),
+            ("allow_write", "/data"),
+            ("allow_net", "true"),
+            ("allow_env", "SECRET"),
+            ("allow_run", "/bin/sh"),
+        ];
+        let beyond = more.map(|(name, value)| format!("{name}={value}"));
+        assert_eq!(sandbox(&more).beyond(&settings), beyond);
     }
 }

@@ -1,0 +1,207 @@
+//! The thread of the engine that makes the connections of a library.
+
+use super::hosts::Hosts;
+use super::listener::{Call, Listener};
+use super::names;
+use crosslane::Host;
+use rustix::event::{PollFd, PollFlags};
+use rustix::fs::OFlags;
+use rustix::io::Errno;
+use rustix::net::{AddressFamily, SocketFlags, SocketType, ipproto, sockopt};
+use rustix::process::{Pid, PidfdFlags, PidfdGetfdFlags};
+use std::fs;
+use std::net::SocketAddr;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::sync::Arc;
+
+/// The port of name servers.
+const NAME_SERVER: u16 = 53;
+/// The most callers that wait for hosts at once: each has a descriptor of the engine.
+const MOST_WAITING: usize = 64;
+/// The most threads that answer questions for names.
+const MOST_NAMES: usize = 16;
+
+/// Makes the connections of a library.
+#[derive(Debug)]
+pub struct Broker {
+    listener: Listener,
+    hosts: Arc<Hosts>,
+    waiting: Vec<Waiting>,
+    /// Whether the engine may take descriptors of other processes. Containers may forbid it.
+    takes_sockets: bool,
+}
+
+impl Broker {
+    /// A broker for the owner of this descriptor, which [`super::listen`] has made. `report` gets what was
+    /// refused, such as `the name evil.example`, once each.
+    pub fn new(listener: OwnedFd, hosts: Vec<Host>, report: Box<dyn Fn(&str) + Send + Sync>) -> Self {
+        let hosts = Arc::new(Hosts::new(hosts, report));
+        Self { listener: Listener(listener), hosts, waiting: Vec::new(), takes_sockets: true }
+    }
+
+    /// Makes connections until no process can ask for one any more.
+    pub fn serve(mut self) {
+        loop {
+            let listener = std::iter::once(self.listener.poll());
+            let sockets = self.waiting.iter().map(|one| PollFd::new(&one.socket.0, PollFlags::OUT));
+            let mut polled: Vec<_> = listener.chain(sockets).collect();
+            if rustix::event::poll(&mut polled, None).is_err() {
+                continue;
+            }
+            let mut ready = polled.iter().map(PollFd::revents);
+            let Some(has_call) = ready.next().and_then(Listener::has_call) else { return };
+            let ready: Vec<_> = ready.map(|ready| !ready.is_empty()).collect();
+            self.answer_ready(&ready);
+            if has_call && let Ok(call) = self.listener.receive() {
+                // These callers have ended, or a signal has ended their waits.
+                self.waiting.retain(|one| self.listener.is_waiting(one.id));
+                match self.connect(&call) {
+                    Ok(Progress::Waits) => {}
+                    Ok(Progress::Done) => self.listener.answer(call.id(), Ok(())),
+                    Err(error) => self.listener.answer(call.id(), Err(error)),
+                }
+            }
+        }
+    }
+
+    /// Answers the callers whose sockets are ready.
+    fn answer_ready(&mut self, ready: &[bool]) {
+        let mut ready = ready.iter();
+        let listener = &self.listener;
+        self.waiting.retain(|one| {
+            if !ready.next().is_some_and(|ready| *ready) {
+                return true;
+            }
+            // The second call says how the first one has ended.
+            let outcome = match rustix::net::connect(&one.socket.0, &one.to) {
+                Err(Errno::ALREADY | Errno::INPROGRESS) => return true,
+                Err(Errno::ISCONN) => Ok(()),
+                outcome => outcome,
+            };
+            // The caller goes on at once.
+            one.socket.block();
+            listener.answer(one.id, outcome);
+            false
+        });
+    }
+
+    /// Connects a caller's socket, or begins to.
+    fn connect(&mut self, call: &Call) -> Result<Progress, Errno> {
+        let to = call.address()?;
+        if !self.hosts.allows(to) {
+            if to.port() == NAME_SERVER {
+                return self.connect_to_names(call).map(|()| Progress::Done);
+            }
+            // Nobody listens on port 0: that is the probe.
+            if to.port() != 0 {
+                self.hosts.refused(&to.to_string());
+            }
+            return Err(Errno::ACCESS);
+        }
+        let socket = self.socket(call, to)?;
+        let flags = rustix::fs::fcntl_getfl(&socket)?;
+        if flags.contains(OFlags::NONBLOCK) {
+            return rustix::net::connect(&socket, &to).map(|()| Progress::Done);
+        }
+        if self.waiting.len() >= MOST_WAITING {
+            return Err(Errno::AGAIN);
+        }
+        rustix::fs::fcntl_setfl(&socket, flags | OFlags::NONBLOCK)?;
+        let socket = Blocking(socket, flags);
+        match rustix::net::connect(&socket.0, &to) {
+            Err(Errno::INPROGRESS | Errno::ALREADY) => {
+                self.waiting.push(Waiting { id: call.id(), socket, to });
+                Ok(Progress::Waits)
+            }
+            outcome => outcome.map(|()| Progress::Done),
+        }
+    }
+
+    /// The caller's socket for TCP. If it cannot be had, another one takes its place.
+    fn socket(&mut self, call: &Call, to: SocketAddr) -> Result<OwnedFd, Errno> {
+        if self.takes_sockets {
+            match take_socket(call) {
+                Err(Errno::PERM | Errno::NOSYS) => self.takes_sockets = false,
+                taken => {
+                    let socket = taken?;
+                    // The process may have ended, and another may have its number.
+                    let is_callers = self.listener.is_waiting(call.id());
+                    return if is_callers && is_tcp(&socket)? { Ok(socket) } else { Err(Errno::ACCESS) };
+                }
+            }
+        }
+        let family = if to.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
+        let theirs = call.flags();
+        let mut flags = SocketFlags::CLOEXEC;
+        flags.set(SocketFlags::NONBLOCK, theirs.contains(OFlags::NONBLOCK));
+        let socket = rustix::net::socket_with(family, SocketType::STREAM, flags, None)?;
+        self.listener.give(call, socket.as_fd(), theirs)?;
+        Ok(socket)
+    }
+
+    /// Gives the caller a connection to this engine in place of one to its name server.
+    fn connect_to_names(&self, call: &Call) -> Result<(), Errno> {
+        // Each of the threads has the hosts.
+        if Arc::strong_count(&self.hosts) > MOST_NAMES {
+            return Err(Errno::AGAIN);
+        }
+        let error = |error: std::io::Error| Errno::from_io_error(&error).unwrap_or(Errno::NOMEM);
+        let (ours, theirs) = UnixStream::pair().map_err(error)?;
+        let flags = call.flags();
+        theirs.set_nonblocking(flags.contains(OFlags::NONBLOCK)).map_err(error)?;
+        let hosts = Arc::clone(&self.hosts);
+        let thread = std::thread::Builder::new().name("crosslane-names".into());
+        thread.spawn(move || names::serve(ours, &hosts)).map_err(error)?;
+        self.listener.give(call, theirs.as_fd(), flags)
+    }
+}
+
+/// How far a connection is.
+enum Progress {
+    Done,
+    /// The caller is among those that wait.
+    Waits,
+}
+
+/// A caller that waits for its host.
+#[derive(Debug)]
+struct Waiting {
+    id: u64,
+    socket: Blocking,
+    to: SocketAddr,
+}
+
+/// A socket that blocks in the caller's process, with its flags, and does not block as long as this
+/// value is there.
+#[derive(Debug)]
+struct Blocking(OwnedFd, OFlags);
+
+impl Blocking {
+    fn block(&self) {
+        // Without this, the caller's next call fails with EAGAIN.
+        let _ = rustix::fs::fcntl_setfl(&self.0, self.1);
+    }
+}
+
+impl Drop for Blocking {
+    fn drop(&mut self) {
+        self.block();
+    }
+}
+
+/// A descriptor of the caller's socket.
+fn take_socket(call: &Call) -> Result<OwnedFd, Errno> {
+    // Before Linux 6.9 only a whole process can be asked for.
+    let status = fs::read_to_string(format!("/proc/{}/status", call.thread())).map_err(|_| Errno::SRCH)?;
+    let process = status.lines().find_map(|line| line.strip_prefix("Tgid:")?.trim().parse().ok());
+    let process = process.and_then(Pid::from_raw).ok_or(Errno::SRCH)?;
+    let process = rustix::process::pidfd_open(process, PidfdFlags::empty())?;
+    rustix::process::pidfd_getfd(&process, call.socket(), PidfdGetfdFlags::empty())
+}
+
+/// Whether a socket connects to one host and stays with it.
+fn is_tcp(socket: &OwnedFd) -> Result<bool, Errno> {
+    let is_internet = [AddressFamily::INET, AddressFamily::INET6].contains(&sockopt::socket_domain(socket)?);
+    Ok(is_internet && sockopt::socket_protocol(socket)? == Some(ipproto::TCP))
+}

@@ -1,0 +1,35 @@
+//! Connections to listed hosts. The engine makes them for the process of a library.
+//!
+//! # Protocol
+//! 1. Before it loads the library, its process calls [`listen`]. From then on the kernel hands each
+//!    `connect` of this process, and of all that it starts, to the owner of the returned descriptor.
+//!    The process sends the descriptor to its engine, keeps no copy, and calls [`probe`].
+//! 2. A thread of the engine runs [`Broker::serve`]. For each call, it copies the address out of the
+//!    caller's memory, and looks for it in the list. It takes a descriptor of the caller's own socket,
+//!    connects that to the copied address, and answers the call.
+//! 3. It never lets the kernel run the caller's own call: another thread of the process may have
+//!    changed the address in memory.
+//! 4. The thread ends when no process has the filter any more.
+//!
+//! # Names
+//! Processes in such a sandbox have no datagrams, and the variable [`RESOLVER`] makes the C library ask
+//! its name servers over TCP. The engine answers a connection to a name server itself: it resolves
+//! names that are listed, and says of all others that they do not exist. The addresses that it has told
+//! are those that the listed names may be reached at.
+//!
+//! # Waits
+//! The engine never waits in `connect`. While a caller waits, its socket does not block, and the
+//! broker polls it. So one thread serves all callers, however slow the hosts are. A signal may end
+//! the caller's wait. Its answer is dropped then. If the C library repeats the call, the broker gets
+//! it as a new one.
+
+mod connect;
+mod hosts;
+mod listener;
+mod names;
+
+pub use connect::Broker;
+pub use listener::{listen, probe};
+
+/// The variable that makes the C library ask for names over TCP, and its value.
+pub const RESOLVER: (&str, &str) = ("RES_OPTIONS", "use-vc");

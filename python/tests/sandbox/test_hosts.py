@@ -1,0 +1,281 @@
+"""Sandboxes that list hosts: unchanged clients connect to these, and to no others."""
+
+from __future__ import annotations
+
+import os
+import select
+import socket
+import socketserver
+import subprocess
+import sys
+import textwrap
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import pytest
+
+import crosslane
+
+from ..conftest import error, value
+
+pytestmark = pytest.mark.any_duckdb
+
+CONTAINER = Path(__file__).with_name("container.py")
+
+
+class Answers(BaseHTTPRequestHandler):
+    def do_GET(self) -> None:
+        self.send_response(200)
+        self.end_headers()
+        self.wfile.write(b"answered")
+
+    def log_message(self, *_: Any) -> None:
+        pass
+
+
+@pytest.fixture
+def port() -> Iterator[int]:
+    with socketserver.ThreadingTCPServer(("127.0.0.1", 0), Answers) as server:
+        thread = threading.Thread(target=server.serve_forever, daemon=True)
+        thread.start()
+        yield server.server_address[1]
+        server.shutdown()
+        thread.join()
+
+
+@pytest.fixture
+def other_port() -> Iterator[int]:
+    """A port that must not be reached."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        yield server.getsockname()[1]
+        assert not select.select([server], [], [], 0)[0]
+
+
+PYTHON = """
+    import asyncio, http.client, subprocess, sys, urllib.request
+    from crosslane import udf
+
+    @udf(deterministic=False)
+    def by_urllib(host: str, port: int) -> str:
+        return urllib.request.urlopen(f"http://{host}:{port}/", timeout=60).read().decode()
+
+    @udf(deterministic=False)
+    def by_a_socket_that_waits(host: str, port: int) -> str:
+        client = http.client.HTTPConnection(host, port)
+        client.request("GET", "/")
+        return client.getresponse().read().decode()
+
+    @udf(deterministic=False)
+    async def by_asyncio(host: str, port: int) -> str:
+        reader, writer = await asyncio.open_connection(host, port)
+        writer.write(b"GET / HTTP/1.0\\r\\n\\r\\n")
+        page = await reader.read()
+        writer.close()
+        return page.decode().rpartition("\\n")[2]
+
+    @udf(deterministic=False)
+    def by_a_program(host: str, port: int) -> str:
+        code = f"import urllib.request as r; print(r.urlopen('http://{host}:{port}/').read().decode(), end='')"
+        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+        if done.returncode:
+            raise PermissionError(done.stderr)
+        return done.stdout
+    """
+RUBY = """
+    require "net/http"
+    udf("by_net_http(host VARCHAR, port BIGINT) -> VARCHAR", deterministic: false) do |host, port|
+      Net::HTTP.get(host, "/", port)
+    end
+    """
+CLIENTS = {
+    "by_urllib": PYTHON,
+    "by_a_socket_that_waits": PYTHON,
+    "by_asyncio": PYTHON,
+    "by_a_program": PYTHON,
+    "by_net_http": RUBY,
+}
+
+
+def connect(file: Path, text: str, hosts: object, **allowed: Any) -> duckdb.DuckDBPyConnection:
+    file.write_text(textwrap.dedent(text))
+    settings = {"sandbox": "on", "allow_net": hosts} | allowed
+    return crosslane.connect(functions=[file], settings=settings, config={"threads": 2})
+
+
+@pytest.mark.parametrize("client", CLIENTS)
+def test_only_listed_hosts_are_reached(
+    tmp_path: Path, port: int, other_port: int, client: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / ("functions.rb" if CLIENTS[client] is RUBY else "functions.py")
+    hosts = [f"LOCALHOST:{port}", "[::1]:443"]
+    with connect(file, CLIENTS[client], hosts, allow_run=[os.path.realpath(sys.executable)]) as con:
+        for host in ("localhost", "127.0.0.1"):
+            assert value(con, f"SELECT {client}('{host}', {port})") == "answered"
+            assert "allow_net" in error(con, f"SELECT {client}('{host}', {other_port})")
+        assert "allow_net" in error(con, f"SELECT {client}('example.org', 443)")
+        assert value(con, f"SELECT count({client}('localhost', {port})) FROM range(20)") == 20
+    said = capfd.readouterr().err
+    assert (
+        f"{file}: a connection was refused: 127.0.0.1:{other_port}; allow_net lists localhost:{port}" in said
+    )
+    assert "a connection was refused: the name example.org" in said
+
+
+def test_a_file_with_threads_keeps_its_hosts(tmp_path: Path, port: int, other_port: int) -> None:
+    """Its zygote starts itself anew, and each worker loads the file."""
+    text = """
+    import threading
+    threading.Thread(target=threading.Event().wait, daemon=True).start()
+    """
+    with connect(tmp_path / "functions.py", text + PYTHON, [f"localhost:{port}"]) as con:
+        assert value(con, f"SELECT by_urllib('localhost', {port})") == "answered"
+        assert "allow_net" in error(con, f"SELECT by_urllib('localhost', {other_port})")
+
+
+@pytest.mark.parametrize(
+    ("suffix", "double"), [("js", "(x) => 2 * x"), ("lua", "function(x) return 2 * x end")]
+)
+def test_languages_without_clients_have_lists_of_hosts(tmp_path: Path, suffix: str, double: str) -> None:
+    text = f'udf("double(x BIGINT) -> BIGINT", {double})'
+    with connect(tmp_path / f"functions.{suffix}", text, "api.example.com:443") as con:
+        assert value(con, "SELECT double(21)") == 42
+
+
+class Silent:
+    """A server whose queue is full: new connections wait until it takes the others."""
+
+    def __init__(self) -> None:
+        self.server = socket.create_server(("127.0.0.1", 0), backlog=0)
+        self.port = self.server.getsockname()[1]
+        self.clients = [socket.socket() for _ in range(2)]
+        for client in self.clients:
+            client.setblocking(False)
+            client.connect_ex(("127.0.0.1", self.port))
+
+    def take(self) -> None:
+        """Takes connections, and answers them, for ever."""
+        while True:
+            try:
+                taken, _ = self.server.accept()
+            except OSError:
+                return
+            with taken:
+                taken.sendall(b"answered")
+
+    def close(self) -> None:
+        if self.server.fileno() >= 0:
+            self.server.shutdown(socket.SHUT_RDWR)
+        for one in (self.server, *self.clients):
+            one.close()
+
+
+@pytest.fixture
+def silent() -> Iterator[Silent]:
+    server = Silent()
+    yield server
+    server.close()
+
+
+WAITS = """
+    import socket, threading
+    from concurrent.futures import ThreadPoolExecutor
+    from crosslane import udf
+
+    def read(port):
+        client = socket.socket()
+        client.connect(("127.0.0.1", port))
+        with client:
+            return client.recv(100).decode()
+
+    @udf(deterministic=False)
+    def waits(port: int) -> str:
+        return read(port)
+
+    @udf(deterministic=False, timeout=0.3)
+    def waits_briefly(port: int) -> str:
+        return read(port)
+
+    @udf(deterministic=False)
+    def waits_often(port: int, answering: int) -> list[str]:
+        # The engine lets some of them wait, and refuses the others for now.
+        refused = threading.Semaphore(0)
+        def attempt(_):
+            try:
+                return read(port)
+            except BlockingIOError:
+                refused.release()
+                return "refused for now"
+            except ConnectionRefusedError:
+                return "ended"
+        with ThreadPoolExecutor(100) as pool:
+            attempts = [pool.submit(attempt, i) for i in range(100)]
+            for _ in range(36):
+                refused.acquire()
+            # This one waits itself, and not in the engine.
+            socket.create_connection(("127.0.0.1", answering), timeout=60).close()
+            return [attempt.result() for attempt in attempts]
+    """
+
+
+def test_a_host_that_does_not_answer_stops_nobody_else(tmp_path: Path, port: int, silent: Silent) -> None:
+    text = PYTHON + WAITS
+    with connect(tmp_path / "functions.py", text, ["127.0.0.1"]) as con:
+        assert "0.3 s" in error(con, f"SELECT waits_briefly({silent.port})")
+        answers: list[object] = []
+        query = f"SELECT waits({silent.port})"
+        waiting = threading.Thread(target=lambda: answers.append(value(con.cursor(), query)))
+        waiting.start()
+        assert value(con, f"SELECT by_a_socket_that_waits('127.0.0.1', {port})") == "answered"
+        assert "0.3 s" in error(con, f"SELECT waits_briefly({silent.port})")
+        threading.Thread(target=silent.take, daemon=True).start()
+        waiting.join()
+        assert answers == ["answered"]
+
+
+def test_callers_that_wait_are_limited(tmp_path: Path, silent: Silent) -> None:
+    """Each of them has a descriptor of the engine."""
+    with connect(tmp_path / "functions.py", WAITS, ["127.0.0.1"]) as con:
+        with socket.create_server(("127.0.0.1", 0)) as answering:
+            end = threading.Thread(target=lambda: (answering.accept(), silent.server.close()))
+            end.start()
+            query = f"SELECT waits_often({silent.port}, {answering.getsockname()[1]})"
+            answers = value(con, query)
+            end.join()
+        assert (answers.count("refused for now"), answers.count("ended")) == (36, 64)
+
+
+@pytest.mark.parametrize("client", ["by_urllib", "by_a_socket_that_waits", "by_asyncio"])
+def test_containers_may_forbid_to_take_descriptors(
+    tmp_path: Path, port: int, other_port: int, client: str
+) -> None:
+    """Docker's default filter does. Then the engine gives the worker a socket of its own."""
+    done = contained(tmp_path, "pidfd_getfd", port, f"SELECT {client}('localhost', {port})")
+    assert (done.stdout, done.returncode) == ("answered\n", 0)
+    done = contained(tmp_path, "pidfd_getfd", port, f"SELECT {client}('localhost', {other_port})")
+    assert "allow_net" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("call", "why"), [("process_vm_readv", "ptrace_scope"), ("listen", "true or false here")]
+)
+def test_containers_may_make_it_impossible(tmp_path: Path, port: int, call: str, why: str) -> None:
+    done = contained(tmp_path, call, port, f"SELECT by_urllib('localhost', {port})")
+    assert done.returncode
+    assert why in done.stderr
+
+
+def contained(folder: Path, call: str, port: int, query: str) -> subprocess.CompletedProcess[str]:
+    file = folder / "functions.py"
+    file.write_text(textwrap.dedent(PYTHON))
+    command = [sys.executable, CONTAINER, call, file, f"localhost:{port}", query]
+    return subprocess.run(command, capture_output=True, text=True, timeout=120)
+
+
+@pytest.mark.parametrize("hosts", ["https://api.example.com", "api.example.com:https", "a b"])
+def test_what_is_no_host_is_an_error(hosts: str) -> None:
+    with pytest.raises(duckdb.Error, match=r"allow_net.*api\.example\.com:443"):
+        crosslane.connect(settings={"sandbox": "on", "allow_net": [hosts]})

@@ -1,0 +1,147 @@
+"""Ways out of a sandbox that lists hosts: to a port of this machine that is not listed."""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import os
+import pathlib
+import select
+import socket
+import struct
+import threading
+import urllib.request
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from .ways import WAYS, Refused, attempt, way, ways
+else:
+    from ways import WAYS, Refused, attempt, way, ways
+
+__all__ = ["WAYS", "attempt", "ways"]
+
+libc = ctypes.CDLL(None, use_errno=True)
+TCP_FASTOPEN_CONNECT = 30
+IPPROTO_MPTCP = 262
+
+
+def tcp(family: int = socket.AF_INET, protocol: int = 0) -> socket.socket:
+    return socket.socket(family, socket.SOCK_STREAM, protocol)
+
+
+def address(host: str, port: int) -> bytes:
+    """The kernel's structure for an address."""
+    return struct.pack("=H", socket.AF_INET) + struct.pack("!H", port) + socket.inet_aton(host) + bytes(8)
+
+
+@way
+def connect_elsewhere(place: dict[str, Any]) -> None:
+    with tcp() as client:
+        client.connect(("127.0.0.1", place["tcp"]))
+
+
+@way
+def connect_without_waiting(place: dict[str, Any]) -> None:
+    with tcp() as client:
+        client.setblocking(False)
+        error = client.connect_ex(("127.0.0.1", place["tcp"]))
+        if error == errno.EINPROGRESS:
+            select.select([], [client], [])
+            error = client.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
+        if error:
+            raise OSError(error, os.strerror(error))
+
+
+@way
+def connect_by_the_new_protocol(place: dict[str, Any]) -> None:
+    with tcp(socket.AF_INET6) as client:
+        client.connect(("::ffff:127.0.0.1", place["tcp"]))
+
+
+@way
+def connect_to_any_address(place: dict[str, Any]) -> None:
+    with tcp() as client:
+        client.connect(("0.0.0.0", place["tcp"]))
+
+
+@way
+def connect_by_several_paths(place: dict[str, Any]) -> None:
+    with tcp(protocol=IPPROTO_MPTCP) as client:
+        client.connect(("127.0.0.1", place["tcp"]))
+
+
+@way
+def connect_by_a_late_first_packet(place: dict[str, Any]) -> None:
+    with tcp() as client:
+        client.setsockopt(socket.IPPROTO_TCP, TCP_FASTOPEN_CONNECT, 1)
+        client.connect(("127.0.0.1", place["tcp"]))
+        client.send(b"out")
+
+
+@way
+def send_with_the_first_packet(place: dict[str, Any]) -> None:
+    with tcp() as client:
+        client.sendto(b"out", socket.MSG_FASTOPEN, ("127.0.0.1", place["tcp"]))
+
+
+@way
+def send_a_message_with_the_first_packet(place: dict[str, Any]) -> None:
+    with tcp() as client:
+        client.sendmsg([b"out"], [], socket.MSG_FASTOPEN, ("127.0.0.1", place["tcp"]))
+
+
+@way
+def send_a_datagram(place: dict[str, Any]) -> None:
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as client:
+        client.sendto(b"out", ("127.0.0.1", place["udp"]))
+
+
+@way
+def connect_a_datagram_socket(place: dict[str, Any]) -> None:
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as client:
+        client.connect(("127.0.0.1", place["udp"]))
+        client.send(b"out")
+
+
+@way
+def change_the_address_while_the_engine_looks(place: dict[str, Any]) -> None:
+    """The engine may see an address that is allowed, and the kernel another one."""
+    allowed, forbidden = address("127.0.0.3", place["tcp"]), address("127.0.0.1", place["tcp"])
+    shared = ctypes.create_string_buffer(allowed, 16)
+    ended = threading.Event()
+
+    def change() -> None:
+        while not ended.is_set():
+            for one in (allowed, forbidden):
+                ctypes.memmove(shared, one, 16)
+
+    thread = threading.Thread(target=change)
+    thread.start()
+    try:
+        for _ in range(1000):
+            with tcp() as client:
+                if libc.connect(client.fileno(), shared, 16) == 0:
+                    return
+    finally:
+        ended.set()
+        thread.join()
+    raise Refused
+
+
+@way
+def look_up_a_name(place: dict[str, Any]) -> None:
+    socket.getaddrinfo("localhost", place["tcp"])
+
+
+@way
+def read_the_names_of_hosts(_place: dict[str, Any]) -> None:
+    pathlib.Path("/etc/hosts").read_text()
+
+
+@way
+def ask_for_a_page(place: dict[str, Any]) -> None:
+    try:
+        urllib.request.urlopen(f"http://127.0.0.1:{place['tcp']}/", timeout=0.1)
+    except TimeoutError:
+        # It is connected to what never answers.
+        return
