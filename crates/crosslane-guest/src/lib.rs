@@ -30,4 +30,4 @@ pub use values::{
     Argument, Class, DAY, Fault, Integer, NULL_KEY, Reader, Refusal, Taken, Temporal, Values, Writer, Wrong,
     decimal_text, units_per_second,
 };
-pub use zygote::{Guest, Loaded, enter_sandbox, is_caught, live, lost_threads_note, main, readable};
+pub use zygote::{Guest, Loaded, is_caught, live, lost_threads_note, main, readable, restrict};

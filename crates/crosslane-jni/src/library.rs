@@ -74,6 +74,7 @@ pub fn load(
         // Spark knows the functions by their indices.
         Source::Pickle { name: name.to_owned(), pickles, by_name: false }
     };
+    let all = guests::settings_of(&source, all)?;
     let program = with_hash_seed(guests::program(&source, &all)?);
     let options = ZygoteOptions {
         origin: if modules.is_empty() {

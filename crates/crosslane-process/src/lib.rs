@@ -21,6 +21,7 @@ pub mod guest;
 mod identity;
 mod lane;
 pub mod limits;
+mod metadata;
 mod placement;
 mod poll;
 mod source;

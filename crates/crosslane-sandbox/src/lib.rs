@@ -31,10 +31,12 @@ mod calls;
 mod files;
 mod machine;
 mod privileges;
+mod scope;
 
 pub use calls::LaneFilter;
 pub use files::Runtime;
 pub use machine::Machine;
+pub use scope::keep_to_own_processes;
 
 use crosslane::{Net, Sandbox};
 use std::io;

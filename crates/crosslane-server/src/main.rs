@@ -226,8 +226,9 @@ fn load(file: &Path, settings: &crosslane::Settings, workers: usize) -> Result<S
     let path = file.canonicalize().map_err(|error| Error::Engine(format!("{}: {error}", file.display())))?;
     let source = Source::File { path };
     let name = source.name();
+    let settings = guests::settings_of(&source, settings.clone())?;
     let options = ZygoteOptions {
-        origin: Origin::Process(guests::program(&source, settings)?),
+        origin: Origin::Process(guests::program(&source, &settings)?),
         source,
         types: TypeNames::default(),
         load_timeout: settings.load_timeout,

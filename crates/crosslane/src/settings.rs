@@ -112,6 +112,11 @@ impl Settings {
         Stuck { after: Some(self.stuck_timeout).filter(|after| !after.is_zero()), ends: self.end_stuck }
     }
 
+    /// The names of the settings of a sandbox.
+    pub fn of_sandbox() -> impl Iterator<Item = &'static str> {
+        ["sandbox"].into_iter().chain(Sandbox::SETTINGS.iter().map(|(name, _)| *name))
+    }
+
     /// The sandbox of new libraries, if they have one.
     pub fn sandbox(&self) -> Option<Sandbox> {
         self.is_sandboxed.then(|| self.allowed.clone())

@@ -43,6 +43,15 @@ fn environment_needs(file: PathBuf, interpreter: PathBuf) -> PyResult<Option<(St
     Ok(needs.map(|needs| (needs.metadata, needs.note)))
 }
 
+/// The sandbox that a file asks for in its metadata: settings with their values, such as
+/// `sandbox=on`. Empty if it asks for none.
+///
+/// Raises ValueError if something is wrong with the metadata.
+#[pyfunction]
+fn asked_by(file: PathBuf) -> PyResult<Vec<String>> {
+    crosslane_process::guests::asked_by(&file).map_err(|error| PyValueError::new_err(error.to_string()))
+}
+
 /// The folder of what is made for this user.
 #[pyfunction]
 fn cache() -> PathBuf {
@@ -96,7 +105,7 @@ mod _guest {
     #[pymodule_export]
     use super::zygote::zygote;
     #[pymodule_export]
-    use super::{cache, environment_needs, hashes, is_caught, note, sandbox_of_this_machine};
+    use super::{asked_by, cache, environment_needs, hashes, is_caught, note, sandbox_of_this_machine};
 
     #[pymodule_init]
     fn init(module: &Bound<'_, PyModule>) -> PyResult<()> {

@@ -5,9 +5,12 @@ import json
 import os
 import shutil
 import socket
+import socketserver
 import sqlite3
 import subprocess
+import threading
 from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +18,8 @@ import pytest
 
 #: A variable of the engine's environment that no function should see.
 SECRET = "CROSSLANE_TEST_SECRET"
+#: The folder of the ways out.
+WAYS = Path(__file__).with_name("ways")
 
 
 @pytest.fixture
@@ -81,7 +86,7 @@ def _short_folder() -> Iterator[str]:
 def library(source: Path, folder: Path, place: dict[str, Any]) -> Path:
     """A copy of a file of functions, with data beside it. ``place`` gets the name of a link there."""
     folder.mkdir()
-    shutil.copy(Path(__file__).with_name("ways.py"), folder)
+    shutil.copy(WAYS / "ways.py", folder)
     (folder / "data.csv").write_text("a,b\n")
     (folder / "link.txt").symlink_to(place["secret"])
     place["link"] = str(folder / "link.txt")
@@ -90,3 +95,23 @@ def library(source: Path, folder: Path, place: dict[str, Any]) -> Path:
 
 def arguments(place: dict[str, Any]) -> str:
     return json.dumps(place)
+
+
+class Answers(BaseHTTPRequestHandler):
+    def do_GET(self) -> None:
+        self.send_response(200)
+        self.end_headers()
+        self.wfile.write(b"answered")
+
+    def log_message(self, *_: Any) -> None:
+        pass
+
+
+@pytest.fixture
+def port() -> Iterator[int]:
+    with socketserver.ThreadingTCPServer(("127.0.0.1", 0), Answers) as server:
+        thread = threading.Thread(target=server.serve_forever, daemon=True)
+        thread.start()
+        yield server.server_address[1]
+        server.shutdown()
+        thread.join()

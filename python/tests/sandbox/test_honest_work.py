@@ -5,13 +5,9 @@ from __future__ import annotations
 import os
 import pickle
 import shutil
-import socketserver
 import subprocess
 import sys
 import textwrap
-import threading
-from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from typing import Any
 
@@ -121,26 +117,6 @@ def test_what_is_allowed_works(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
         message = error(con, f"SELECT write('{tmp_path}/data')")
         assert "PermissionError" in message
         assert "allow_write" in message
-
-
-class Answers(BaseHTTPRequestHandler):
-    def do_GET(self) -> None:
-        self.send_response(200)
-        self.end_headers()
-        self.wfile.write(b"answered")
-
-    def log_message(self, *_: Any) -> None:
-        pass
-
-
-@pytest.fixture
-def port() -> Iterator[int]:
-    with socketserver.ThreadingTCPServer(("127.0.0.1", 0), Answers) as server:
-        thread = threading.Thread(target=server.serve_forever, daemon=True)
-        thread.start()
-        yield server.server_address[1]
-        server.shutdown()
-        thread.join()
 
 
 ASKS = {

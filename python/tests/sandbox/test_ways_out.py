@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import importlib
 import json
 import os
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +17,7 @@ import pytest
 
 import crosslane
 
-from .conftest import SECRET, arguments, library, make_place
+from .conftest import SECRET, WAYS, arguments, library, make_place
 
 FILES = ("ways_by_files.py", "ways_by_processes.py", "ways_out.rb", "ways_by_hosts.py")
 #: How many ways each has at least.
@@ -23,7 +25,6 @@ COUNTS = dict(zip(FILES, (30, 60, 50, 13)))
 ON = {"sandbox": "on"}
 #: Nobody listens there.
 HOSTS = ON | {"allow_net": ["127.0.0.3", "host.invalid:443"]}
-FOLDER = Path(__file__).parent
 #: What may be refused without a sandbox: by the container, the kernel or the user's rights.
 MAY_BE_REFUSED = {
     "trace another", "keys", "add a key", "ring of the kernel", "namespace of users", "namespace of mounts",
@@ -32,6 +33,13 @@ MAY_BE_REFUSED = {
     "signal to the group of the engine", "memory of the engine", "further rules", "another personality",
     "move memory of the engine", "read memory of the engine", "write memory of the engine", "connect by several paths",
     "send with the first packet", "send a message with the first packet",
+}  # fmt: skip
+
+
+#: What is refused to files without a sandbox, too, from Linux 6.12 on.
+REFUSED_TO_ALL = {
+    "signal to the engine", "signal to a thread of the engine", "signal to another", "memory of the engine",
+    "trace another",
 }  # fmt: skip
 
 
@@ -54,12 +62,14 @@ def not_refused(found: dict[str, str]) -> dict[str, str]:
     return {name: outcome for name, outcome in found.items() if not outcome.startswith(REFUSALS)}
 
 
-def outcomes(file: Path, place: dict[str, Any], settings: dict[str, Any]) -> dict[str, str]:
+def outcomes(
+    file: Path, place: dict[str, Any], settings: dict[str, Any], only: Iterable[str] = ()
+) -> dict[str, str]:
     """What each way leads to. After one that ends its worker, the next one has another worker."""
     with crosslane.connect(functions=[file], settings=settings, config={"threads": 1}) as con:
         (names,) = con.execute("SELECT ways()").fetchone() or ([],)
         found = {}
-        for name in names:
+        for name in [name.replace(" ", "_") for name in only] or names:
             try:
                 (found[name.replace("_", " ")],) = con.execute(
                     "SELECT attempt(?, ?)", [name, arguments(place)]
@@ -72,7 +82,7 @@ def outcomes(file: Path, place: dict[str, Any], settings: dict[str, Any]) -> dic
 @pytest.mark.any_duckdb
 @pytest.mark.parametrize("name", FILES)
 def test_no_way_leads_out(name: str, tmp_path: Path, place: dict[str, Any]) -> None:
-    file = library(FOLDER / name, tmp_path / "library", place)
+    file = library(WAYS / name, tmp_path / "library", place)
     found = outcomes(file, place, HOSTS if "hosts" in name else ON)
     assert len(found) >= COUNTS[name]
     assert not not_refused(found)
@@ -80,17 +90,31 @@ def test_no_way_leads_out(name: str, tmp_path: Path, place: dict[str, Any]) -> N
 
 @pytest.mark.any_duckdb
 def test_a_list_of_hosts_opens_no_other_way(tmp_path: Path, place: dict[str, Any]) -> None:
-    file = library(FOLDER / "ways_by_processes.py", tmp_path / "library", place)
+    file = library(WAYS / "ways_by_processes.py", tmp_path / "library", place)
     # This one makes a socket, and does not connect it.
     assert not not_refused(outcomes(file, place, HOSTS)).keys() - {"socket of version 6"}
 
 
 @pytest.mark.parametrize("name", FILES)
 def test_each_way_leads_out_without_a_sandbox(name: str, tmp_path: Path, place: dict[str, Any]) -> None:
-    file = library(FOLDER / name, tmp_path / "library", place)
+    file = library(WAYS / name, tmp_path / "library", place)
     found = outcomes(file, place, {})
     refused = {name: outcome for name, outcome in found.items() if outcome != "out"}
-    assert not {name: refused[name] for name in refused.keys() - MAY_BE_REFUSED}
+    assert not {name: refused[name] for name in refused.keys() - MAY_BE_REFUSED - REFUSED_TO_ALL}
+
+
+def test_files_without_a_sandbox_do_not_reach_the_engine(tmp_path: Path, place: dict[str, Any]) -> None:
+    """Without Crosslane, each of these ways leads out, unless the machine forbids it anyway."""
+    file = library(WAYS / "ways_by_processes.py", tmp_path / "library", place)
+    _, protects = importlib.import_module("crosslane._guest").sandbox_of_this_machine()
+    found = outcomes(file, place, {}, REFUSED_TO_ALL)
+    led_out = {name for name, outcome in found.items() if outcome == "out"}
+    assert led_out == set() or not protects
+    code = "import json, sys, ways_by_processes as file; print([file.attempt(n, sys.argv[1]) for n in sys.argv[2:]])"
+    names = sorted(REFUSED_TO_ALL - MAY_BE_REFUSED)
+    command = [sys.executable, "-c", code, arguments(place), *(name.replace(" ", "_") for name in names)]
+    run = subprocess.run(command, cwd=file.parent, capture_output=True, text=True)
+    assert run.stdout.strip() == str(["out"] * len(names)), run.stderr
 
 
 def _as_nobody() -> None:
@@ -101,7 +125,7 @@ def _as_nobody() -> None:
         place = make_place(folder / "outside", stack)
         results = {}
         for name in FILES:
-            file = library(FOLDER / name, folder / f"library of {name}", place)
+            file = library(WAYS / name, folder / f"library of {name}", place)
             results[name] = outcomes(file, place, HOSTS if "hosts" in name else ON)
         print(json.dumps(results))
 

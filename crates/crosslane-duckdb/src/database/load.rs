@@ -64,10 +64,12 @@ impl Database {
             let index = next.fetch_add(1, Relaxed);
             let Some(path) = paths.get(index).filter(|_| index < failed.load(Relaxed)) else { return };
             let ready = file(path).and_then(|source| {
-                let origin = Origin::Process(guests::program(&source, settings)?);
+                let own = guests::settings_of(&source, settings.clone())?;
+                let origin = Origin::Process(guests::program(&source, &own)?);
                 // Files after one that failed are not loaded.
                 let should_end = |begun| asker.should_end(begun) || failed.load(Relaxed) < index;
-                self.prepare(origin, source, settings, types.clone(), should_end)
+                let ready = self.prepare(origin, source, &own, types.clone(), should_end)?;
+                Ok(Ready { allowed: settings.sandbox(), ..ready })
             });
             if ready.is_err() && all_or_none {
                 failed.fetch_min(index, Relaxed);
@@ -227,7 +229,7 @@ impl Database {
         };
         let (pool, (functions, files)) =
             Pool::start_unless(pool_options(settings), common, || should_end(begun), start)?;
-        Ok(Ready { name, functions, kept: 0, pool, files })
+        Ok(Ready { name, functions, kept: 0, pool, files, allowed: None })
     }
 }
 

@@ -9,7 +9,7 @@ use crate::function::scalar::Registered;
 use crate::function::{aggregate, scalar};
 use crosslane::catalog::Registration;
 use crosslane::pool::Pool;
-use crosslane::{DataType, Error, Function, Kind, Signature};
+use crosslane::{DataType, Error, Function, Kind, Sandbox, Signature};
 use crosslane_process::{Files, definition};
 use crosslane_remote::AnyZygote;
 use std::collections::HashSet;
@@ -25,6 +25,8 @@ pub(super) struct Ready {
     pub(super) pool: Pool<AnyZygote>,
     /// The files that were run, if the guest reported any.
     pub(super) files: Option<Files>,
+    /// The sandbox of the settings. A file may have asked for less.
+    pub(super) allowed: Option<Sandbox>,
 }
 
 impl Database {
@@ -42,7 +44,7 @@ impl Database {
     /// stays as it was.
     pub(super) fn publish_with(
         self: &Arc<Self>,
-        Ready { name, functions, kept, pool, files }: Ready,
+        Ready { name, functions, kept, pool, files, allowed }: Ready,
         permissions: Permissions,
         also: impl FnOnce(&Connection) -> Result<(), Error>,
     ) -> Result<Arc<AnyLibrary>, Error> {
@@ -87,7 +89,7 @@ impl Database {
         })?;
         // Nobody edits the files of definitions, and a cache may be cleaned.
         if let Some(files) = files.filter(|_| !definition::is_one(Path::new(&library.name))) {
-            let watched = Watched::new(files, permissions.replace);
+            let watched = Watched::new(files, permissions.replace, allowed);
             lock(&self.watched).insert(library.name.clone(), watched);
         }
         Ok(library)

@@ -1,7 +1,6 @@
 //! Loads files again that have changed since they were loaded.
 
 use super::library::AnyLibrary;
-use super::load::sandbox_of;
 use super::names::Permissions;
 use super::state::{Database, lock};
 use super::watched::Looks;
@@ -53,10 +52,9 @@ impl Database {
         permissions: Permissions,
         asker: Asker,
     ) -> Result<Arc<AnyLibrary>, Error> {
-        let libraries = self.catalog.libraries();
-        let old = libraries.iter().find(|old| old.name == library);
         // It stays in the sandbox that it was loaded with, whatever the settings are now.
-        let settings = self.settings().with_sandbox(old.and_then(|old| sandbox_of(old)));
+        let allowed = lock(&self.watched).get(library).and_then(|watched| watched.allowed.clone());
+        let settings = self.settings().with_sandbox(allowed);
         let mut ready = self.prepare_files(&[PathBuf::from(library)], &settings, asker, true).remove(0)?;
         let _one_at_a_time = lock(&self.loading);
         let libraries = self.catalog.libraries();

@@ -1,5 +1,6 @@
 //! What loaded files were loaded from, and whether it has changed.
 
+use crosslane::Sandbox;
 use crosslane_process::Files;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -10,12 +11,14 @@ pub(super) struct Watched {
     pub(super) files: Files,
     /// Whether it was loaded with the permission to take names.
     pub(super) replace: bool,
+    /// The sandbox of the settings that it was loaded with. The file may have asked for less.
+    pub(super) allowed: Option<Sandbox>,
     pub(super) failed: Option<Looks>,
 }
 
 impl Watched {
-    pub(super) fn new(files: Files, replace: bool) -> Self {
-        Self { files, replace, failed: None }
+    pub(super) fn new(files: Files, replace: bool, allowed: Option<Sandbox>) -> Self {
+        Self { files, replace, allowed, failed: None }
     }
 
     /// How the files look now that belong to a library: those of its folder, and those that it was

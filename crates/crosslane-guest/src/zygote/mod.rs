@@ -35,6 +35,6 @@ mod threads;
 
 pub use guest::{Guest, Loaded};
 pub use program::{live, main};
-pub use sandbox::enter_sandbox;
+pub use sandbox::restrict;
 pub use signals::{is_caught, readable};
 pub use threads::lost_threads_note;

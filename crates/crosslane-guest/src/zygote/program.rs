@@ -7,7 +7,7 @@ use super::lanes::Zygote;
 use super::load::{identity, load};
 use super::log::say;
 use super::restart::{INSTEAD, RESTARTED, Restart, become_program, read_restart, restart};
-use super::sandbox::enter_sandbox;
+use super::sandbox::restrict;
 use super::threads::lost_threads_note;
 use crosslane::{Failure, Sandbox, TypeNames};
 use crosslane_process::control::{ControlSocket, Report, Request};
@@ -116,13 +116,13 @@ fn run_library(
     sandbox: Option<Sandbox>,
     connections: Option<OwnedFd>,
 ) -> io::Result<()> {
-    let entered = sandbox.as_ref().map(|sandbox| {
+    let reads = || {
         let mut runtime = guest.reads(pickles.as_ref())?;
         // A library that has started threads makes the zygote start itself again.
         runtime.programs.extend(std::env::current_exe());
-        enter_sandbox(sandbox, &source, runtime, connections)
-    });
-    let lanes = match entered.transpose() {
+        Ok(runtime)
+    };
+    let lanes = match restrict(sandbox.as_ref(), &source, reads, connections) {
         Ok(lanes) => lanes,
         Err(failure) => return control.send(&Report::Failed { failure }),
     };

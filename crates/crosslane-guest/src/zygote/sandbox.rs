@@ -8,13 +8,32 @@ use crosslane_sandbox::{LaneFilter, Runtime};
 use std::os::fd::OwnedFd;
 use std::path::Path;
 
-/// Restricts this process before it loads a library. `runtime` is what the language needs. The engine
-/// makes its connections, over this socket, if the sandbox lists hosts. Returns what lanes enter
-/// ([`crosslane_sandbox`] says when).
+/// Restricts this process before it loads a library. `reads` is what the language needs in a sandbox.
+/// The engine makes the process's connections, over this socket, if the sandbox lists hosts. Returns what
+/// lanes enter ([`crosslane_sandbox`] says when), if the library has a sandbox. Without one, a file can
+/// do what its user can, but it cannot reach the engine's process.
 ///
 /// # Errors
 /// Why the library cannot be restricted, and so must not be loaded.
-pub fn enter_sandbox(
+pub fn restrict(
+    sandbox: Option<&Sandbox>,
+    source: &Source,
+    reads: impl FnOnce() -> Result<Runtime, Failure>,
+    connections: Option<OwnedFd>,
+) -> Result<Option<LaneFilter>, Failure> {
+    match (sandbox, source) {
+        (Some(sandbox), _) => enter(sandbox, source, reads()?, connections).map(Some),
+        (None, Source::File { .. }) => {
+            // Before Linux 6.12 this is not possible, as `crosslane doctor` says.
+            let _ = crosslane_sandbox::keep_to_own_processes();
+            Ok(None)
+        }
+        // These functions belong to a program that could run them itself.
+        (None, _) => Ok(None),
+    }
+}
+
+fn enter(
     sandbox: &Sandbox,
     source: &Source,
     mut runtime: Runtime,

@@ -14,7 +14,7 @@ use crate::host::loader;
 use crate::isolate;
 use crate::library::{self, Library};
 use crosslane::{Failure, Kind};
-use crosslane_guest::{Runtime, enter_sandbox};
+use crosslane_guest::{Runtime, restrict};
 use crosslane_process::Source;
 use crosslane_process::control::{ControlSocket, Report, Request};
 use crosslane_sandbox::LaneFilter;
@@ -74,7 +74,7 @@ pub fn run() -> io::Result<bool> {
     };
     types.know();
     let connections = descriptors.into_iter().next();
-    let entered = sandbox.map(|sandbox| enter_sandbox(&sandbox, &source, reads(), connections)).transpose();
+    let entered = restrict(sandbox.as_ref(), &source, || Ok(reads()), connections);
     let loaded = entered.and_then(|lanes| Ok((load(&source, Duration::from_secs_f64(seconds))?, lanes)));
     let (library, lanes) = match loaded {
         Ok((library, lanes)) => (Arc::new(library), lanes),

@@ -4,6 +4,7 @@
 //! body is line 2 of the file, where the body begins with a new line.
 
 use super::body::{Body, Syntax};
+use crosslane::Settings;
 use crosslane::ddl::{Definition, Value};
 
 /// The languages, and the suffixes of their files.
@@ -30,7 +31,9 @@ pub(super) fn source(definition: &Definition) -> Result<(&'static str, String), 
         let known = LANGUAGES.map(|(name, _)| name).join(", ");
         return Err(format!("there is no language {language}; the languages are {known}"));
     };
-    let mut written = Written { definition, handler: None, packages: None, options: Vec::new() };
+    let mut written =
+        Written { definition, handler: None, packages: None, sandbox: Vec::new(), options: Vec::new() };
+    let of_sandbox: Vec<_> = Settings::of_sandbox().collect();
     for (name, value) in &definition.options {
         match (name.as_str(), value) {
             ("handler", Value::Text(handler)) if is_path(handler) => written.handler = Some(handler),
@@ -45,17 +48,18 @@ pub(super) fn source(definition: &Definition) -> Result<(&'static str, String), 
                     "the option packages is for Python, and is a list: packages = ['numpy>=2']".into()
                 );
             }
+            (name, value) if of_sandbox.contains(&name) => written.sandbox.push((name, value)),
             _ => written.options.push((name, value)),
         }
     }
     check_parameters(definition)?;
-    let text = match language {
-        "python" => written.python(),
-        "ruby" => written.ruby(),
-        "lua" => written.lua(),
-        _ => written.javascript(),
+    let (text, mark) = match language {
+        "python" => (written.python()?, "#"),
+        "ruby" => (written.ruby()?, "#"),
+        "lua" => (written.lua()?, "--"),
+        _ => (written.javascript()?, "//"),
     };
-    Ok((suffix, text?))
+    Ok((suffix, text + &written.metadata(mark)))
 }
 
 /// A name that languages and file systems take, as much as possible like this one.
@@ -107,6 +111,8 @@ struct Written<'a> {
     definition: &'a Definition,
     handler: Option<&'a str>,
     packages: Option<&'a [String]>,
+    /// What it may do.
+    sandbox: Vec<(&'a str, &'a Value)>,
     options: Vec<(&'a str, &'a Value)>,
 }
 
@@ -165,19 +171,27 @@ impl<'a> Written<'a> {
 
     /// The options, each before a comma, as `name` and `sign` and value.
     fn options(&self, sign: &str, words: [&str; 2], list: [char; 2]) -> String {
-        let text = |(name, value): &(&str, &Value)| {
-            let value = match value {
-                Value::Boolean(value) => words[usize::from(*value)].to_owned(),
-                Value::Number(number) => number.clone(),
-                Value::Text(text) => quoted(text),
-                Value::Texts(texts) => {
-                    let texts: Vec<_> = texts.iter().map(|text| quoted(text)).collect();
-                    format!("{}{}{}", list[0], texts.join(", "), list[1])
-                }
-            };
-            format!("{name}{sign}{value}")
-        };
-        self.options.iter().map(text).collect::<Vec<_>>().join(", ")
+        let option = |(name, value): &(&str, &Value)| format!("{name}{sign}{}", written(value, words, list));
+        self.options.iter().map(option).collect::<Vec<_>>().join(", ")
+    }
+
+    /// The block with the metadata of the file, if it needs one. It is behind all else, so that the lines
+    /// keep their numbers.
+    fn metadata(&self, mark: &str) -> String {
+        let words = (["false", "true"], ['[', ']']);
+        let packages = self.packages.map(|packages| {
+            let packages: Vec<_> = packages.iter().map(|package| quoted(package)).collect();
+            format!("dependencies = [{}]", packages.join(", "))
+        });
+        let head = (!self.sandbox.is_empty()).then(|| "[tool.crosslane]".to_owned());
+        let sandbox =
+            self.sandbox.iter().map(|(name, value)| format!("{name} = {}", written(value, words.0, words.1)));
+        let lines: Vec<_> = packages.into_iter().chain(head).chain(sandbox).collect();
+        if lines.is_empty() {
+            return String::new();
+        }
+        let lines: String = lines.iter().map(|line| format!("{mark} {line}\n")).collect();
+        format!("\n{mark} /// script\n{lines}{mark} ///\n")
     }
 
     fn python(&self) -> Result<String, String> {
@@ -185,7 +199,7 @@ impl<'a> Written<'a> {
         let separator = if options.is_empty() { "" } else { ", " };
         let call = format!("({}{separator}{options})", self.signature());
         let import = format!("\n\n\nfrom crosslane import {} as _declare\n\n", self.declares());
-        let mut text = if let Some(handler) = self.handler {
+        Ok(if let Some(handler) = self.handler {
             format!("{}{import}_declared = _declare{call}({handler})\n", self.definition.body)
         } else {
             let body = self.body(Syntax::Python)?;
@@ -202,13 +216,7 @@ impl<'a> Written<'a> {
                 Form::Statements => indented(&body),
             };
             format!("{head}{body}{import}{name} = _declare{call}({name})\n")
-        };
-        if let Some(packages) = self.packages {
-            // Behind all else, so that the lines keep their numbers.
-            let packages: Vec<_> = packages.iter().map(|package| quoted(package)).collect();
-            text += &format!("\n# /// script\n# dependencies = [{}]\n# ///\n", packages.join(", "));
-        }
-        Ok(text)
+        })
     }
 
     fn javascript(&self) -> Result<String, String> {
@@ -264,6 +272,19 @@ impl<'a> Written<'a> {
             Form::Statements => body.text.to_owned(),
         };
         Ok(format!("{call}function({}){rest} {body}\nend)\n", parameters.join(", ")))
+    }
+}
+
+/// A value as a language writes it.
+fn written(value: &Value, words: [&str; 2], list: [char; 2]) -> String {
+    match value {
+        Value::Boolean(value) => words[usize::from(*value)].to_owned(),
+        Value::Number(number) => number.clone(),
+        Value::Text(text) => quoted(text),
+        Value::Texts(texts) => {
+            let texts: Vec<_> = texts.iter().map(|text| quoted(text)).collect();
+            format!("{}{}{}", list[0], texts.join(", "), list[1])
+        }
     }
 }
 

@@ -6,6 +6,7 @@
 //! environment before it loads the file.
 
 use crate::files::Files;
+use crate::metadata::Metadata;
 use serde::Deserialize;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -28,7 +29,10 @@ impl Needs {
     /// What is wrong with the metadata.
     pub fn of(file: &Path, interpreter: &Path) -> Result<Option<Self>, String> {
         let Ok(content) = fs::read(file) else { return Ok(None) };
-        let Some(metadata) = metadata(&String::from_utf8_lossy(&content))? else { return Ok(None) };
+        let metadata = Metadata::of(&String::from_utf8_lossy(&content), "#")?;
+        let Some(Metadata { text: metadata, .. }) = metadata.filter(Metadata::has_needs) else {
+            return Ok(None);
+        };
         let lock = fs::read(lock_of(file)).unwrap_or_default();
         // Packages may come from places that are named from the file's folder.
         let real = file.canonicalize().unwrap_or_else(|_| file.to_owned());
@@ -79,65 +83,4 @@ pub(super) fn command(file: &Path, interpreter: &Path) -> Option<Vec<String>> {
         && note.package.join("_worker").exists()
         && Path::new(note.command.first()?).exists();
     is_usable.then_some(note.command)
-}
-
-/// The content of the block `script` of a file, as PEP 723 defines it.
-fn metadata(text: &str) -> Result<Option<String>, String> {
-    let lines: Vec<_> = text.trim_start_matches('\u{feff}').lines().collect();
-    let mut found = None;
-    let mut at = 0;
-    while let Some(line) = lines.get(at) {
-        at += 1;
-        let Some(kind) = line.strip_prefix("# /// ").filter(|kind| is_kind(kind)) else { continue };
-        let comments = lines[at..].iter().take_while(|line| **line == "#" || line.starts_with("# "));
-        let comments: Vec<_> = comments.collect();
-        let Some(end) = comments.iter().rposition(|line| ***line == *"# ///") else { continue };
-        at += end + 1;
-        if kind == "script" {
-            let content = comments[..end].iter().map(|line| line.get(2..).unwrap_or_default());
-            if found.replace(content.map(|line| format!("{line}\n")).collect()).is_some() {
-                return Err("it has two blocks `# /// script`, where one is allowed".to_owned());
-            }
-        }
-    }
-    // Whoever writes this wants an environment.
-    let is_meant = |line: &&&str| line.split_whitespace().eq(["#", "///", "script"]);
-    match (&found, lines.iter().find(is_meant)) {
-        (None, Some(_)) => {
-            Err("its block `# /// script` has no end `# ///`, or has lines that do not begin with `# `"
-                .into())
-        }
-        _ => Ok(found),
-    }
-}
-
-fn is_kind(text: &str) -> bool {
-    !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-')
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn blocks_are_those_of_pep_723() {
-        let of = |text: &str| metadata(text);
-        assert_eq!(of("import x\n"), Ok(None));
-        assert_eq!(of("# /// script\n# a = 1\n#\n# b = 2\n# ///\n"), Ok(Some("a = 1\n\nb = 2\n".into())));
-        // The last end counts.
-        assert_eq!(
-            of("# /// script\n# a = \"\"\"\n# ///\n# \"\"\"\n# ///\nx\n# ///\n")
-                .unwrap()
-                .unwrap()
-                .lines()
-                .count(),
-            3
-        );
-        assert_eq!(of("# /// other\n# x\n# ///\n"), Ok(None));
-        assert!(of("# /// script\n# a = 1\n\n# ///\n").is_err());
-        assert!(of("# /// script \n# a = 1\n# ///\n").is_err());
-        assert_eq!(of("\u{feff}# /// script\n# ///\n"), Ok(Some(String::new())));
-        assert_eq!(of("# /// script\r\n# a = 1\r\n# ///\r\n"), Ok(Some("a = 1\n".into())));
-        assert!(of("# /// script\n# ///\n# x\n\n# /// script\n# ///\n").is_err());
-    }
 }

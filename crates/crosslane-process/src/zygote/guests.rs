@@ -3,8 +3,9 @@
 use super::environment;
 use super::root::Program;
 use super::ruby;
+use crate::metadata::Metadata;
 use crate::source::Source;
-use crosslane::{Error, Settings};
+use crosslane::{Error, Sandbox, Settings};
 use serde::Deserialize;
 use std::ffi::{CStr, OsStr};
 use std::os::unix::ffi::OsStrExt;
@@ -32,6 +33,8 @@ struct Manifest {
     suffixes: Vec<String>,
     /// The file name of the guest, which is beside the manifest.
     program: String,
+    /// How a comment begins, such as `--`.
+    comment: Option<String>,
     /// The error text if the guest is missing: the reason, and what to do.
     missing: String,
     #[serde(skip)]
@@ -100,6 +103,17 @@ enum Language {
     Further(&'static Manifest),
 }
 
+impl Language {
+    /// How a comment begins.
+    fn comment(self) -> Option<&'static str> {
+        match self {
+            Language::JavaScript => Some("//"),
+            Language::Python | Language::Ruby => Some("#"),
+            Language::Further(manifest) => manifest.comment.as_deref(),
+        }
+    }
+}
+
 /// The language of a file, by name.
 pub fn language_of(file: &Path) -> String {
     match language(file) {
@@ -119,6 +133,31 @@ fn language(file: &Path) -> Language {
             FURTHER.iter().find(has).map_or(Language::Python, Language::Further)
         }
     }
+}
+
+/// The settings with the sandbox that a file asks for in its metadata.
+///
+/// # Errors
+/// [`Error::Setting`] if the file asks for more than the settings allow, or its metadata is wrong.
+pub fn settings_of(source: &Source, settings: Settings) -> Result<Settings, Error> {
+    let Source::File { path } = source else { return Ok(settings) };
+    let Some(mark) = language(path).comment() else { return Ok(settings) };
+    // The guest says why a file cannot be read.
+    let Ok(content) = fs::read(path) else { return Ok(settings) };
+    match Metadata::of(&String::from_utf8_lossy(&content), mark) {
+        Ok(Some(metadata)) => metadata.apply(settings, path),
+        Ok(None) => Ok(settings),
+        Err(why) => Err(Error::Setting(format!("{}: {why}", path.display()))),
+    }
+}
+
+/// What a file asks for, as settings with their values, if it asks for a sandbox.
+///
+/// # Errors
+/// [`Error::Setting`] if its metadata is wrong.
+pub fn asked_by(file: &Path) -> Result<Vec<String>, Error> {
+    let settings = settings_of(&Source::File { path: file.to_owned() }, Settings::default())?;
+    Ok(settings.sandbox().iter().flat_map(Sandbox::words).collect())
 }
 
 /// The program of a zygote for the source.

@@ -48,6 +48,8 @@ def check(files: tuple[str, ...], explain: bool, strict: bool, style: str) -> No
         except Unloadable as error:
             failed = True
             _show_error(file, error, style)
+        else:
+            _show_sandbox(file, style)
         for function in functions or []:
             cells = [*_cells(function), *([function.get("evaluated", "")] if explain else [])]
             table.add_row(*map(escape, cells))
@@ -68,6 +70,16 @@ def _show_error(file: str, error: Unloadable, style: str) -> None:
     complain(f"{name}: {message}", f" in {escape(file)}")
     if traceback:
         err.print(escape(traceback), highlight=False, soft_wrap=True)
+
+
+def _show_sandbox(file: str, style: str) -> None:
+    """Prints the sandbox that a file asks for, if it asks for one."""
+    from crosslane import _guest
+
+    if style == "table" and (asked := _guest.asked_by(file)):
+        err.print(
+            f"[green]sandbox[/] of {escape(file)}: {escape(' '.join(asked))}", highlight=False, soft_wrap=True
+        )
 
 
 def _show_warnings(file: str, functions: list[Function] | None, style: str) -> bool:

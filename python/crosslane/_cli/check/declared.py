@@ -26,7 +26,13 @@ def functions_of(file: str) -> list[Function]:
     Raises:
         Unloadable: if an engine would not load all of them.
     """
+    from crosslane import _guest
+
     _check_path(file)
+    try:
+        _guest.asked_by(file)
+    except ValueError as error:
+        raise Unloadable("Error", str(error), "") from None
     return _check_python(file) if is_python(file) else _check_guest(file)
 
 

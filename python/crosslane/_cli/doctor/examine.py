@@ -100,6 +100,8 @@ def _sandbox() -> Finding:
         )
     signals = "signals" if scopes_signals else "signals (by fewer system calls, as before Linux 6.12)"
     text = f"Landlock {version} and seccomp restrict files, the network, programs and {signals}"
+    if not scopes_signals:
+        text += "; files without a sandbox can reach the database's process, which Linux 6.12 prevents"
     return Finding("good", "sandbox", text)
 
 
