@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import select
 import socket
@@ -125,32 +124,23 @@ def test_languages_without_clients_have_lists_of_hosts(tmp_path: Path, suffix: s
 
 
 class Silent:
-    """A server whose queue is full: new connections wait until it takes the others."""
+    """A server whose queue is full: new connections wait until it takes the first one."""
 
     def __init__(self) -> None:
         self.server = socket.create_server(("127.0.0.1", 0), backlog=0)
         self.port = self.server.getsockname()[1]
-        self.clients = [socket.socket() for _ in range(2)]
-        for client in self.clients:
-            client.setblocking(False)
-            client.connect_ex(("127.0.0.1", self.port))
+        self.first = socket.create_connection(("127.0.0.1", self.port))
 
-    def take(self) -> None:
-        """Takes connections, and answers them, for ever."""
-        while True:
-            try:
-                taken, _ = self.server.accept()
-            except OSError:
-                return
-            # A caller may have ended meanwhile.
-            with taken, contextlib.suppress(ConnectionError):
-                taken.sendall(b"answered")
+    def answer_second(self) -> None:
+        """Takes the first connection, and one that waits. If more waited, the system could lose some."""
+        self.server.accept()[0].close()
+        with self.server.accept()[0] as taken:
+            taken.sendall(b"answered")
 
     def close(self) -> None:
-        if self.server.fileno() >= 0:
-            self.server.shutdown(socket.SHUT_RDWR)
-        for one in (self.server, *self.clients):
-            one.close()
+        """Refuses all connections that wait."""
+        self.server.close()
+        self.first.close()
 
 
 @pytest.fixture
@@ -201,26 +191,41 @@ WAITS = """
     """
 
 
-def test_a_host_that_does_not_answer_stops_nobody_else(tmp_path: Path, port: int, silent: Silent) -> None:
-    text = PYTHON + WAITS
-    with connect(tmp_path / "functions.py", text, ["127.0.0.1"]) as con:
-        assert "0.3 s" in error(con, f"SELECT waits_briefly({silent.port})")
+def test_a_caller_may_wait_for_its_host(tmp_path: Path, port: int, silent: Silent) -> None:
+    with connect(tmp_path / "functions.py", PYTHON + WAITS, ["127.0.0.1"]) as con:
         answers: list[object] = []
         query = f"SELECT waits({silent.port})"
         waiting = threading.Thread(target=lambda: answers.append(value(con.cursor(), query)))
         waiting.start()
+        # Meanwhile, others are not stopped.
         assert value(con, f"SELECT by_a_socket_that_waits('127.0.0.1', {port})") == "answered"
-        assert "0.3 s" in error(con, f"SELECT waits_briefly({silent.port})")
-        threading.Thread(target=silent.take, daemon=True).start()
+        silent.answer_second()
         waiting.join()
         assert answers == ["answered"]
+
+
+def waiting_for(port: int) -> int:
+    """How many sockets wait for a connection to a port of this machine."""
+    sockets = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:]]
+    syn_sent = "02"
+    return sum(to.endswith(f":{port:04X}") and state == syn_sent for _, _, to, state, *_ in sockets)
+
+
+def test_callers_that_end_leave_nothing_behind(tmp_path: Path, port: int, silent: Silent) -> None:
+    with connect(tmp_path / "functions.py", PYTHON + WAITS, ["127.0.0.1"]) as con:
+        for _ in range(2):
+            assert "0.3 s" in error(con, f"SELECT waits_briefly({silent.port})")
+        # The engine notices their ends with the next connection.
+        assert waiting_for(silent.port) == 1
+        assert value(con, f"SELECT by_a_socket_that_waits('127.0.0.1', {port})") == "answered"
+        assert waiting_for(silent.port) == 0
 
 
 def test_callers_that_wait_are_limited(tmp_path: Path, silent: Silent) -> None:
     """Each of them has a descriptor of the engine."""
     with connect(tmp_path / "functions.py", WAITS, ["127.0.0.1"]) as con:
         with socket.create_server(("127.0.0.1", 0)) as answering:
-            end = threading.Thread(target=lambda: (answering.accept(), silent.server.close()))
+            end = threading.Thread(target=lambda: (answering.accept(), silent.close()))
             end.start()
             query = f"SELECT waits_often({silent.port}, {answering.getsockname()[1]})"
             answers = value(con, query)
