@@ -13,13 +13,17 @@ from types import TracebackType
 
 
 class Server:
-    """``crosslane serve``, which ends with the ``with`` block."""
+    """``crosslane serve``, which ends with the ``with`` block.
+
+    By default its functions have no sandbox: those of tests leave files behind that show what they did.
+    """
 
     def __init__(
         self,
         *files: Path,
         listen: str = "crosslane://127.0.0.1:0",
         options: tuple[str, ...] = (),
+        free: bool = True,
         **environment: str,
     ) -> None:
         command = [
@@ -32,6 +36,8 @@ class Server:
             "--listen",
             listen,
         ]
+        if free:
+            command += ["--set", "sandbox=off"]
         self.process = subprocess.Popen(
             [*command, *options],
             stdout=subprocess.PIPE,

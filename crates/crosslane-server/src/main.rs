@@ -5,6 +5,7 @@
 use crosslane::pool::{Pool, PoolOptions};
 use crosslane::{Error, Library, TypeNames};
 use crosslane_process::{Origin, Source, Zygote, ZygoteOptions, flush_log, guests, print_to_log};
+use crosslane_sandbox::Machine;
 #[cfg(feature = "flight")]
 use crosslane_server::flight::{self, Flight};
 use crosslane_server::http::Access;
@@ -138,6 +139,14 @@ fn serve(told: Told, signals: &Signals) -> Result<bool, Error> {
     let addresses = told.listen.iter().map(|address| address.parse::<Address>());
     let listen =
         addresses.collect::<Result<Vec<_>, _>>().map_err(|error| Error::Setting(error.to_string()))?;
+    let is_on_network = told.flight.is_some() || listen.iter().any(|it| !matches!(it, Address::Unix(_)));
+    let is_sandboxed = is_on_network && !told.settings.contains_key("sandbox");
+    if is_sandboxed && let Err(why) = Machine::look() {
+        return Err(Error::Setting(format!(
+            "functions that are offered on a network run in a sandbox, which is not possible here: {why}. With \
+             --set sandbox=off they run without one"
+        )));
+    }
     let runtime = told.http.is_some().then(HttpRuntime::start).transpose();
     let runtime = runtime.map_err(|error| Error::Engine(format!("no thread for HTTP: {error}")))?;
     let http = match (&runtime, told.http) {
@@ -148,7 +157,7 @@ fn serve(told: Told, signals: &Signals) -> Result<bool, Error> {
         if let Some(http) = &http {
             http.loading(format!("{} is being loaded", file.display()));
         }
-        load(file, &settings, told.workers)
+        load(file, &settings, is_sandboxed, told.workers)
     });
     let libraries = libraries.collect::<Result<Vec<_>, _>>()?;
     let count: usize = libraries.iter().map(|served| served.library.functions.len()).sum();
@@ -180,15 +189,16 @@ fn serve(told: Told, signals: &Signals) -> Result<bool, Error> {
         .flight
         .map(|listen| Flight::open(&server, &flight::Options { listen, tls: told.tls }, log))
         .transpose()?;
+    let how = if is_sandboxed { " in a sandbox" } else { "" };
     for address in server.addresses() {
-        println!("serving {count} functions at {address}");
+        println!("serving {count} functions{how} at {address}");
         info!(address = address.to_string(), functions = count, "serving");
     }
     #[cfg(feature = "flight")]
     if let Some(flight) = &flight {
         let (count, refused) = flight.offered();
         refused.into_iter().for_each(log);
-        println!("serving {count} functions at {}", flight.address());
+        println!("serving {count} functions{how} at {}", flight.address());
     }
     // The process that waits for the line may have gone.
     let _ = std::io::stdout().flush();
@@ -222,11 +232,20 @@ const SLOW: Duration = Duration::from_secs(5);
 /// is the time between calls at 20,000 calls a second.
 const SPIN: Duration = Duration::from_micros(50);
 
-fn load(file: &Path, settings: &crosslane::Settings, workers: usize) -> Result<ServedLibrary, Error> {
+/// Loads a file. If `is_sandboxed`, it runs in a sandbox, also if neither it nor the settings say so.
+fn load(
+    file: &Path,
+    settings: &crosslane::Settings,
+    is_sandboxed: bool,
+    workers: usize,
+) -> Result<ServedLibrary, Error> {
     let path = file.canonicalize().map_err(|error| Error::Engine(format!("{}: {error}", file.display())))?;
     let source = Source::File { path };
     let name = source.name();
-    let settings = guests::settings_of(&source, settings.clone())?;
+    let mut settings = guests::settings_of(&source, settings.clone())?;
+    if is_sandboxed && settings.sandbox().is_none() {
+        settings.set("sandbox", "on")?;
+    }
     let options = ZygoteOptions {
         origin: Origin::Process(guests::program(&source, &settings)?),
         source,

@@ -121,7 +121,7 @@ def test_definitions_ask_by_options(tmp_path: Path, language: str) -> None:
 
 
 def test_a_server_gives_a_file_what_it_asks_for(con: duckdb.DuckDBPyConnection, tmp_path: Path) -> None:
-    with Server(write(tmp_path / "functions.py")) as server:
+    with Server(write(tmp_path / "functions.py"), free=False) as server:
         con.execute(f"CALL crosslane_attach('{server.address}')")
         assert value(con, f"SELECT read('{tmp_path}/data/known')") == "known"
         assert "allow_read" in error(con, f"SELECT read('{tmp_path}/secret')")

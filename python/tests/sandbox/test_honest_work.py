@@ -292,9 +292,33 @@ def test_a_locked_sandbox_cannot_be_loosened_for_a_file(tmp_path: Path) -> None:
 def test_a_server_offers_functions_in_a_sandbox(con: duckdb.DuckDBPyConnection, tmp_path: Path) -> None:
     (tmp_path / "secret").write_text("secret")
     (tmp_path / "functions.py").write_text(REFUSED["py"])
-    with Server(tmp_path / "functions.py", options=("--set", "sandbox=on")) as server:
+    with Server(tmp_path / "functions.py", free=False) as server:
+        assert server.said.startswith("serving 1 functions in a sandbox at")
         con.execute(f"CALL crosslane_attach('{server.address}')")
         assert "allow_read" in error(con, f"SELECT read('{tmp_path}/secret')")
+
+
+@pytest.mark.any_duckdb
+def test_a_server_allows_what_is_set(con: duckdb.DuckDBPyConnection, tmp_path: Path) -> None:
+    (tmp_path / "secret").write_text("secret")
+    (tmp_path / "functions.py").write_text(REFUSED["py"])
+    allowed = ("--set", f"allow_read={tmp_path}/secret")
+    with Server(tmp_path / "functions.py", options=allowed, free=False) as server:
+        con.execute(f"CALL crosslane_attach('{server.address}')")
+        assert value(con, f"SELECT read('{tmp_path}/secret')") == "secret"
+        assert "allow_read" in error(con, "SELECT read('/etc/passwd')")
+
+
+@pytest.mark.any_duckdb
+def test_a_server_on_a_unix_socket_has_no_sandbox_by_default(
+    con: duckdb.DuckDBPyConnection, tmp_path: Path
+) -> None:
+    (tmp_path / "secret").write_text("secret")
+    (tmp_path / "functions.py").write_text(REFUSED["py"])
+    listen = f"crosslane+unix://{tmp_path}/socket"
+    with Server(tmp_path / "functions.py", listen=listen, free=False) as server:
+        con.execute(f"CALL crosslane_attach('{server.address}')")
+        assert value(con, f"SELECT read('{tmp_path}/secret')") == "secret"
 
 
 @pytest.mark.any_duckdb

@@ -280,6 +280,7 @@ def test_the_page_is_alive(
         con.execute("SELECT fails(i) FROM range(1) r(i)")
     assert eventually(lambda: (text("#failures"), cells()["fails"][-1]) == ("1", "1"), 30)
     assert "Python" in text("#libraries tbody tr")
+    assert "no sandbox" in text("#libraries tbody tr")
     hint = browser.execute_script("return document.querySelector('#waiting').title")
     assert hint == "0 MB of messages wait, 1074 MB at most"
     # Nothing was refused by the browser, and no script has failed.

@@ -94,6 +94,8 @@ pub(crate) struct Connections {
 pub(crate) struct SeenLibrary {
     pub(crate) name: String,
     pub(crate) language: String,
+    /// What its functions may do; empty if they have no sandbox.
+    pub(crate) sandbox: String,
     pub(crate) workers: Census,
     pub(crate) booted: u64,
     pub(crate) ended: u64,
@@ -283,12 +285,17 @@ impl Monitor {
         let libraries = shared.workers.iter().map(|workers| {
             let pool = workers.pool().own_stats();
             let library = &workers.library.name;
+            let sandbox =
+                workers.library.functions.first().and_then(|function| function.spec.sandbox.as_ref());
             SeenLibrary {
                 name: workers
                     .of
                     .as_ref()
                     .map_or_else(|| library.clone(), |function| format!("{library}: {}", function.name())),
                 language: language_of(Path::new(&workers.library.name)),
+                sandbox: sandbox
+                    .map(|sandbox| sandbox.words().collect::<Vec<_>>().join(" "))
+                    .unwrap_or_default(),
                 workers: workers.census(),
                 booted: pool.booted,
                 ended: pool.discarded,
