@@ -10,8 +10,8 @@
 //! # ///
 //! ```
 
-use crosslane::{Error, Settings};
-use std::path::Path;
+use crosslane::{Error, Sandbox, Settings};
+use std::path::{Path, PathBuf};
 use toml::{Table, Value};
 
 /// The name of Crosslane's part.
@@ -37,7 +37,7 @@ impl Metadata {
     pub(crate) fn of(text: &str, mark: &str) -> Result<Option<Self>, String> {
         let Some(text) = block(text, mark)? else { return Ok(None) };
         let table = text.parse().map_err(|error: toml::de::Error| {
-            format!("its block `{mark} /// script` is no TOML: {}", error.to_string().trim_end())
+            format!("its block `{mark} /// script` is not TOML: {}", error.to_string().trim_end())
         })?;
         Ok(Some(Self { text, table }))
     }
@@ -58,23 +58,29 @@ impl Metadata {
             return Ok(settings);
         };
         let wrong = |why: &str| Error::Setting(format!("{}: its tool.{TOOL} {why}", file.display()));
-        let asked = asked.as_table().ok_or_else(|| wrong("is no table"))?;
+        let asked = asked.as_table().ok_or_else(|| wrong("is not a table"))?;
         let known: Vec<_> = Settings::of_sandbox().collect();
         let mut own = Settings::default();
         for (name, value) in asked {
             if !known.contains(&&name[..]) {
                 let known = known.join(", ");
-                return Err(wrong(&format!("has {name}, which is no option; there are: {known}")));
+                return Err(wrong(&format!("has {name}, which is not an option; there are: {known}")));
             }
             let folder = file.parent().filter(|_| PATHS.contains(&&name[..]));
             let value = text(value, folder)
-                .ok_or_else(|| wrong(&format!("has a {name} that is no text or list of texts")))?;
+                .ok_or_else(|| wrong(&format!("has a {name} that is not a text or a list of texts")))?;
             own.set(name, &value).map_err(|error| wrong(&format!("has a wrong value: {error}")))?;
         }
-        match (own.sandbox(), settings.sandbox()) {
+        let resolved = |sandbox: Option<Sandbox>| sandbox.map(Sandbox::resolved).transpose();
+        let missing = |path: PathBuf| wrong(&format!("needs {}, which is not there", path.display()));
+        let own = resolved(own.sandbox()).map_err(missing)?;
+        match (own, resolved(settings.sandbox()).map_err(missing)?) {
             (None, None) if asked.keys().all(|name| name == SANDBOX) => Ok(settings),
             (None, None) => Err(wrong("allows nothing without sandbox = \"on\"")),
-            (None, Some(_)) => Err(wrong("asks for no sandbox, and the settings have one")),
+            (None, Some(_)) if asked.contains_key(SANDBOX) => {
+                Err(wrong("asks for no sandbox, and the settings have one"))
+            }
+            (None, Some(_)) => Err(wrong("has no sandbox = \"on\"")),
             (Some(asked), Some(allowed)) if !asked.beyond(&allowed).is_empty() => Err(wrong(&format!(
                 "asks for {}, which the settings do not allow; if you agree, allow it with these settings",
                 asked.beyond(&allowed).join(", ")
@@ -161,14 +167,23 @@ mod tests {
         assert!(of("# /// script\n# ///\n# x\n\n# /// script\n# ///\n").is_err());
     }
 
-    fn applied(text: &str, settings: &[(&str, &str)]) -> Result<Option<String>, String> {
+    /// The sandbox of a file in `folder` that has `text` in its block.
+    fn applied(folder: &Path, text: &str, settings: &[(&str, &str)]) -> Result<Option<String>, String> {
         let mut all = Settings::default();
         settings.iter().for_each(|(name, value)| all.set(name, value).unwrap());
         let text: String = text.lines().map(|line| format!("-- {line}\n")).collect();
         let metadata = Metadata::of(&format!("-- /// script\n{text}-- ///\n"), "--")?.unwrap();
         let settings =
-            metadata.apply(all, Path::new("/home/functions.lua")).map_err(|error| error.to_string())?;
+            metadata.apply(all, &folder.join("functions.lua")).map_err(|error| error.to_string())?;
         Ok(settings.sandbox().map(|sandbox| sandbox.words().collect::<Vec<_>>().join(" ")))
+    }
+
+    /// A folder with data, and with a link that leads out of it.
+    fn folder(name: &str) -> PathBuf {
+        let folder = std::env::temp_dir().join(format!("crosslane-{name}-{}", std::process::id()));
+        std::fs::create_dir_all(folder.join("data")).unwrap();
+        std::os::unix::fs::symlink("/etc", folder.join("data/link")).unwrap();
+        folder.canonicalize().unwrap()
     }
 
     const ASKS: &str = "[tool.crosslane]\nsandbox = 'on'\nallow_read = ['data', '/etc/hostname']\n\
@@ -176,40 +191,48 @@ mod tests {
 
     #[test]
     fn a_file_has_the_sandbox_that_it_asks_for() {
-        let expected = "sandbox=on allow_read=/home/data,/etc/hostname allow_net=a.example:443 allow_env=KEY";
-        assert_eq!(applied(ASKS, &[]), Ok(Some(expected.into())));
-        let allowed = [
-            ("sandbox", "on"),
-            ("allow_read", "/home,/etc"),
-            ("allow_net", "true"),
-            ("allow_env", "KEY,TOKEN"),
-        ];
-        assert_eq!(applied(ASKS, &allowed), Ok(Some(expected.into())));
+        let folder = folder("asks");
+        let here = folder.display();
+        let expected =
+            format!("sandbox=on allow_read={here}/data,/etc/hostname allow_net=a.example:443 allow_env=KEY");
+        assert_eq!(applied(&folder, ASKS, &[]), Ok(Some(expected.clone())));
+        let read = format!("{here},/etc");
+        let allowed =
+            [("sandbox", "on"), ("allow_read", &read), ("allow_net", "true"), ("allow_env", "KEY,TOKEN")];
+        assert_eq!(applied(&folder, ASKS, &allowed), Ok(Some(expected)));
+        let applied = |text: &str, settings: &[(&str, &str)]| applied(&folder, text, settings);
         assert_eq!(applied("[tool.crosslane]\nsandbox = true", &allowed), Ok(Some("sandbox=on".into())));
         assert_eq!(applied("[tool.crosslane]\nsandbox = false", &[]), Ok(None));
         assert_eq!(applied("[tool.other]\nx = 1", &[]), Ok(None));
+        std::fs::remove_dir_all(folder).unwrap();
     }
 
     #[test]
     fn a_file_gets_no_more_than_the_settings_allow() {
-        let asks = applied(ASKS, &[("sandbox", "on"), ("allow_env", "KEY")]).unwrap_err();
-        assert!(asks.contains("/home/functions.lua") && asks.contains("allow_net=a.example:443"), "{asks}");
-        assert!(
-            asks.contains("allow_read=/home/data,/etc/hostname") && !asks.contains("allow_env"),
-            "{asks}"
-        );
+        let folder = folder("more");
+        let here = folder.display().to_string();
+        let data = format!("{here}/data");
+        let asks = applied(&folder, ASKS, &[("sandbox", "on"), ("allow_env", "KEY")]).unwrap_err();
+        assert!(asks.contains(&here) && asks.contains("allow_net=a.example:443"), "{asks}");
+        assert!(asks.contains("/data,/etc/hostname") && !asks.contains("allow_env"), "{asks}");
         for (text, why) in [
             ("[tool.crosslane]\nsandbox = 'off'", "asks for no sandbox"),
+            ("[tool.crosslane]\nallow_net = true", "has no sandbox = \"on\""),
             ("[tool.crosslane]\nsandbox = 'on'\nallow_nett = true", "there are: sandbox, allow_read"),
-            ("[tool.crosslane]\nallow_net = 5", "no text or list of texts"),
+            ("[tool.crosslane]\nallow_net = 5", "not a text or a list of texts"),
             ("[tool.crosslane]\nallow_net = 'https://a'", "a wrong value"),
-            ("tool.crosslane = 5", "is no table"),
-            ("[tool", "is no TOML"),
+            ("[tool.crosslane]\nsandbox = 'on'\nallow_read = 'missing'", "missing, which is not there"),
+            ("[tool.crosslane]\nsandbox = 'on'\nallow_read = 'data/../..'", "the settings do not allow"),
+            ("[tool.crosslane]\nsandbox = 'on'\nallow_read = 'data/link'", "allow_read=/etc"),
+            ("tool.crosslane = 5", "is not a table"),
+            ("[tool", "is not TOML"),
         ] {
-            let error = applied(text, &[("sandbox", "on")]).unwrap_err();
+            let error = applied(&folder, text, &[("sandbox", "on"), ("allow_read", &data)]).unwrap_err();
             assert!(error.contains(why), "{error}");
         }
-        assert!(applied("[tool.crosslane]\nallow_net = true", &[]).unwrap_err().contains("allows nothing"));
+        let error = applied(&folder, "[tool.crosslane]\nallow_net = true", &[]).unwrap_err();
+        assert!(error.contains("allows nothing"), "{error}");
+        std::fs::remove_dir_all(folder).unwrap();
     }
 
     #[test]

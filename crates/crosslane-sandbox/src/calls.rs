@@ -188,6 +188,41 @@ const FCNTL: &[u64] = &[
     F_OFD_SETLKW as u64,
 ];
 const IOCTL: &[u64] = &[TCGETS, FIOCLEX, FIONCLEX, FIONBIO, FIONREAD, TIOCGWINSZ];
+/// The options of sockets, by their levels, if hosts are listed. Others may send packets elsewhere
+/// (IPV6_RTHDR), change when a connection is made (TCP_FASTOPEN_CONNECT) or how long it takes
+/// (TCP_SYNCNT), or make a close wait (SO_LINGER), which the engine may do.
+const OPTIONS: &[(c_int, &[c_int])] = &[
+    (
+        SOL_SOCKET,
+        &[
+            SO_REUSEADDR,
+            SO_KEEPALIVE,
+            SO_SNDBUF,
+            SO_RCVBUF,
+            SO_RCVTIMEO,
+            SO_SNDTIMEO,
+            SO_RCVLOWAT,
+            SO_PRIORITY,
+            SO_OOBINLINE,
+            SO_PASSCRED,
+        ],
+    ),
+    (
+        IPPROTO_TCP,
+        &[
+            TCP_NODELAY,
+            TCP_CORK,
+            TCP_QUICKACK,
+            TCP_KEEPIDLE,
+            TCP_KEEPINTVL,
+            TCP_KEEPCNT,
+            TCP_USER_TIMEOUT,
+            TCP_NOTSENT_LOWAT,
+        ],
+    ),
+    (IPPROTO_IP, &[IP_TOS]),
+    (IPPROTO_IPV6, &[IPV6_V6ONLY, IPV6_TCLASS]),
+];
 const NAMESPACES: &[c_int] = &[
     CLONE_NEWNS,
     CLONE_NEWCGROUP,
@@ -230,6 +265,17 @@ fn add(rules: &mut Rules, calls: &[c_long]) {
 fn other_kinds(allowed: &[c_int]) -> impl Iterator<Item = Rule> {
     let others = KINDS.filter(|kind| !allowed.contains(kind));
     others.map(|kind| all(vec![when(1, Is::MaskedEq(KIND), kind as u64)]))
+}
+
+/// The options of sockets that are not among [`OPTIONS`].
+fn other_options() -> Vec<Rule> {
+    let levels: Vec<_> = OPTIONS.iter().map(|(level, _)| *level as u64).collect();
+    let others = OPTIONS.iter().map(|(level, options)| {
+        let level = when(1, Is::Eq, *level as u64);
+        let options = options.iter().map(|option| when(2, Is::Ne, *option as u64));
+        all([level].into_iter().chain(options).collect())
+    });
+    others.chain([none_of(1, &levels)]).collect()
 }
 
 /// What is answered with EPERM in all processes of a library.
@@ -275,6 +321,7 @@ fn forbidden(sandbox: &Sandbox, machine: Machine) -> Rules {
             // Only TCP: it reaches no host without a connect, if nothing is sent with the first packet.
             let protocol = none_of(2, &[0, IPPROTO_TCP as u64]);
             rules.insert(SYS_socket, other_kinds(&[SOCK_STREAM]).chain([internet, protocol]).collect());
+            rules.insert(SYS_setsockopt, other_options());
             for (call, flags) in [(SYS_sendto, 3), (SYS_sendmsg, 2), (SYS_sendmmsg, 3)] {
                 rules.insert(call, vec![has(flags, MSG_FASTOPEN as u64)]);
             }

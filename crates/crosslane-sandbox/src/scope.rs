@@ -1,4 +1,4 @@
-//! Protects the engine from libraries that may do everything else.
+//! Keeps libraries that may do everything else from signals to the engine, and from its memory.
 
 use crate::machine::Machine;
 use landlock::{
@@ -6,10 +6,10 @@ use landlock::{
     RulesetStatus, Scope,
 };
 
-/// Takes this process, and all that it starts, the right to send signals to other processes, and to
-/// look into them: to trace them, and to read their memory, environment and descriptors. So it cannot
-/// harm its engine or what watches it. Programs that it starts gain no privileges (`sudo`). Nothing else
-/// changes. Returns whether that is so: it needs Linux 6.12. Call it while the process has one thread.
+/// Takes from this process, and from all that it starts, the right to send signals to other processes,
+/// to trace them, and to read and change their memory and descriptors: those of the engine, and of what
+/// ends workers with their engine. Limits and priorities of the user's other processes can still be
+/// changed. Programs that it starts gain no privileges (`sudo`). Nothing else changes. Returns whether that is so: it needs Linux 6.12. Call it while the process has one thread.
 pub fn keep_to_own_processes() -> bool {
     if !Machine::look().is_ok_and(Machine::scopes_signals) {
         return false;

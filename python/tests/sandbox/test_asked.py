@@ -94,7 +94,7 @@ def test_a_file_that_changes_may_ask_for_something_else(
 
 def test_what_is_wrong_is_an_error(con: duckdb.DuckDBPyConnection, tmp_path: Path) -> None:
     file = write(tmp_path / "functions.py", ASKS.replace("allow_read", "allow_reading"))
-    assert "has allow_reading, which is no option" in error(con, f"CALL crosslane_load('{file}')")
+    assert "has allow_reading, which is not an option" in error(con, f"CALL crosslane_load('{file}')")
     write(file, ASKS.replace('sandbox = "on"', ""))
     assert 'allows nothing without sandbox = "on"' in error(con, f"CALL crosslane_load('{file}')")
 
@@ -135,6 +135,10 @@ def test_the_check_lists_what_files_ask_for(tmp_path: Path) -> None:
     done = check(write(tmp_path / "functions.py"))
     assert done.returncode == 0
     assert f"sandbox of {tmp_path}/functions.py: sandbox=on allow_read={tmp_path}/data" in done.stderr
+    made = f"open({str(tmp_path / 'made')!r}, 'w')\n"
+    done = check(write(tmp_path / "functions.py", text=made + READ["py"]))
+    assert "PermissionError" in done.stderr
+    assert not (tmp_path / "made").exists()
     done = check(write(tmp_path / "functions.lua", ASKS.replace('"on"', "5")))
     assert done.returncode == 1
-    assert "a sandbox that is no text" in done.stderr
+    assert "a sandbox that is not a text" in done.stderr

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import select
 import socket
@@ -97,10 +98,8 @@ def test_only_listed_hosts_are_reached(
         assert "allow_net" in error(con, f"SELECT {client}('example.org', 443)")
         assert value(con, f"SELECT count({client}('localhost', {port})) FROM range(20)") == 20
     said = capfd.readouterr().err
-    assert (
-        f"{file}: a connection was refused: 127.0.0.1:{other_port}; allow_net lists localhost:{port}" in said
-    )
-    assert "a connection was refused: the name example.org" in said
+    assert f"{file}: refused: 127.0.0.1:{other_port}; allow_net lists localhost:{port}" in said
+    assert "refused: the name example.org" in said
 
 
 def test_a_file_with_threads_keeps_its_hosts(tmp_path: Path, port: int, other_port: int) -> None:
@@ -202,6 +201,73 @@ def test_a_caller_may_wait_for_its_host(tmp_path: Path, port: int, silent: Silen
         silent.answer_second()
         waiting.join()
         assert answers == ["answered"]
+
+
+MISUSES = """
+    import ctypes, os, socket, struct
+    from crosslane import udf
+    connect = ctypes.CDLL(None, use_errno=True).connect
+
+    @udf(deterministic=False)
+    def connects_a_file(path: str, port: int) -> bool:
+        address = struct.pack("=H", socket.AF_INET) + struct.pack("!H", port) + bytes((127, 0, 0, 1)) + bytes(8)
+        with open(path, "rb") as file:
+            return connect(file.fileno(), address, len(address)) != 0
+
+    @udf(deterministic=False)
+    def connects_after_the_end(port: int) -> str:
+        with socket.socket() as client:
+            try:
+                client.shutdown(socket.SHUT_RDWR)
+            except OSError:
+                pass
+            try:
+                client.connect(("127.0.0.1", port))
+            except OSError as error:
+                return type(error).__name__
+        return "connected"
+
+    @udf(deterministic=False)
+    def connects_with_a_limit(port: int) -> str:
+        with socket.socket() as client:
+            client.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, struct.pack("ll", 0, 100_000))
+            try:
+                client.connect(("127.0.0.1", port))
+            except OSError as error:
+                return type(error).__name__
+        return "connected"
+    """
+
+
+def test_the_engine_keeps_its_locks(tmp_path: Path, port: int) -> None:
+    """To close a file frees a process's locks on it, also if it was opened by somebody else."""
+    (tmp_path / "database").write_text("x")
+    lock = "import fcntl, sys; fcntl.lockf(open(sys.argv[1], 'r+'), fcntl.LOCK_EX | fcntl.LOCK_NB)"
+
+    def is_locked() -> bool:
+        command = [sys.executable, "-c", lock, tmp_path / "database"]
+        return subprocess.run(command, capture_output=True).returncode != 0
+
+    allowed = [tmp_path / "database"]
+    with (
+        connect(tmp_path / "functions.py", MISUSES, ["127.0.0.1"], allow_read=allowed) as con,
+        (tmp_path / "database").open("r+") as database,
+    ):
+        assert not is_locked()
+        fcntl.lockf(database, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        assert is_locked()
+        assert value(con, f"SELECT connects_a_file('{tmp_path}/database', {port})") is True
+        assert is_locked()
+
+
+def test_a_socket_that_was_shut_down_connects_to_nothing(tmp_path: Path, silent: Silent) -> None:
+    with connect(tmp_path / "functions.py", MISUSES, ["127.0.0.1"]) as con:
+        assert value(con, f"SELECT connects_after_the_end({silent.port})") == "ConnectionAbortedError"
+
+
+def test_a_socket_has_its_own_limit(tmp_path: Path, silent: Silent) -> None:
+    with connect(tmp_path / "functions.py", MISUSES, ["127.0.0.1"]) as con:
+        assert value(con, f"SELECT connects_with_a_limit({silent.port})") == "BlockingIOError"
 
 
 def waiting_for(port: int) -> int:

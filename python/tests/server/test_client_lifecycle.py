@@ -206,15 +206,23 @@ def test_a_call_that_had_begun_when_the_server_went_is_repeated_only_with_retrie
     library: Library, serve: Callable[..., Server], tmp_path: Path, repeats: bool
 ) -> None:
     text = library(TEXT)
-    servers = [serve(text, NAME=name) for name in ("one", "two")]
+    servers = {name: serve(text, NAME=name) for name in ("one", "two")}
     (calls := tmp_path / "calls").mkdir()
-    arguments = (str(calls), *(server.process.pid for server in servers))
-    with crosslane.Client(", ".join(server.address for server in servers), lanes=1) as client:
+
+    def end_called() -> None:
+        assert eventually(lambda: any(calls.iterdir()), 60)
+        (called,) = calls.iterdir()
+        servers[called.name].process.kill()
+
+    ends = threading.Thread(target=end_called)
+    ends.start()
+    with crosslane.Client(", ".join(server.address for server in servers.values()), lanes=1) as client:
         if repeats:
-            assert client.call("ends_server_again", *arguments) == "repeated"
+            assert client.call("ends_server_again", str(calls)) == "repeated"
         else:
             with pytest.raises(RuntimeError, match=r"ends_server: .*closed the connection"):
-                client.call("ends_server", *arguments)
+                client.call("ends_server", str(calls))
+        ends.join()
         assert len(list(calls.iterdir())) == 1 + repeats
 
 

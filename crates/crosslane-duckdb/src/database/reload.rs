@@ -5,7 +5,7 @@ use super::names::Permissions;
 use super::state::{Database, lock};
 use super::watched::Looks;
 use crate::signals::Asker;
-use crosslane::Error;
+use crosslane::{Error, Sandbox};
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -13,6 +13,16 @@ use std::sync::Arc;
 pub(crate) struct Reloaded {
     pub(crate) library: String,
     pub(crate) outcome: Result<Arc<AnyLibrary>, Error>,
+}
+
+/// A library that should be loaded again.
+struct Reload {
+    /// How its files look.
+    looks: Looks,
+    /// Whether it may take names.
+    replace: bool,
+    /// The sandbox of the settings that it was loaded with.
+    allowed: Option<Sandbox>,
 }
 
 impl Database {
@@ -32,11 +42,13 @@ impl Database {
         lock(&self.watched).retain(|library, _| loaded.contains(library));
         let mut reloaded = Vec::new();
         for library in loaded {
-            let Some((looks, replace)) = self.should_reload(&library, only_new) else { continue };
+            let Some(Reload { looks, replace, allowed }) = self.should_reload(&library, only_new) else {
+                continue;
+            };
             // Checked late, because a watch asks often, and in vain most of the time.
             self.may_load()?;
             let permissions = Permissions { replace: replace || permissions.replace, ..permissions };
-            let outcome = self.load_again(&library, permissions, asker);
+            let outcome = self.load_again(&library, allowed, permissions, asker);
             if let (Err(_), Some(watched)) = (&outcome, lock(&self.watched).get_mut(&library)) {
                 watched.failed = Some(looks);
             }
@@ -49,11 +61,11 @@ impl Database {
     fn load_again(
         self: &Arc<Self>,
         library: &str,
+        allowed: Option<Sandbox>,
         permissions: Permissions,
         asker: Asker,
     ) -> Result<Arc<AnyLibrary>, Error> {
-        // It stays in the sandbox that it was loaded with, whatever the settings are now.
-        let allowed = lock(&self.watched).get(library).and_then(|watched| watched.allowed.clone());
+        // The settings of the sandbox stay those that it was loaded with, whatever they are now.
         let settings = self.settings().with_sandbox(allowed);
         let mut ready = self.prepare_files(&[PathBuf::from(library)], &settings, asker, true).remove(0)?;
         let _one_at_a_time = lock(&self.loading);
@@ -69,12 +81,13 @@ impl Database {
         self.publish(ready, permissions)
     }
 
-    /// How the files of a library look, and whether it may take names, if it should be loaded again.
-    fn should_reload(&self, library: &str, only_new: bool) -> Option<(Looks, bool)> {
+    /// How a library is to be loaded again, if it should be.
+    fn should_reload(&self, library: &str, only_new: bool) -> Option<Reload> {
         let watched = lock(&self.watched);
         let watched = watched.get(library).filter(|watched| watched.files.have_changed())?;
         let looks = watched.looks(library);
         let failed_before = watched.failed.as_ref().is_some_and(|failed| *failed == looks);
-        (!(only_new && failed_before)).then_some((looks, watched.replace))
+        let (replace, allowed) = (watched.replace, watched.allowed.clone());
+        (!(only_new && failed_before)).then_some(Reload { looks, replace, allowed })
     }
 }

@@ -9,9 +9,9 @@ use super::log::say;
 use super::restart::{INSTEAD, RESTARTED, Restart, become_program, read_restart, restart};
 use super::sandbox::restrict;
 use super::threads::lost_threads_note;
-use crosslane::{Failure, Sandbox, TypeNames};
+use crosslane::{Failure, Net, Sandbox, Settings, TypeNames};
 use crosslane_process::control::{ControlSocket, Report, Request};
-use crosslane_process::{Source, reaper};
+use crosslane_process::{Source, guests, reaper};
 use crosslane_sandbox::LaneFilter;
 use std::fs::{self, File};
 use std::io::{self, Write};
@@ -166,12 +166,19 @@ fn run_restarted(guest: &mut impl Guest, mut state: Restart) -> io::Result<()> {
 }
 
 /// Prints the functions of a file, or why it cannot be loaded, as JSON in one line. The output of
-/// the file itself goes to stderr.
+/// the file itself goes to stderr. A file that asks for a sandbox is loaded in it, without a network.
 fn check(guest: &mut impl Guest, path: PathBuf) -> io::Result<()> {
     let mut answer = File::from(rustix::io::dup(rustix::stdio::stdout())?);
     rustix::stdio::dup2_stdout(rustix::stdio::stderr())?;
     let path = fs::canonicalize(&path).unwrap_or(path);
-    let loaded = load(guest, &Source::File { path }, None);
+    let source = Source::File { path };
+    let asked = guests::settings_of(&source, Settings::default()).map(|settings| settings.sandbox());
+    let restricted = asked.map_err(|error| Failure { message: error.to_string(), ..Failure::default() });
+    let restricted = restricted.and_then(|sandbox| {
+        let sandbox = sandbox.map(|sandbox| Sandbox { net: Net::Nothing, ..sandbox });
+        restrict(sandbox.as_ref(), &source, || guest.reads(None), None)
+    });
+    let loaded = restricted.and_then(|_| load(guest, &source, None));
     let json = match loaded.and_then(|loaded| Ok((loaded, guest.lost_threads()?))) {
         Ok((loaded, lost)) => serde_json::json!({ "functions": loaded.functions, "lost": lost }),
         Err(failure) => serde_json::json!({ "failure": failure }),

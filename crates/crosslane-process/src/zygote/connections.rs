@@ -18,13 +18,17 @@ pub(super) fn begin(library: &str, sandbox: Option<&Sandbox>) -> io::Result<Opti
     let Some(Sandbox { net: net @ Net::Hosts(hosts), .. }) = sandbox else { return Ok(None) };
     let (ours, theirs) =
         rustix::net::socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
+    // The log's thread must not have the broker's descriptors, so it starts before that reports something.
+    log::print(b"");
     let (hosts, library, listed) = (hosts.clone(), library.to_owned(), net.to_string());
     let thread = std::thread::Builder::new().name("crosslane-broker".into());
     thread.spawn(move || {
         let Ok(listener) = received(&ours) else { return };
+        // The broker will have a table of descriptors without this one.
+        drop(ours);
         let report = move |what: &str| {
             let what = what.escape_debug();
-            log::say(&format!("{library}: a connection was refused: {what}; allow_net lists {listed}"));
+            log::say(&format!("{library}: refused: {what}; allow_net lists {listed}"));
         };
         Broker::new(listener, hosts, Box::new(report)).serve();
     })?;

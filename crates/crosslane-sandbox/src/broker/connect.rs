@@ -4,23 +4,27 @@ use super::hosts::Hosts;
 use super::listener::{Call, Listener};
 use super::names;
 use crosslane::Host;
-use rustix::event::{PollFd, PollFlags};
+use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::fs::OFlags;
 use rustix::io::Errno;
-use rustix::net::{AddressFamily, SocketFlags, SocketType, ipproto, sockopt};
+use rustix::net::sockopt::{self, Timeout};
+use rustix::net::{AddressFamily, SocketFlags, SocketType, ipproto};
 use rustix::process::{Pid, PidfdFlags, PidfdGetfdFlags};
 use std::fs;
 use std::net::SocketAddr;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
+use std::time::Instant;
 
 /// The port of name servers.
 const NAME_SERVER: u16 = 53;
 /// The most callers that wait for hosts at once: each has a descriptor of the engine.
 const MOST_WAITING: usize = 64;
 /// The most threads that answer questions for names.
-const MOST_NAMES: usize = 16;
+const MOST_NAMES: usize = 64;
+/// How often callers that wait are looked at.
+const TICK: Timespec = Timespec { tv_sec: 0, tv_nsec: 500_000_000 };
 
 /// Makes the connections of a library.
 #[derive(Debug)]
@@ -42,20 +46,24 @@ impl Broker {
 
     /// Makes connections until no process can ask for one any more.
     pub fn serve(mut self) {
+        if !own_descriptors(&self.listener) {
+            return;
+        }
         loop {
             let listener = std::iter::once(self.listener.poll());
             let sockets = self.waiting.iter().map(|one| PollFd::new(&one.socket.0, PollFlags::OUT));
             let mut polled: Vec<_> = listener.chain(sockets).collect();
-            if rustix::event::poll(&mut polled, None).is_err() {
+            // Callers may end without a call that would tell so.
+            let patience = (!self.waiting.is_empty()).then_some(&TICK);
+            if rustix::event::poll(&mut polled, patience).is_err() {
                 continue;
             }
             let mut ready = polled.iter().map(PollFd::revents);
             let Some(has_call) = ready.next().and_then(Listener::has_call) else { return };
             let ready: Vec<_> = ready.map(|ready| !ready.is_empty()).collect();
             self.answer_ready(&ready);
+            self.forget_ended();
             if has_call && let Ok(call) = self.listener.receive() {
-                // These callers have ended, or a signal has ended their waits.
-                self.waiting.retain(|one| self.listener.is_waiting(one.id));
                 match self.connect(&call) {
                     Ok(Progress::Waits) => {}
                     Ok(Progress::Done) => self.listener.answer(call.id(), Ok(())),
@@ -75,14 +83,29 @@ impl Broker {
             }
             // The second call says how the first one has ended.
             let outcome = match rustix::net::connect(&one.socket.0, &one.to) {
-                Err(Errno::ALREADY | Errno::INPROGRESS) => return true,
                 Err(Errno::ISCONN) => Ok(()),
+                // The caller has shut its socket down, so that it is ready for ever.
+                Err(Errno::ALREADY | Errno::INPROGRESS) => Err(Errno::CONNABORTED),
                 outcome => outcome,
             };
             // The caller goes on at once.
             one.socket.block();
             listener.answer(one.id, outcome);
             false
+        });
+    }
+
+    /// Forgets callers that have ended, and those whose waits have: by a signal, or by their own limit.
+    fn forget_ended(&mut self) {
+        let listener = &self.listener;
+        self.waiting.retain(|one| {
+            if one.deadline.is_some_and(|deadline| Instant::now() >= deadline) {
+                one.socket.block();
+                // This is the kernel's own answer.
+                listener.answer(one.id, Err(Errno::INPROGRESS));
+                return false;
+            }
+            listener.is_waiting(one.id)
         });
     }
 
@@ -111,7 +134,9 @@ impl Broker {
         let socket = Blocking(socket, flags);
         match rustix::net::connect(&socket.0, &to) {
             Err(Errno::INPROGRESS | Errno::ALREADY) => {
-                self.waiting.push(Waiting { id: call.id(), socket, to });
+                let limit = sockopt::socket_timeout(&socket.0, Timeout::Send)?;
+                let deadline = limit.map(|limit| Instant::now() + limit);
+                self.waiting.push(Waiting { id: call.id(), socket, to, deadline });
                 Ok(Progress::Waits)
             }
             outcome => outcome.map(|()| Progress::Done),
@@ -170,6 +195,8 @@ struct Waiting {
     id: u64,
     socket: Blocking,
     to: SocketAddr,
+    /// The end of the caller's own limit, SO_SNDTIMEO.
+    deadline: Option<Instant>,
 }
 
 /// A socket that blocks in the caller's process, with its flags, and does not block as long as this
@@ -198,6 +225,24 @@ fn take_socket(call: &Call) -> Result<OwnedFd, Errno> {
     let process = process.and_then(Pid::from_raw).ok_or(Errno::SRCH)?;
     let process = rustix::process::pidfd_open(process, PidfdFlags::empty())?;
     rustix::process::pidfd_getfd(&process, call.socket(), PidfdGetfdFlags::empty())
+}
+
+/// Gives this thread, and those that it starts, a table of descriptors of its own, with the listener and
+/// the standard streams. Returns whether that was possible.
+///
+/// A guest may make the broker open and close any file that it has itself. If the engine's table were
+/// shared, such a close would free the engine's locks on the file (`fcntl(2)`).
+fn own_descriptors(listener: &Listener) -> bool {
+    let listener = listener.as_fd().as_raw_fd() as libc::c_uint;
+    let close = |first: libc::c_uint, last: libc::c_uint| {
+        // SAFETY: the table is this thread's own. What else is in it belongs to other threads, which have
+        // it in their own table.
+        first > last || unsafe { libc::syscall(libc::SYS_close_range, first, last, 0) } == 0
+    };
+    // SAFETY: the call takes a number.
+    let is_own = unsafe { libc::unshare(libc::CLONE_FILES) } == 0;
+    let first = libc::STDERR_FILENO as libc::c_uint + 1;
+    is_own && close(first, listener.saturating_sub(1)) && close(listener + 1, libc::c_uint::MAX)
 }
 
 /// Whether a socket connects to one host and stays with it.

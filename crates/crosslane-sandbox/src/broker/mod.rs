@@ -14,12 +14,14 @@
 //! # Names
 //! Processes in such a sandbox have no datagrams, and the variable [`RESOLVER`] makes the C library ask
 //! its name servers over TCP. The engine answers a connection to a name server itself: it resolves
-//! names that are listed, and says of all others that they do not exist. The addresses that it has told
-//! are those that the listed names may be reached at.
+//! names that are listed, and says of all others that they do not exist. Connections to the addresses of
+//! listed names are allowed from then on.
 //!
 //! # Waits
-//! The engine never waits in `connect`. While a caller waits, its socket does not block, and the
-//! broker polls it. So one thread serves all callers, however slow the hosts are. A signal may end
+//! While a caller waits, its socket does not block, and the broker polls it. So one thread serves all
+//! callers, however slow the hosts are. The caller's process shares the socket's flags: if it changes
+//! them at the wrong moment, the broker may wait in `connect` until the kernel gives up, for about two
+//! minutes. That stops the connections of this library, and of no other. A signal may end
 //! the caller's wait. Its answer is dropped then. If the C library repeats the call, the broker gets
 //! it as a new one.
 

@@ -2,7 +2,7 @@
 
 use super::hosts::Hosts;
 use simple_dns::rdata::{A, AAAA, RData};
-use simple_dns::{CLASS, Name, Packet, QTYPE, RCODE, ResourceRecord, TYPE};
+use simple_dns::{CLASS, Name, Packet, QTYPE, RCODE, ResourceRecord, SimpleDnsError, TYPE};
 use std::io::{self, Read, Write};
 use std::net::IpAddr;
 use std::os::unix::net::UnixStream;
@@ -10,6 +10,8 @@ use std::time::Duration;
 
 /// How many seconds an answer holds.
 const HOLDS: u32 = 60;
+/// The most bytes of a question.
+const LONGEST: u16 = 512;
 /// How long the next question may take.
 const PATIENCE: Duration = Duration::from_secs(30);
 
@@ -20,7 +22,11 @@ pub(super) fn serve(mut stream: UnixStream, hosts: &Hosts) -> io::Result<()> {
     loop {
         let mut length = [0; 2];
         stream.read_exact(&mut length)?;
-        let mut question = vec![0; u16::from_be_bytes(length).into()];
+        let length = u16::from_be_bytes(length);
+        if length > LONGEST {
+            return Err(io::ErrorKind::InvalidData.into());
+        }
+        let mut question = vec![0; length.into()];
         stream.read_exact(&mut question)?;
         let answer = answer(&question, |name| hosts.resolve(name)).map_err(io::Error::other)?;
         let length = u16::try_from(answer.len()).map_err(io::Error::other)?;
@@ -30,26 +36,21 @@ pub(super) fn serve(mut stream: UnixStream, hosts: &Hosts) -> io::Result<()> {
 
 /// The answer to a question. `resolve` returns the addresses of a name, or `None` if there is no such
 /// name.
-fn answer(
-    question: &[u8],
-    resolve: impl Fn(&str) -> Option<Vec<IpAddr>>,
-) -> Result<Vec<u8>, simple_dns::SimpleDnsError> {
+fn answer(question: &[u8], resolve: impl Fn(&str) -> Option<Vec<IpAddr>>) -> Result<Vec<u8>, SimpleDnsError> {
     let asked = Packet::parse(question)?;
     let mut reply = Packet::parse(question)?.into_reply();
-    for question in &asked.questions {
-        let is_asked = |address: &IpAddr| match address {
-            IpAddr::V4(_) => question.qtype == QTYPE::TYPE(TYPE::A),
-            IpAddr::V6(_) => question.qtype == QTYPE::TYPE(TYPE::AAAA),
-        };
-        match resolve(&question.qname.to_string()) {
-            Some(addresses) => reply.answers.extend(
-                addresses
-                    .iter()
-                    .filter(|address| is_asked(address))
-                    .map(|address| record(question.qname.clone(), *address)),
-            ),
-            None => *reply.rcode_mut() = RCODE::NameError,
+    // The C library asks for one name at once.
+    let [question] = &asked.questions[..] else { return Err(SimpleDnsError::InvalidDnsPacket) };
+    let is_asked = |address: &IpAddr| match address {
+        IpAddr::V4(_) => question.qtype == QTYPE::TYPE(TYPE::A),
+        IpAddr::V6(_) => question.qtype == QTYPE::TYPE(TYPE::AAAA),
+    };
+    match resolve(&question.qname.to_string()) {
+        Some(addresses) => {
+            let asked = addresses.into_iter().filter(is_asked);
+            reply.answers.extend(asked.map(|address| record(question.qname.clone(), address)));
         }
+        None => *reply.rcode_mut() = RCODE::NameError,
     }
     reply.build_bytes_vec_compressed()
 }

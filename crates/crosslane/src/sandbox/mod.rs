@@ -94,7 +94,21 @@ impl Sandbox {
         ["sandbox=on".to_owned()].into_iter().chain(allowed)
     }
 
-    /// The settings with which this sandbox allows more than another one, with their values.
+    /// Resolves links and `..` in all paths, so that they can be compared.
+    ///
+    /// # Errors
+    /// The path that is not there.
+    pub fn resolved(mut self) -> Result<Self, PathBuf> {
+        for paths in [&mut self.read, &mut self.write, &mut self.run] {
+            for path in paths {
+                *path = path.canonicalize().map_err(|_| path.clone())?;
+            }
+        }
+        Ok(self)
+    }
+
+    /// The settings with which this sandbox allows more than another one, with their values. The paths of
+    /// both are [`Sandbox::resolved`].
     pub fn beyond(&self, other: &Self) -> Vec<String> {
         let are_below = |paths: &[PathBuf], allowed: &[&[PathBuf]]| {
             paths

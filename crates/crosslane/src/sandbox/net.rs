@@ -36,9 +36,12 @@ impl FromStr for Net {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        Ok(match text.trim() {
+        Ok(match &text.trim().to_ascii_lowercase()[..] {
             "false" | "" => Self::Nothing,
             "true" => Self::Everything,
+            word @ ("on" | "off" | "yes" | "no" | "all" | "none") => {
+                return Err(format!("{word:?} is not a host: write true or false"));
+            }
             hosts => {
                 let hosts = hosts.split(',').map(str::trim).filter(|host| !host.is_empty());
                 Self::Hosts(hosts.map(str::parse).collect::<Result<_, _>>()?)
@@ -144,7 +147,7 @@ impl FromStr for Host {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let wrong = || format!("{text:?} is no host: write it as api.example.com:443");
+        let wrong = || format!("{text:?} is not a host: write it as api.example.com:443");
         let (name, port) = match text.rsplit_once(':') {
             Some((name, port)) if !name.contains(':') || name.ends_with(']') => {
                 (name, Some(port.parse().ok().filter(|port| *port > 0).ok_or_else(wrong)?))
@@ -165,7 +168,10 @@ impl FromStr for Host {
             !label.is_empty()
                 && label.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_".contains(&byte))
         };
-        if rest.len() > 253 || !rest.split('.').all(is_label) {
+        // It was meant as an address.
+        let ends_with_number =
+            rest.rsplit('.').next().is_some_and(|last| last.bytes().all(|byte| byte.is_ascii_digit()));
+        if rest.len() > 253 || ends_with_number || !rest.split('.').all(is_label) {
             return Err(wrong());
         }
         let name = if is_below { Name::Below(format!(".{rest}")) } else { Name::Exact(name) };
@@ -200,11 +206,13 @@ mod tests {
             assert_eq!(net(text).to_string(), text);
         }
         assert_eq!(net(" API.Example.com.:443 , ::1 ").to_string(), "api.example.com:443,[::1]");
+        let error = |text: &str| text.parse::<Net>().unwrap_err();
         for text in
-            ["https://a.example", "a:b", "a:0", "a:70000", "a b", "*", "a.*.b", "-:", "a..b", "yes/no"]
+            ["https://a.example", "a:b", "a:0", "a:70000", "a b", "*", "a.*.b", "-:", "a..b", "10.0.0.256"]
         {
-            assert!(text.parse::<Net>().unwrap_err().contains("api.example.com:443"), "{text}");
+            assert!(error(text).contains("api.example.com:443"), "{text}");
         }
+        assert!(error("ON").contains("true or false") && net("True") == Net::Everything);
     }
 
     #[test]

@@ -30,10 +30,10 @@ def functions_of(file: str) -> list[Function]:
 
     _check_path(file)
     try:
-        _guest.asked_by(file)
+        is_sandboxed = bool(_guest.asked_by(file))
     except ValueError as error:
         raise Unloadable("Error", str(error), "") from None
-    return _check_python(file) if is_python(file) else _check_guest(file)
+    return _check_python(file, is_sandboxed) if is_python(file) else _check_guest(file)
 
 
 def _check_path(file: str) -> None:
@@ -44,7 +44,7 @@ def _check_path(file: str) -> None:
         raise Unloadable("ValueError", "its path is not UTF-8; rename it", "") from None
 
 
-def _check_python(file: str) -> list[Function]:
+def _check_python(file: str, is_sandboxed: bool) -> list[Function]:
     """Lists the functions of a file in Python."""
     from crosslane._declare import library
     from crosslane._runtime import environments, errors, forks
@@ -56,6 +56,9 @@ def _check_python(file: str) -> list[Function]:
         raise Unloadable("EnvironmentFailed", str(error), "") from None
     if environment is not None:
         return _checked(file, environment.command())
+    if is_sandboxed:
+        # The guest enters it, and not this process.
+        return _check_guest(file)
     try:
         declared = library.load_file(file)
     except KeyboardInterrupt:

@@ -91,6 +91,20 @@ def send_a_message_with_the_first_packet(place: dict[str, Any]) -> None:
 
 
 @way
+def turn_packets_elsewhere(place: dict[str, Any]) -> None:
+    """A routing header has the addresses through which packets go."""
+    with tcp(socket.AF_INET6) as client:
+        header = bytes((0, 2, 4, 0, 0, 0, 0, 0)) + socket.inet_pton(socket.AF_INET6, "::1")
+        client.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_RTHDR, header)
+
+
+@way
+def make_the_close_wait(place: dict[str, Any]) -> None:
+    with tcp() as client:
+        client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 1000))
+
+
+@way
 def send_a_datagram(place: dict[str, Any]) -> None:
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as client:
         client.sendto(b"out", ("127.0.0.1", place["udp"]))
