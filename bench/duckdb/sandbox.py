@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import statistics
+import tempfile
 import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import duckdb
 
@@ -12,7 +14,8 @@ import crosslane
 
 from ..figures import Line
 from ..report import ratio
-from .engines import FOLDER, Bench, milliseconds
+from . import https
+from .engines import FOLDER, Bench, microseconds, milliseconds
 
 #: The names of the lines, and their queries.
 QUERIES = {
@@ -22,6 +25,8 @@ QUERIES = {
     "Ruby": "SELECT count(rb_up(s)) FROM titles",
 }
 FILES = ("scalar.py", "scalar.js", "scalar.rb")
+#: Requests of one median.
+REQUESTS = 100
 #: Workers that are booted for one median.
 BOOTS = 8
 
@@ -45,6 +50,26 @@ def sandbox(bench: Bench) -> Iterator[Line]:
     more = (statistics.median(taken["on"]) - statistics.median(taken["off"])) * 1e3
     texts = (milliseconds(taken["on"]), milliseconds(taken["off"]))
     yield Line("boot of a worker in a sandbox", "without a sandbox", *texts, more, 0.2, "ms more")
+    yield _requests(bench)
+
+
+def _requests(bench: Bench) -> Line:
+    """Requests over HTTPS to a listed host, and without a sandbox."""
+    with tempfile.TemporaryDirectory() as folder, https.server(Path(folder)) as (port, certificate):
+        allowed = {"sandbox": "on", "allow_net": f"localhost:{port}", "allow_read": certificate}
+        engines = {
+            name: crosslane.connect(functions=[FOLDER / "asks.py"], settings=settings, config={"threads": 1})
+            for name, settings in (("list", allowed), ("free", {}))
+        }
+        query = f"SELECT sum(asks({port}, '{certificate}')) FROM range({REQUESTS})"
+        taken = bench.alternate(
+            {name: lambda con=con: bench.seconds(con, query, 1) / REQUESTS for name, con in engines.items()}
+        )
+        for con in engines.values():
+            con.close()
+    texts = (microseconds(taken["list"]), microseconds(taken["free"]))
+    name = "HTTPS request to a listed host"
+    return Line(name, "without a sandbox", *texts, ratio(taken["free"], taken["list"]), 0.91)
 
 
 def _engine(state: str) -> duckdb.DuckDBPyConnection:

@@ -8,6 +8,8 @@ use std::time::{Duration, Instant};
 
 /// How long an address stays that of a name. Then it may be another machine's.
 const VALID: Duration = Duration::from_secs(3600);
+/// How long an answer is given again.
+const FRESH: Duration = Duration::from_secs(5);
 /// The most addresses that are remembered.
 const MOST_ADDRESSES: usize = 4096;
 /// Where clouds tell their machines secrets, besides the addresses of the link.
@@ -22,13 +24,21 @@ pub(super) struct Hosts {
     listed: Vec<Host>,
     /// The addresses of listed names, with the ports that are allowed there, and when they were resolved.
     resolved: Mutex<HashMap<(IpAddr, Option<u16>), Instant>>,
+    /// The last answers. The C library asks twice for each connection: for addresses of IPv4 and of IPv6.
+    answers: Mutex<HashMap<String, (Instant, Vec<IpAddr>)>>,
     reported: Mutex<HashSet<String>>,
     report: Box<dyn Fn(&str) + Send + Sync>,
 }
 
 impl Hosts {
     pub(super) fn new(listed: Vec<Host>, report: Box<dyn Fn(&str) + Send + Sync>) -> Self {
-        Self { listed, resolved: Mutex::default(), reported: Mutex::default(), report }
+        Self {
+            listed,
+            resolved: Mutex::default(),
+            answers: Mutex::default(),
+            reported: Mutex::default(),
+            report,
+        }
     }
 
     /// Whether a connection to this address may be made.
@@ -46,7 +56,12 @@ impl Hosts {
             self.refused(&format!("the name {name}"));
             return None;
         }
-        let found = (name.trim_end_matches('.'), 0).to_socket_addrs();
+        let name = name.trim_end_matches('.');
+        let last = unpoisoned(&self.answers).get(name).filter(|(when, _)| when.elapsed() < FRESH).cloned();
+        if let Some((_, addresses)) = last {
+            return Some(addresses);
+        }
+        let found = (name, 0).to_socket_addrs();
         let addresses = found.into_iter().flatten().map(|address| address.ip().to_canonical());
         let addresses: Vec<_> = addresses.collect();
         // Whoever owns a listed name says what its addresses are. A special one must be listed itself.
@@ -56,6 +71,14 @@ impl Hosts {
         for key in known.flat_map(|address| ports.iter().map(|port| (*address, *port))) {
             if resolved.len() < MOST_ADDRESSES || resolved.contains_key(&key) {
                 resolved.insert(key, Instant::now());
+            }
+        }
+        drop(resolved);
+        if !addresses.is_empty() {
+            let mut answers = unpoisoned(&self.answers);
+            answers.retain(|_, (when, _)| when.elapsed() < FRESH);
+            if answers.len() < MOST_ADDRESSES {
+                answers.insert(name.to_owned(), (Instant::now(), addresses.clone()));
             }
         }
         Some(addresses)
