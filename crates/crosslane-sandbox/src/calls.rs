@@ -86,6 +86,20 @@ const PROCESSES: &[c_long] = &[
     #[cfg(target_arch = "x86_64")] SYS_vfork,
 ];
 
+/// What opens files by their paths, or tells of them: not in strict lanes. [`OF_DESCRIPTORS`] are further
+/// ones.
+#[rustfmt::skip]
+const PATHS: &[c_long] = &[
+    SYS_openat, SYS_faccessat, SYS_faccessat2, SYS_readlinkat, SYS_chdir, SYS_statfs,
+    #[cfg(target_arch = "x86_64")] SYS_open,
+    #[cfg(target_arch = "x86_64")] SYS_stat,
+    #[cfg(target_arch = "x86_64")] SYS_lstat,
+    #[cfg(target_arch = "x86_64")] SYS_access,
+    #[cfg(target_arch = "x86_64")] SYS_readlink,
+];
+/// What tells of a file by its path or descriptor, and the argument with flags that says which.
+const OF_DESCRIPTORS: &[(c_long, u8)] = &[(SYS_newfstatat, 3), (SYS_statx, 2)];
+
 /// What restricts a process further: for the process that loads the library.
 const RESTRICTING: &[c_long] = &[SYS_seccomp];
 
@@ -335,7 +349,15 @@ fn forbidden_in_lanes(sandbox: &Sandbox) -> Rules {
     let mut rules = Rules::new();
     add(&mut rules, RESTRICTING);
     rules.insert(SYS_prctl, vec![none_of(0, PRCTL)]);
-    if sandbox.run.is_empty() {
+    if sandbox.strict {
+        for calls in [PATHS, WRITING, NETWORK] {
+            add(&mut rules, calls);
+        }
+        for (call, flags) in OF_DESCRIPTORS {
+            rules.insert(*call, vec![all(vec![when(*flags, Is::MaskedEq(AT_EMPTY_PATH as u64), 0)])]);
+        }
+    }
+    if sandbox.run.is_empty() || sandbox.strict {
         add(&mut rules, PROCESSES);
         rules.insert(SYS_clone, vec![all(vec![when(0, Is::MaskedEq(CLONE_THREAD as u64), 0)])]);
         for call in [SYS_kill, SYS_tgkill] {
@@ -443,6 +465,31 @@ mod tests {
         assert_eq!(fs::read_to_string(&path).unwrap(), "text");
         File::options().write(true).truncate(true).open(&path).unwrap();
         fs::remove_file(path).unwrap();
+    }
+
+    #[test]
+    fn a_strict_lane_opens_nothing() {
+        if !restricts("a_strict_lane_opens_nothing") {
+            return;
+        }
+        let sandbox = Sandbox { strict: true, net: Net::Everything, ..Sandbox::default() };
+        let lane = LaneFilter::new(&sandbox).unwrap();
+        enter(&sandbox, Machine { landlock: 6 }).unwrap();
+        let opened = File::open("/dev/null").unwrap();
+        lane.enter().unwrap();
+        let refused = |error: io::Error| error.raw_os_error() == Some(EPERM);
+        assert!(File::open("/dev/null").is_err_and(refused));
+        assert!(fs::metadata("/dev/null").is_err_and(refused));
+        assert!(fs::read_link("/proc/self").is_err_and(refused));
+        assert!(std::env::set_current_dir("/").is_err_and(refused));
+        // What is open stays of use.
+        assert!(opened.metadata().is_ok());
+        // SAFETY: the calls take numbers.
+        unsafe {
+            assert_eq!(errno(socket(AF_INET, SOCK_STREAM, 0)), Some(EPERM));
+            assert_eq!(errno(fork()), Some(EPERM));
+        }
+        assert_eq!(std::thread::spawn(|| 42).join().unwrap(), 42);
     }
 
     #[test]

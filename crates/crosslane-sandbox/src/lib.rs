@@ -54,6 +54,9 @@ pub fn enter(
     hand_over: impl FnOnce(OwnedFd) -> io::Result<()>,
 ) -> Result<LaneFilter, String> {
     let machine = Machine::look()?;
+    // The library of system calls reads what it needs for this when it is first asked. A strict lane
+    // could not do that any more.
+    rustix::param::page_size();
     let lane = LaneFilter::new(sandbox)?;
     privileges::drop_all().map_err(|error| format!("the privileges of this process: {error}"))?;
     files::enter(sandbox, runtime, machine)?;

@@ -90,7 +90,10 @@ impl Settings {
             "seconds without progress of a call, after which its worker's stack is logged; 0: never",
         ),
         ("end_stuck", "whether the worker is ended then, and the call with it: true or false"),
-        ("sandbox", "whether the functions of the next files may only do what is allowed: on or off"),
+        (
+            "sandbox",
+            "whether the functions of the next files may only do what is allowed: off, on, or strict (they open nothing)",
+        ),
     ];
 
     /// The settings of an engine with these guests. `programs` has the name and the meaning of the
@@ -187,9 +190,10 @@ impl Settings {
             "stuck_timeout" => self.stuck_timeout = self.seconds(name, value)?,
             "end_stuck" => self.end_stuck = self.parsed(name, value)?,
             "sandbox" => {
-                self.is_sandboxed = match value.trim() {
-                    "on" | "true" => true,
-                    "off" | "false" => false,
+                (self.is_sandboxed, self.allowed.strict) = match value.trim() {
+                    "on" | "true" => (true, false),
+                    "strict" => (true, true),
+                    "off" | "false" => (false, false),
                     _ => return Err(self.refused(name, value)),
                 }
             }
@@ -220,7 +224,11 @@ impl Settings {
             "load_timeout" => &self.load_timeout.as_secs_f64(),
             "stuck_timeout" => &self.stuck_timeout.as_secs_f64(),
             "end_stuck" => &self.end_stuck,
-            "sandbox" => &(if self.is_sandboxed { "on" } else { "off" }),
+            "sandbox" => match (self.is_sandboxed, self.allowed.strict) {
+                (true, true) => &"strict",
+                (true, false) => &"on",
+                (false, _) => &"off",
+            },
             _ => &self.programs.iter().find(|program| program.name == name)?.path,
         };
         Some(text.to_string())
@@ -300,7 +308,10 @@ mod tests {
         );
         assert_eq!(settings.get("allow_read").as_deref(), Some("/data,/srv/models"));
         assert!(settings.set("allow_write", "data").unwrap_err().to_string().contains("files and folders"));
-        assert!(settings.set("sandbox", "perhaps").unwrap_err().to_string().contains("on or off"));
+        assert!(settings.set("sandbox", "perhaps").unwrap_err().to_string().contains("off, on, or strict"));
+        settings.set("sandbox", "strict").unwrap();
+        assert!(settings.sandbox().unwrap().strict);
+        assert_eq!(settings.get("sandbox").as_deref(), Some("strict"));
     }
 
     #[test]

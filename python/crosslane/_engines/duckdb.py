@@ -48,7 +48,7 @@ def ruby_path() -> Path:
 class SandboxOptions(TypedDict, total=False):
     """What the functions of a file may do; the settings of the same names say the same of all files."""
 
-    sandbox: bool
+    sandbox: bool | Literal["on", "off", "strict"]
     allow_read: Iterable[str | PathLike[str]]
     allow_write: Iterable[str | PathLike[str]]
     allow_net: bool | Iterable[str]
@@ -161,7 +161,7 @@ def load(
         replace: whether the functions may take the names of macros, which are dropped, and of
             built-in functions, which change for the whole database.
         sandbox: what the functions of this file may do, where it differs from the settings:
-            ``sandbox=True``, ``allow_read=[...]``, ``allow_write=[...]``, ``allow_net=["host:443"]`` or
+            ``sandbox=True`` or ``"strict"``, ``allow_read=[...]``, ``allow_write=[...]``, ``allow_net=["host:443"]`` or
             ``allow_net=True``, ``allow_env=[...]``, ``allow_run=[...]``.
 
     Raises:

@@ -144,10 +144,10 @@ class Guest:
         if self.loader == os.getpid() and "random" in sys.modules:
             # Without a fork, Python has not seeded it anew after the file was loaded.
             sys.modules["random"].seed()
-        if "numpy" in sys.modules:
+        if "numpy.random" in sys.modules:
             # Python seeds its own generator anew after a fork. That of numpy would give the same
-            # numbers in every lane.
-            sys.modules["numpy"].random.seed()
+            # numbers in every lane. numpy imports it when it is first used.
+            sys.modules["numpy.random"].seed()
         for stream in (sys.stdout, sys.stderr):
             if isinstance(stream, io.TextIOWrapper):
                 stream.reconfigure(line_buffering=True)
@@ -212,7 +212,10 @@ def _warm_up(functions: list[Any]) -> Any:
         importlib.import_module(f"crosslane.{module}")
     sources = loops.prepare(functions)
     if any(function.kind in ("vectorized", "stream") for function in functions):
-        for library in {column for function in functions for column in function.columns}:
+        libraries = {column for function in functions for column in function.columns}
+        # pyarrow imports this module with the first array of numpy.
+        further = {"numpy.ma"} if libraries & {"numpy", "pandas"} else set()
+        for library in libraries | further:
             importlib.import_module(library)
     return sources
 

@@ -134,6 +134,15 @@ fn run_library(
         Ok(loaded) => loaded,
         Err(failure) => return control.send(&Report::Failed { failure }),
     };
+    if !lost.is_empty() && sandbox.as_ref().is_some_and(|sandbox| sandbox.strict) {
+        let message = format!(
+            "each worker would load {} itself, which a strict sandbox forbids: {}",
+            source.name(),
+            lost_threads_note(&lost)
+        );
+        let failure = Failure { class: "SandboxError".into(), message, ..Failure::default() };
+        return control.send(&Report::Failed { failure });
+    }
     let files = loaded.files.clone();
     let what = identity(&loaded);
     let (functions, runtime) = (loaded.functions, guest.runtime());
@@ -159,8 +168,8 @@ fn run_restarted(guest: &mut impl Guest, mut state: Restart) -> io::Result<()> {
     state.types.know();
     // This program is in the sandbox already.
     let lanes = state.sandbox.as_ref().map(LaneFilter::new).transpose().map_err(io::Error::other)?;
-    if lanes.is_some() {
-        crosslane_process::guest::is_sandboxed();
+    if let Some(sandbox) = &state.sandbox {
+        crosslane_process::guest::is_sandboxed(sandbox.strict);
     }
     Zygote::new(control_socket()?, Some((state.source, pickles, state.loaded)), lanes)?.serve(guest)
 }

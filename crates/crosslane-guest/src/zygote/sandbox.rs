@@ -59,6 +59,6 @@ fn enter(
     runtime.outside.push(environment::cache());
     let hand_over = |listener| ask_for_connections(connections, listener);
     let lanes = crosslane_sandbox::enter(sandbox, &runtime, hand_over).map_err(refused)?;
-    crosslane_process::guest::is_sandboxed();
+    crosslane_process::guest::is_sandboxed(sandbox.strict);
     Ok(lanes)
 }

@@ -9,14 +9,16 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 static SANDBOXED: AtomicBool = AtomicBool::new(false);
+static STRICT: AtomicBool = AtomicBool::new(false);
 static IS_FORK: AtomicBool = AtomicBool::new(false);
 /// The kernel's counts of this lane's memory, from the engine.
 static STATM: OnceLock<OwnedFd> = OnceLock::new();
 
-/// Declares that this process has entered a sandbox. Failures then say what the sandbox may have
-/// forbidden.
-pub fn is_sandboxed() {
+/// Declares that this process has entered a sandbox, whose lanes may be strict. Failures then say what
+/// the sandbox may have forbidden.
+pub fn is_sandboxed(is_strict: bool) {
     SANDBOXED.store(true, Relaxed);
+    STRICT.store(is_strict, Relaxed);
 }
 
 /// Declares that this process is a lane, and a fork of one that has entered a sandbox. Such a lane gets
@@ -29,7 +31,7 @@ pub fn is_sandboxed_fork() {
 pub(crate) fn told(failure: &Failure) -> Failure {
     let mut told = failure.bounded();
     if SANDBOXED.load(Relaxed)
-        && let Some(remedy) = Sandbox::remedy(failure)
+        && let Some(remedy) = Sandbox::remedy(failure, STRICT.load(Relaxed) && IS_FORK.load(Relaxed))
     {
         told.message.push_str("; ");
         told.message.push_str(remedy);

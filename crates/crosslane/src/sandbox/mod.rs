@@ -12,6 +12,9 @@ use std::path::PathBuf;
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Sandbox {
+    /// Whether they may open nothing once the library is loaded, whatever is allowed: no file, socket or
+    /// program.
+    pub strict: bool,
     /// Files and folders that they may read.
     pub read: Vec<PathBuf>,
     /// Files and folders that they may read and change.
@@ -91,7 +94,8 @@ impl Sandbox {
             let value = self.get(name).filter(|_| self.get(name) != nothing.get(name))?;
             Some(format!("{name}={value}"))
         });
-        ["sandbox=on".to_owned()].into_iter().chain(allowed)
+        let sandbox = if self.strict { "sandbox=strict" } else { "sandbox=on" };
+        [sandbox.to_owned()].into_iter().chain(allowed)
     }
 
     /// Resolves links and `..` in all paths, so that they can be compared.
@@ -124,11 +128,14 @@ impl Sandbox {
             _ => false,
         };
         let beyond = Self::SETTINGS.iter().filter(|(name, _)| !is_allowed(name));
-        beyond.filter_map(|(name, _)| Some(format!("{name}={}", self.get(name)?))).collect()
+        let beyond = beyond.filter_map(|(name, _)| Some(format!("{name}={}", self.get(name)?)));
+        let less_strict = (other.strict && !self.strict).then(|| "sandbox=on".to_owned());
+        less_strict.into_iter().chain(beyond).collect()
     }
 
-    /// What to say of a failure whose cause may be the sandbox.
-    pub fn remedy(failure: &Failure) -> Option<&'static str> {
+    /// What to say of a failure whose cause may be the sandbox. `is_strict` says that nothing may be opened
+    /// any more.
+    pub fn remedy(failure: &Failure, is_strict: bool) -> Option<&'static str> {
         const CLASSES: [&str; 5] =
             ["Errno::EACCES", "Errno::EPERM", "socket.gaierror", "SocketError", "Socket::ResolutionError"];
         const TEXTS: [&str; 6] = [
@@ -139,8 +146,18 @@ impl Sandbox {
             "No usable temporary directory",
             "unable to open database file",
         ];
+        // Errors of languages that have not found a module.
+        const MODULES: [&str; 3] = ["No module named", "cannot load such file", "module '"];
         let Failure { class, message, .. } = failure;
+        if is_strict && MODULES.iter().any(|text| message.contains(text)) {
+            return Some("a strict sandbox allows to load modules at the top of the file, and not later");
+        }
         let is_refusal = CLASSES.contains(&&class[..]) || TEXTS.iter().any(|text| message.contains(text));
+        if is_strict {
+            return is_refusal.then_some(
+                "a strict sandbox allows files, the network and programs only while the file is loaded",
+            );
+        }
         is_refusal.then_some(
             "its sandbox allows files with allow_read and allow_write, the network with allow_net, and programs with \
              allow_run",
@@ -187,5 +204,8 @@ mod tests {
         ];
         let beyond = more.map(|(name, value)| format!("{name}={value}"));
         assert_eq!(sandbox(&more).beyond(&settings), beyond);
+        let strict = Sandbox { strict: true, ..settings.clone() };
+        assert_eq!(strict.beyond(&settings), Vec::<String>::new());
+        assert_eq!(settings.beyond(&strict), ["sandbox=on"]);
     }
 }
