@@ -17,7 +17,7 @@ use toml::{Table, Value};
 /// The name of Crosslane's part.
 const TOOL: &str = "crosslane";
 /// The settings whose values are paths.
-const PATHS: [&str; 3] = ["allow_read", "allow_write", "allow_run"];
+pub(crate) const PATHS: [&str; 3] = ["allow_read", "allow_write", "allow_run"];
 /// The setting without which the others allow nothing.
 const SANDBOX: &str = "sandbox";
 
@@ -67,14 +67,21 @@ impl Metadata {
                 return Err(wrong(&format!("has {name}, which is not an option; there are: {known}")));
             }
             let folder = file.parent().filter(|_| PATHS.contains(&&name[..]));
-            let value = text(value, folder)
-                .ok_or_else(|| wrong(&format!("has a {name} that is not a text or a list of texts")))?;
+            let value = text(value, folder).ok_or_else(|| {
+                wrong(&format!("has a {name} that is not a text without commas, or a list of them"))
+            })?;
             own.set(name, &value).map_err(|error| wrong(&format!("has a wrong value: {error}")))?;
         }
         let resolved = |sandbox: Option<Sandbox>| sandbox.map(Sandbox::resolved).transpose();
         let missing = |path: PathBuf| wrong(&format!("needs {}, which is not there", path.display()));
         let own = resolved(own.sandbox()).map_err(missing)?;
-        match (own, resolved(settings.sandbox()).map_err(missing)?) {
+        let gone = |path: PathBuf| {
+            Error::Setting(format!(
+                "the sandbox of the settings names {}, which is not there",
+                path.display()
+            ))
+        };
+        match (own, resolved(settings.sandbox()).map_err(gone)?) {
             (None, None) if asked.keys().all(|name| name == SANDBOX) => Ok(settings),
             (None, None) => Err(wrong("allows nothing without sandbox = \"on\"")),
             (None, Some(_)) if asked.contains_key(SANDBOX) => {
@@ -92,17 +99,19 @@ impl Metadata {
 
 /// A value as the text of a setting. Paths may begin at the folder of the file.
 fn text(value: &Value, folder: Option<&Path>) -> Option<String> {
+    let text = |value: &Value| {
+        let text = value.as_str()?.trim();
+        let path = folder.filter(|_| !text.is_empty()).map(|folder| folder.join(text).display().to_string());
+        let text = path.unwrap_or_else(|| text.to_owned());
+        // Settings have commas between texts.
+        (!text.contains(',')).then_some(text)
+    };
     match value {
         Value::Boolean(value) => Some(value.to_string()),
-        Value::String(text) => Some(match folder {
-            Some(folder) => folder.join(text).display().to_string(),
-            None => text.clone(),
-        }),
         Value::Array(values) => {
-            let texts: Option<Vec<_>> = values.iter().map(|value| text(value, folder)).collect();
-            texts.map(|texts| texts.join(","))
+            values.iter().map(text).collect::<Option<Vec<_>>>().map(|texts| texts.join(","))
         }
-        _ => None,
+        value => text(value),
     }
 }
 
@@ -201,7 +210,10 @@ mod tests {
             [("sandbox", "on"), ("allow_read", &read), ("allow_net", "true"), ("allow_env", "KEY,TOKEN")];
         assert_eq!(applied(&folder, ASKS, &allowed), Ok(Some(expected)));
         let applied = |text: &str, settings: &[(&str, &str)]| applied(&folder, text, settings);
-        assert_eq!(applied("[tool.crosslane]\nsandbox = true", &allowed), Ok(Some("sandbox=on".into())));
+        for nothing in ["", "allow_read = ''", "allow_read = ['']"] {
+            let text = format!("[tool.crosslane]\nsandbox = true\n{nothing}");
+            assert_eq!(applied(&text, &allowed), Ok(Some("sandbox=on".into())));
+        }
         assert_eq!(applied("[tool.crosslane]\nsandbox = false", &[]), Ok(None));
         assert_eq!(applied("[tool.other]\nx = 1", &[]), Ok(None));
         std::fs::remove_dir_all(folder).unwrap();
@@ -219,8 +231,11 @@ mod tests {
             ("[tool.crosslane]\nsandbox = 'off'", "asks for no sandbox"),
             ("[tool.crosslane]\nallow_net = true", "has no sandbox = \"on\""),
             ("[tool.crosslane]\nsandbox = 'on'\nallow_nett = true", "there are: sandbox, allow_read"),
-            ("[tool.crosslane]\nallow_net = 5", "not a text or a list of texts"),
+            ("[tool.crosslane]\nallow_net = 5", "not a text without commas, or a list of them"),
             ("[tool.crosslane]\nallow_net = 'https://a'", "a wrong value"),
+            ("[tool.crosslane]\nallow_net = ['a.example', 'true']", "stands alone"),
+            ("[tool.crosslane]\nallow_net = [true]", "a list of them"),
+            ("[tool.crosslane]\nallow_read = ['a,b']", "a list of them"),
             ("[tool.crosslane]\nsandbox = 'on'\nallow_read = 'missing'", "missing, which is not there"),
             ("[tool.crosslane]\nsandbox = 'on'\nallow_read = 'data/../..'", "the settings do not allow"),
             ("[tool.crosslane]\nsandbox = 'on'\nallow_read = 'data/link'", "allow_read=/etc"),

@@ -281,6 +281,12 @@ fn other_kinds(allowed: &[c_int]) -> impl Iterator<Item = Rule> {
     others.map(|kind| all(vec![when(1, Is::MaskedEq(KIND), kind as u64)]))
 }
 
+/// Calls that connect a socket, and send data with the first packet.
+fn first_packets() -> Rules {
+    let calls = [(SYS_sendto, 3), (SYS_sendmsg, 2), (SYS_sendmmsg, 3)];
+    calls.map(|(call, flags)| (call, vec![has(flags, MSG_FASTOPEN as u64)])).into()
+}
+
 /// The options of sockets that are not among [`OPTIONS`].
 fn other_options() -> Vec<Rule> {
     let levels: Vec<_> = OPTIONS.iter().map(|(level, _)| *level as u64).collect();
@@ -336,9 +342,7 @@ fn forbidden(sandbox: &Sandbox, machine: Machine) -> Rules {
             let protocol = none_of(2, &[0, IPPROTO_TCP as u64]);
             rules.insert(SYS_socket, other_kinds(&[SOCK_STREAM]).chain([internet, protocol]).collect());
             rules.insert(SYS_setsockopt, other_options());
-            for (call, flags) in [(SYS_sendto, 3), (SYS_sendmsg, 2), (SYS_sendmmsg, 3)] {
-                rules.insert(call, vec![has(flags, MSG_FASTOPEN as u64)]);
-            }
+            rules.extend(first_packets());
         }
     }
     rules
@@ -353,6 +357,7 @@ fn forbidden_in_lanes(sandbox: &Sandbox) -> Rules {
         for calls in [PATHS, WRITING, NETWORK] {
             add(&mut rules, calls);
         }
+        rules.extend(first_packets());
         for (call, flags) in OF_DESCRIPTORS {
             rules.insert(*call, vec![all(vec![when(*flags, Is::MaskedEq(AT_EMPTY_PATH as u64), 0)])]);
         }

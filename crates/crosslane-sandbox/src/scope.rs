@@ -9,7 +9,7 @@ use landlock::{
 /// Takes from this process, and from all that it starts, the right to send signals to other processes,
 /// to trace them, and to read and change their memory and descriptors: those of the engine, and of what
 /// ends workers with their engine. Limits and priorities of the user's other processes can still be
-/// changed. Programs that it starts gain no privileges (`sudo`). Nothing else changes. Returns whether that is so: it needs Linux 6.12. Call it while the process has one thread.
+/// changed. Programs that it starts gain no privileges (`sudo`), and mount nothing. All else is as before. Returns whether that is so: it needs Linux 6.12. Call it while the process has one thread.
 pub fn keep_to_own_processes() -> bool {
     if !Machine::look().is_ok_and(Machine::scopes_signals) {
         return false;

@@ -141,6 +141,10 @@ fn serve(told: Told, signals: &Signals) -> Result<bool, Error> {
         addresses.collect::<Result<Vec<_>, _>>().map_err(|error| Error::Setting(error.to_string()))?;
     let is_on_network = told.flight.is_some() || listen.iter().any(|it| !matches!(it, Address::Unix(_)));
     let is_sandboxed = is_on_network && !told.settings.contains_key("sandbox");
+    if is_sandboxed && told.settings.keys().any(|name| name.starts_with("allow_")) {
+        // What is allowed limits what files ask for.
+        settings.set("sandbox", "on")?;
+    }
     if is_sandboxed && let Err(why) = Machine::look() {
         return Err(Error::Setting(format!(
             "functions that are offered on a network run in a sandbox, which is not possible here: {why}. With \

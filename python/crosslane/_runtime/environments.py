@@ -128,6 +128,12 @@ def lock_of(file: str) -> str:
     return f"{file}.lock"
 
 
+def is_made(file: str, interpreter: str = sys.executable) -> bool:
+    """Whether a file has the environment that it needs, if it needs one."""
+    needs = _needs(file, interpreter)
+    return needs is None or _noted(needs[1]) is not None
+
+
 def _needs(file: str, interpreter: str) -> tuple[str, str] | None:
     """The metadata of a file, as TOML, and the path of the note of its environment."""
     try:

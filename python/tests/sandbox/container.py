@@ -1,7 +1,7 @@
 """Runs a query in a program with a filter of system calls, as containers have them.
 
-``container.py CALL FILE HOSTS QUERY``: the call fails with EPERM. If it is ``listen``, the container
-watches all system calls itself, as some do.
+``container.py CALLS FILE HOSTS QUERY``: these calls, with commas between them, fail with EPERM. If one is
+``listen``, the container watches all system calls itself, as some do.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ NUMBERS = {
     "seccomp": (317, 277),
     "pidfd_getfd": (438, 438),
     "process_vm_readv": (310, 270),
+    "unshare": (272, 97),
     "listen": (-1, -1),
 }
 LOAD, JUMP_IF_EQUAL, RETURN = 0x20, 0x15, 0x06
@@ -48,8 +49,9 @@ def restrict(name: str) -> None:
 
 
 def main() -> None:
-    call, file, hosts, query = sys.argv[1:]
-    restrict(call)
+    calls, file, hosts, query = sys.argv[1:]
+    for call in calls.split(","):
+        restrict(call)
     with crosslane.connect(functions=[file], settings={"sandbox": "on", "allow_net": hosts}) as con:
         for row in con.execute(query).fetchall():
             print(*row)

@@ -120,6 +120,15 @@ def test_definitions_ask_by_options(tmp_path: Path, language: str) -> None:
         assert "allow_read" in error(con, f"SELECT read('{tmp_path}/secret')")
 
 
+def test_definitions_name_absolute_paths(con: duckdb.DuckDBPyConnection) -> None:
+    definition = """
+        CREATE FUNCTION f(x INTEGER) RETURNS INTEGER LANGUAGE python
+        sandbox = 'on', allow_read = ['data'] AS $$ x $$
+        """
+    with pytest.raises(duckdb.Error, match="the option allow_read needs absolute paths"):
+        crosslane.execute(con, definition)
+
+
 def test_a_server_gives_a_file_what_it_asks_for(con: duckdb.DuckDBPyConnection, tmp_path: Path) -> None:
     with Server(write(tmp_path / "functions.py"), free=False) as server:
         con.execute(f"CALL crosslane_attach('{server.address}')")

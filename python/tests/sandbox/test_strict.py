@@ -92,7 +92,7 @@ OPENS = {
         udf("loaded() -> VARCHAR", deterministic: false) {{ LOADED }}
         udf("opens(path VARCHAR) -> VARCHAR", deterministic: false) {{ |path| File.read(path) }}
         udf("size(path VARCHAR) -> BIGINT", deterministic: false) {{ |path| File.stat(path).size }}
-        udf("imports(path VARCHAR) -> VARCHAR", deterministic: false) {{ |path| require "abbrev" }}
+        udf("imports(path VARCHAR) -> VARCHAR", deterministic: false) {{ |path| require "open3" }}
         """,
     "lua": """
         local file = assert(io.open({data!r}))

@@ -25,7 +25,7 @@ pub(super) struct Ready {
     pub(super) pool: Pool<AnyZygote>,
     /// The files that were run, if the guest reported any.
     pub(super) files: Option<Files>,
-    /// The sandbox of the settings. A file may have asked for less.
+    /// The sandbox of the settings, if they have one. The file may ask for another.
     pub(super) allowed: Option<Sandbox>,
 }
 

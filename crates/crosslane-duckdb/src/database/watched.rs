@@ -11,7 +11,7 @@ pub(super) struct Watched {
     pub(super) files: Files,
     /// Whether it was loaded with the permission to take names.
     pub(super) replace: bool,
-    /// The sandbox of the settings that it was loaded with. The file may have asked for less.
+    /// The sandbox of the settings that it was loaded with, if they had one. The file may ask for another.
     pub(super) allowed: Option<Sandbox>,
     pub(super) failed: Option<Looks>,
 }

@@ -130,19 +130,11 @@ fn run_library(
     let environment: Vec<_> = std::env::vars_os().filter(|(name, _)| name != reaper::ZYGOTE).collect();
     let folder = std::env::current_dir();
     let loaded = load(guest, &source, pickles.as_ref());
-    let (loaded, lost) = match loaded.and_then(|loaded| Ok((loaded, guest.lost_threads()?))) {
+    let lost = |loaded| Ok((loaded, lost_threads(guest, &source, sandbox.as_ref())?));
+    let (loaded, lost) = match loaded.and_then(lost) {
         Ok(loaded) => loaded,
         Err(failure) => return control.send(&Report::Failed { failure }),
     };
-    if !lost.is_empty() && sandbox.as_ref().is_some_and(|sandbox| sandbox.strict) {
-        let message = format!(
-            "each worker would load {} itself, which a strict sandbox forbids: {}",
-            source.name(),
-            lost_threads_note(&lost)
-        );
-        let failure = Failure { class: "SandboxError".into(), message, ..Failure::default() };
-        return control.send(&Report::Failed { failure });
-    }
     let files = loaded.files.clone();
     let what = identity(&loaded);
     let (functions, runtime) = (loaded.functions, guest.runtime());
@@ -174,6 +166,21 @@ fn run_restarted(guest: &mut impl Guest, mut state: Restart) -> io::Result<()> {
     Zygote::new(control_socket()?, Some((state.source, pickles, state.loaded)), lanes)?.serve(guest)
 }
 
+/// The names of the threads that the library has started.
+fn lost_threads(
+    guest: &mut impl Guest,
+    source: &Source,
+    sandbox: Option<&Sandbox>,
+) -> Result<Vec<String>, Failure> {
+    let lost = guest.lost_threads()?;
+    if !lost.is_empty() && sandbox.is_some_and(|sandbox| sandbox.strict) {
+        let (name, note) = (source.name(), lost_threads_note(&lost));
+        let message = format!("each worker would load {name} itself, which a strict sandbox forbids: {note}");
+        return Err(Failure { class: "SandboxError".into(), message, ..Failure::default() });
+    }
+    Ok(lost)
+}
+
 /// Prints the functions of a file, or why it cannot be loaded, as JSON in one line. The output of
 /// the file itself goes to stderr. A file that asks for a sandbox is loaded in it, without a network.
 fn check(guest: &mut impl Guest, path: PathBuf) -> io::Result<()> {
@@ -182,13 +189,18 @@ fn check(guest: &mut impl Guest, path: PathBuf) -> io::Result<()> {
     let path = fs::canonicalize(&path).unwrap_or(path);
     let source = Source::File { path };
     let asked = guests::settings_of(&source, Settings::default()).map(|settings| settings.sandbox());
-    let restricted = asked.map_err(|error| Failure { message: error.to_string(), ..Failure::default() });
-    let restricted = restricted.and_then(|sandbox| {
-        let sandbox = sandbox.map(|sandbox| Sandbox { net: Net::Nothing, ..sandbox });
-        restrict(sandbox.as_ref(), &source, || guest.reads(None), None)
-    });
+    let asked = asked.map_err(|error| Failure { message: error.to_string(), ..Failure::default() });
+    let (sandbox, restricted) = match asked {
+        Ok(sandbox) => {
+            let sandbox = sandbox.map(|sandbox| Sandbox { net: Net::Nothing, ..sandbox });
+            let restricted = restrict(sandbox.as_ref(), &source, || guest.reads(None), None);
+            (sandbox, restricted)
+        }
+        Err(failure) => (None, Err(failure)),
+    };
     let loaded = restricted.and_then(|_| load(guest, &source, None));
-    let json = match loaded.and_then(|loaded| Ok((loaded, guest.lost_threads()?))) {
+    let lost = |loaded| Ok((loaded, lost_threads(guest, &source, sandbox.as_ref())?));
+    let json = match loaded.and_then(lost) {
         Ok((loaded, lost)) => serde_json::json!({ "functions": loaded.functions, "lost": lost }),
         Err(failure) => serde_json::json!({ "failure": failure }),
     };

@@ -13,7 +13,7 @@ use crate::host::attention::Attention;
 use crate::host::loader;
 use crate::isolate;
 use crate::library::{self, Library};
-use crosslane::{Failure, Kind, Sandbox};
+use crosslane::{Failure, Kind, Net, Sandbox};
 use crosslane_guest::{Runtime, restrict};
 use crosslane_process::Source;
 use crosslane_process::control::{ControlSocket, Report, Request};
@@ -74,9 +74,10 @@ pub fn run() -> io::Result<bool> {
     };
     types.know();
     let connections = descriptors.into_iter().next();
-    // Isolates have no files, sockets or programs, whatever is allowed. The host is not strict, because
-    // it reads in /proc what its threads do.
-    let sandbox = sandbox.map(|_| Sandbox::default());
+    // Isolates have no sockets or programs, whatever is allowed. The host is not strict, because it reads
+    // in /proc what its threads do.
+    let sandbox =
+        sandbox.map(|allowed| Sandbox { strict: false, net: Net::Nothing, run: Vec::new(), ..allowed });
     let entered = restrict(sandbox.as_ref(), &source, || Ok(reads()), connections);
     let loaded = entered.and_then(|lanes| Ok((load(&source, Duration::from_secs_f64(seconds))?, lanes)));
     let (library, lanes) = match loaded {

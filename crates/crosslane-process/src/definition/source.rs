@@ -4,6 +4,7 @@
 //! body is line 2 of the file, where the body begins with a new line.
 
 use super::body::{Body, Syntax};
+use crate::metadata::PATHS;
 use crosslane::Settings;
 use crosslane::ddl::{Definition, Value};
 
@@ -48,7 +49,12 @@ pub(super) fn source(definition: &Definition) -> Result<(&'static str, String), 
                     "the option packages is for Python, and is a list: packages = ['numpy>=2']".into()
                 );
             }
-            (name, value) if of_sandbox.contains(&name) => written.sandbox.push((name, value)),
+            (name, value) if of_sandbox.contains(&name) => {
+                if PATHS.contains(&name) && !is_absolute(value) {
+                    return Err(format!("the option {name} needs absolute paths"));
+                }
+                written.sandbox.push((name, value));
+            }
             _ => written.options.push((name, value)),
         }
     }
@@ -272,6 +278,15 @@ impl<'a> Written<'a> {
             Form::Statements => body.text.to_owned(),
         };
         Ok(format!("{call}function({}){rest} {body}\nend)\n", parameters.join(", ")))
+    }
+}
+
+/// Whether a value has no path that would begin at the folder of the file.
+fn is_absolute(value: &Value) -> bool {
+    match value {
+        Value::Text(text) => text.starts_with('/'),
+        Value::Texts(texts) => texts.iter().all(|text| text.starts_with('/')),
+        _ => true,
     }
 }
 

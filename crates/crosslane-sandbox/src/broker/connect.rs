@@ -1,6 +1,6 @@
 //! The thread of the engine that makes the connections of a library.
 
-use super::hosts::Hosts;
+use super::hosts::{Hosts, NAME_SERVER};
 use super::listener::{Call, Listener};
 use super::names;
 use crosslane::Host;
@@ -17,8 +17,6 @@ use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::time::Instant;
 
-/// The port of name servers.
-const NAME_SERVER: u16 = 53;
 /// The most callers that wait for hosts at once: each has a descriptor of the engine.
 const MOST_WAITING: usize = 64;
 /// The most threads that answer questions for names.
@@ -51,7 +49,7 @@ impl Broker {
         }
         loop {
             let listener = std::iter::once(self.listener.poll());
-            let sockets = self.waiting.iter().map(|one| PollFd::new(&one.socket.0, PollFlags::OUT));
+            let sockets = self.waiting.iter().map(|one| PollFd::new(&one.socket.socket, PollFlags::OUT));
             let mut polled: Vec<_> = listener.chain(sockets).collect();
             // Callers may end without a call that would tell so.
             let patience = (!self.waiting.is_empty()).then_some(&TICK);
@@ -77,12 +75,12 @@ impl Broker {
     fn answer_ready(&mut self, ready: &[bool]) {
         let mut ready = ready.iter();
         let listener = &self.listener;
-        self.waiting.retain(|one| {
+        self.waiting.retain_mut(|one| {
             if !ready.next().is_some_and(|ready| *ready) {
                 return true;
             }
             // The second call says how the first one has ended.
-            let outcome = match rustix::net::connect(&one.socket.0, &one.to) {
+            let outcome = match rustix::net::connect(&one.socket.socket, &one.to) {
                 Err(Errno::ISCONN) => Ok(()),
                 // The caller has shut its socket down, so that it is ready for ever.
                 Err(Errno::ALREADY | Errno::INPROGRESS) => Err(Errno::CONNABORTED),
@@ -98,7 +96,7 @@ impl Broker {
     /// Forgets callers that have ended, and those whose waits have: by a signal, or by their own limit.
     fn forget_ended(&mut self) {
         let listener = &self.listener;
-        self.waiting.retain(|one| {
+        self.waiting.retain_mut(|one| {
             if one.deadline.is_some_and(|deadline| Instant::now() >= deadline) {
                 one.socket.block();
                 // This is the kernel's own answer.
@@ -112,14 +110,15 @@ impl Broker {
     /// Connects a caller's socket, or begins to.
     fn connect(&mut self, call: &Call) -> Result<Progress, Errno> {
         let to = call.address()?;
+        if to.port() == 0 {
+            // Nobody listens there: that is the probe.
+            return Err(Errno::ACCESS);
+        }
         if !self.hosts.allows(to) {
             if to.port() == NAME_SERVER {
                 return self.connect_to_names(call).map(|()| Progress::Done);
             }
-            // Nobody listens on port 0: that is the probe.
-            if to.port() != 0 {
-                self.hosts.refused(&to.to_string());
-            }
+            self.hosts.refused(&to.to_string());
             return Err(Errno::ACCESS);
         }
         let socket = self.socket(call, to)?;
@@ -131,10 +130,10 @@ impl Broker {
             return Err(Errno::AGAIN);
         }
         rustix::fs::fcntl_setfl(&socket, flags | OFlags::NONBLOCK)?;
-        let socket = Blocking(socket, flags);
-        match rustix::net::connect(&socket.0, &to) {
+        let socket = Blocking { socket, is_changed: true };
+        match rustix::net::connect(&socket.socket, &to) {
             Err(Errno::INPROGRESS | Errno::ALREADY) => {
-                let limit = sockopt::socket_timeout(&socket.0, Timeout::Send)?;
+                let limit = sockopt::socket_timeout(&socket.socket, Timeout::Send)?;
                 let deadline = limit.map(|limit| Instant::now() + limit);
                 self.waiting.push(Waiting { id: call.id(), socket, to, deadline });
                 Ok(Progress::Waits)
@@ -199,15 +198,22 @@ struct Waiting {
     deadline: Option<Instant>,
 }
 
-/// A socket that blocks in the caller's process, with its flags, and does not block as long as this
-/// value is there.
+/// A socket that blocks in the caller's process, and does not block until [`Blocking::block`].
 #[derive(Debug)]
-struct Blocking(OwnedFd, OFlags);
+struct Blocking {
+    socket: OwnedFd,
+    is_changed: bool,
+}
 
 impl Blocking {
-    fn block(&self) {
-        // Without this, the caller's next call fails with EAGAIN.
-        let _ = rustix::fs::fcntl_setfl(&self.0, self.1);
+    /// Makes it block again, once: from then on, the flags are the caller's.
+    fn block(&mut self) {
+        if std::mem::take(&mut self.is_changed)
+            && let Ok(flags) = rustix::fs::fcntl_getfl(&self.socket)
+        {
+            // Without this, the caller's next call fails with EAGAIN.
+            let _ = rustix::fs::fcntl_setfl(&self.socket, flags - OFlags::NONBLOCK);
+        }
     }
 }
 
@@ -234,15 +240,15 @@ fn take_socket(call: &Call) -> Result<OwnedFd, Errno> {
 /// shared, such a close would free the engine's locks on the file (`fcntl(2)`).
 fn own_descriptors(listener: &Listener) -> bool {
     let listener = listener.as_fd().as_raw_fd() as libc::c_uint;
-    let close = |first: libc::c_uint, last: libc::c_uint| {
-        // SAFETY: the table is this thread's own. What else is in it belongs to other threads, which have
-        // it in their own table.
-        first > last || unsafe { libc::syscall(libc::SYS_close_range, first, last, 0) } == 0
+    let close = |first: libc::c_uint, last: libc::c_uint, flags: libc::c_uint| {
+        // SAFETY: the first call makes the table this thread's own. What else is in it belongs to other
+        // threads, which have it in their own table.
+        first > last || unsafe { libc::syscall(libc::SYS_close_range, first, last, flags) } == 0
     };
-    // SAFETY: the call takes a number.
-    let is_own = unsafe { libc::unshare(libc::CLONE_FILES) } == 0;
     let first = libc::STDERR_FILENO as libc::c_uint + 1;
-    is_own && close(first, listener.saturating_sub(1)) && close(listener + 1, libc::c_uint::MAX)
+    // Containers allow this call and not `unshare`.
+    close(listener + 1, libc::c_uint::MAX, libc::CLOSE_RANGE_UNSHARE as libc::c_uint)
+        && close(first, listener.saturating_sub(1), 0)
 }
 
 /// Whether a socket connects to one host and stays with it.

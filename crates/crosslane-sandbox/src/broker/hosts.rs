@@ -2,10 +2,12 @@
 
 use crosslane::Host;
 use std::collections::{HashMap, HashSet};
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, ToSocketAddrs};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, ToSocketAddrs};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+/// The port of name servers.
+pub(super) const NAME_SERVER: u16 = 53;
 /// How long an address stays that of a name. Then it may be another machine's.
 const VALID: Duration = Duration::from_secs(3600);
 /// How long an answer is given again.
@@ -14,8 +16,8 @@ const FRESH: Duration = Duration::from_secs(5);
 const MOST_ADDRESSES: usize = 4096;
 /// Where clouds tell their machines secrets, besides the addresses of the link.
 const METADATA_V4: [Ipv4Addr; 2] = [Ipv4Addr::new(100, 100, 100, 200), Ipv4Addr::new(168, 63, 129, 16)];
-const METADATA_V6: [Ipv6Addr; 2] =
-    [Ipv6Addr::new(0xfd00, 0xec2, 0, 0, 0, 0, 0, 0x254), Ipv6Addr::new(0xfd20, 0xce, 0, 0, 0, 0, 0, 0x254)];
+/// The first two parts of such addresses of IPv6.
+const METADATA_V6: [[u16; 2]; 2] = [[0xfd00, 0xec2], [0xfd20, 0xce]];
 /// The most refusals that are reported.
 const MOST_REPORTS: usize = 64;
 
@@ -46,7 +48,10 @@ impl Hosts {
         let ip = to.ip().to_canonical();
         let resolved = unpoisoned(&self.resolved);
         let is_known = |port| resolved.get(&(ip, port)).is_some_and(|when| when.elapsed() < VALID);
-        is_known(None) || is_known(Some(to.port())) || self.listed.iter().any(|host| host.is_at(to))
+        // Whoever lists all ports of a host does not mean the name server that may be on it.
+        let all_ports = to.port() != NAME_SERVER;
+        let is_listed = |host: &Host| host.is_at(to) && (all_ports || host.port().is_some());
+        (all_ports && is_known(None)) || is_known(Some(to.port())) || self.listed.iter().any(is_listed)
     }
 
     /// The addresses of a name; `None` if it is not listed. This may take as long as a name server.
@@ -113,7 +118,7 @@ fn is_special(address: IpAddr) -> bool {
                 || address.is_unspecified()
                 || address.is_multicast()
                 || address.is_unicast_link_local()
-                || METADATA_V6.contains(&address)
+                || METADATA_V6.contains(&[a, b])
                 || [a, b, c, d, e, f] == [0; 6]
                 || ([a, b] == [0x64, 0xff9b] && embedded(g, h))
                 || (a == 0x2002 && embedded(b, c))
@@ -180,6 +185,9 @@ mod tests {
         assert!(known.resolve("localhost").unwrap().contains(&at(80).ip()));
         assert!(known.allows(at(80)) && !known.allows(at(81)));
         assert_eq!(known.resolve("other.example"), None);
+        let all_ports = hosts("localhost");
+        assert!(all_ports.allows(at(80)) && !all_ports.allows(at(53)));
+        assert!(hosts("localhost:53").allows(at(53)));
         let unknown = hosts("127.0.0.1:80");
         assert_eq!(unknown.resolve("localhost"), None);
     }

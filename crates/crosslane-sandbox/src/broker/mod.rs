@@ -19,9 +19,9 @@
 //!
 //! # Waits
 //! While a caller waits, its socket does not block, and the broker polls it. So one thread serves all
-//! callers, however slow the hosts are. The caller's process shares the socket's flags: if it changes
-//! them at the wrong moment, the broker may wait in `connect` until the kernel gives up, for about two
-//! minutes. That stops the connections of this library, and of no other. A signal may end
+//! callers, however slow the hosts are. The caller's process shares the socket's flags: if it makes
+//! the socket block while the broker connects it, the broker may wait in `connect` until the kernel gives
+//! up, for about two minutes. That stops the connections of this library, and of no other. A signal may end
 //! the caller's wait. Its answer is dropped then. If the C library repeats the call, the broker gets
 //! it as a new one.
 
@@ -33,5 +33,6 @@ mod names;
 pub use connect::Broker;
 pub use listener::{listen, probe};
 
-/// The variable that makes the C library ask for names over TCP, and its value.
-pub const RESOLVER: (&str, &str) = ("RES_OPTIONS", "use-vc");
+/// The variable that makes the C library ask for names over TCP, and first without the domains that it
+/// may append, and its value.
+pub const RESOLVER: (&str, &str) = ("RES_OPTIONS", "use-vc ndots:0");

@@ -13,7 +13,7 @@ use std::path::PathBuf;
 #[serde(default, deny_unknown_fields)]
 pub struct Sandbox {
     /// Whether they may open nothing once the library is loaded, whatever is allowed: no file, socket or
-    /// program.
+    /// program. What is open then stays of use.
     pub strict: bool,
     /// Files and folders that they may read.
     pub read: Vec<PathBuf>,
@@ -147,7 +147,7 @@ impl Sandbox {
             "unable to open database file",
         ];
         // Errors of languages that have not found a module.
-        const MODULES: [&str; 3] = ["No module named", "cannot load such file", "module '"];
+        const MODULES: [&str; 3] = ["No module named", "cannot load such file", "' not found:"];
         let Failure { class, message, .. } = failure;
         if is_strict && MODULES.iter().any(|text| message.contains(text)) {
             return Some("a strict sandbox allows to load modules at the top of the file, and not later");

@@ -147,6 +147,9 @@ impl FromStr for Host {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
+        if ["true", "false"].contains(&text) {
+            return Err(format!("{text} stands alone, and not in a list of hosts"));
+        }
         let wrong = || format!("{text:?} is not a host: write it as api.example.com:443");
         let (name, port) = match text.rsplit_once(':') {
             Some((name, port)) if !name.contains(':') || name.ends_with(']') => {
@@ -212,6 +215,7 @@ mod tests {
         {
             assert!(error(text).contains("api.example.com:443"), "{text}");
         }
+        assert!(error("a.example,true").contains("stands alone"));
         assert!(error("ON").contains("true or false") && net("True") == Net::Everything);
     }
 

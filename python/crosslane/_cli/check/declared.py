@@ -50,6 +50,9 @@ def _check_python(file: str, is_sandboxed: bool) -> list[Function]:
     from crosslane._runtime import environments, errors, forks
     from crosslane._worker import translation
 
+    if is_sandboxed and not environments.is_made(file):
+        # To make it runs code of packages, and nothing restricts that code.
+        raise Unloadable("Error", f"it needs an environment: `crosslane doctor {file}` makes it", "")
     try:
         environment = environments.of(file)
     except environments.EnvironmentFailed as error:
