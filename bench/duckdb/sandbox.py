@@ -14,8 +14,8 @@ import crosslane
 
 from ..figures import Line
 from ..report import ratio
-from . import https
 from .engines import FOLDER, Bench, microseconds, milliseconds
+from .https.server import server
 
 #: The names of the lines, and their queries.
 QUERIES = {
@@ -25,6 +25,7 @@ QUERIES = {
     "Ruby": "SELECT count(rb_up(s)) FROM titles",
 }
 FILES = ("scalar.py", "scalar.js", "scalar.rb")
+ASKS = Path(__file__).parent / "https" / "asks.py"
 #: Requests of one median.
 REQUESTS = 100
 #: Workers that are booted for one median.
@@ -55,10 +56,10 @@ def sandbox(bench: Bench) -> Iterator[Line]:
 
 def _requests(bench: Bench) -> Line:
     """Requests over HTTPS to a listed host, and without a sandbox."""
-    with tempfile.TemporaryDirectory() as folder, https.server(Path(folder)) as (port, certificate):
+    with tempfile.TemporaryDirectory() as folder, server(Path(folder)) as (port, certificate):
         allowed = {"sandbox": "on", "allow_net": f"localhost:{port}", "allow_read": certificate}
         engines = {
-            name: crosslane.connect(functions=[FOLDER / "asks.py"], settings=settings, config={"threads": 1})
+            name: crosslane.connect(functions=[ASKS], settings=settings, config={"threads": 1})
             for name, settings in (("list", allowed), ("free", {}))
         }
         query = f"SELECT sum(asks({port}, '{certificate}')) FROM range({REQUESTS})"

@@ -1,0 +1,1 @@
+"""A server for HTTPS, and a function that asks it."""
