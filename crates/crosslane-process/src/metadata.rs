@@ -233,7 +233,7 @@ mod tests {
             ("[tool.crosslane]\nsandbox = 'on'\nallow_nett = true", "there are: sandbox, allow_read"),
             ("[tool.crosslane]\nallow_net = 5", "not a text without commas, or a list of them"),
             ("[tool.crosslane]\nallow_net = 'https://a'", "a wrong value"),
-            ("[tool.crosslane]\nallow_net = ['a.example', 'true']", "stands alone"),
+            ("[tool.crosslane]\nallow_net = ['a.example', 'true']", "a wrong value"),
             ("[tool.crosslane]\nallow_net = [true]", "a list of them"),
             ("[tool.crosslane]\nallow_read = ['a,b']", "a list of them"),
             ("[tool.crosslane]\nsandbox = 'on'\nallow_read = 'missing'", "missing, which is not there"),
