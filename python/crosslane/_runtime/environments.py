@@ -148,7 +148,7 @@ def _parsed(file: str, needs: str) -> dict[str, Any]:
     try:
         return tomllib.loads(needs)
     except tomllib.TOMLDecodeError as error:
-        raise EnvironmentFailed(f"the block `# /// script` of {file} is no TOML: {error}") from None
+        raise EnvironmentFailed(f"the block `# /// script` of {file} is not TOML: {error}") from None
 
 
 def _key(*parts: str) -> str:

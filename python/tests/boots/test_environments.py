@@ -174,7 +174,7 @@ def test_what_is_wrong_is_said(con: duckdb.DuckDBPyConnection, write: Write) -> 
     path.write_text(text + "\n# /// script\n# ///\n")
     assert "two blocks `# /// script`" in refused(path)
     path.write_text(text.replace("dependencies = [", "dependencies = "))
-    assert "is no TOML" in refused(path)
+    assert "is not TOML" in refused(path)
     path.write_text(text.replace("# [tool.uv]", '# requires-python = "<3.5"\n# [tool.uv]'))
     assert "the environment of" in refused(path)
     # The database goes on.
