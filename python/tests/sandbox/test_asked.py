@@ -138,12 +138,12 @@ def test_a_server_gives_a_file_what_it_asks_for(con: duckdb.DuckDBPyConnection, 
 
 def test_the_check_lists_what_files_ask_for(tmp_path: Path) -> None:
     def check(file: Path) -> subprocess.CompletedProcess[str]:
-        command = [sys.executable, "-m", "crosslane._cli", "check", file]
-        return subprocess.run(command, capture_output=True, text=True, timeout=60)
+        command = [sys.executable, "-m", "crosslane._cli", "check", file.name]
+        return subprocess.run(command, capture_output=True, text=True, timeout=60, cwd=tmp_path)
 
     done = check(write(tmp_path / "functions.py"))
     assert done.returncode == 0
-    assert f"sandbox of {tmp_path}/functions.py: sandbox=on allow_read={tmp_path}/data" in done.stderr
+    assert f"sandbox of functions.py: sandbox=on allow_read={tmp_path}/data" in done.stderr
     made = f"open({str(tmp_path / 'made')!r}, 'w')\n"
     done = check(write(tmp_path / "functions.py", text=made + READ["py"]))
     assert "PermissionError" in done.stderr

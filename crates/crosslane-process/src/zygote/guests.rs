@@ -156,7 +156,9 @@ pub fn settings_of(source: &Source, settings: Settings) -> Result<Settings, Erro
 /// # Errors
 /// [`Error::Setting`] if its metadata is wrong.
 pub fn asked_by(file: &Path) -> Result<Vec<String>, Error> {
-    let settings = settings_of(&Source::File { path: file.to_owned() }, Settings::default())?;
+    // An engine loads a file by its whole path, at whose folder other paths begin.
+    let path = file.canonicalize().unwrap_or_else(|_| file.to_owned());
+    let settings = settings_of(&Source::File { path }, Settings::default())?;
     Ok(settings.sandbox().iter().flat_map(Sandbox::words).collect())
 }
 
