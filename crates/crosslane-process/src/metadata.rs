@@ -16,8 +16,6 @@ use toml::{Table, Value};
 
 /// The name of Crosslane's part.
 const TOOL: &str = "crosslane";
-/// The settings whose values are paths.
-pub(crate) const PATHS: [&str; 3] = ["allow_read", "allow_write", "allow_run"];
 /// The setting without which the others allow nothing.
 const SANDBOX: &str = "sandbox";
 
@@ -66,7 +64,7 @@ impl Metadata {
                 let known = known.join(", ");
                 return Err(wrong(&format!("has {name}, which is not an option; there are: {known}")));
             }
-            let folder = file.parent().filter(|_| PATHS.contains(&&name[..]));
+            let folder = file.parent().filter(|_| Sandbox::PATHS.contains(&&name[..]));
             let value = text(value, folder).ok_or_else(|| {
                 wrong(&format!("has a {name} that is not a text without commas, or a list of them"))
             })?;

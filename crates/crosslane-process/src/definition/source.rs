@@ -4,9 +4,8 @@
 //! body is line 2 of the file, where the body begins with a new line.
 
 use super::body::{Body, Syntax};
-use crate::metadata::PATHS;
-use crosslane::Settings;
 use crosslane::ddl::{Definition, Value};
+use crosslane::{Sandbox, Settings};
 
 /// The languages, and the suffixes of their files.
 const LANGUAGES: [(&str, &str); 5] =
@@ -50,7 +49,7 @@ pub(super) fn source(definition: &Definition) -> Result<(&'static str, String), 
                 );
             }
             (name, value) if of_sandbox.contains(&name) => {
-                if PATHS.contains(&name) && !is_absolute(value) {
+                if Sandbox::PATHS.contains(&name) && !is_absolute(value) {
                     return Err(format!("the option {name} needs absolute paths"));
                 }
                 written.sandbox.push((name, value));

@@ -53,8 +53,11 @@ impl Broker {
             let mut polled: Vec<_> = listener.chain(sockets).collect();
             // Callers may end without a call that would tell so.
             let patience = (!self.waiting.is_empty()).then_some(&TICK);
-            if rustix::event::poll(&mut polled, patience).is_err() {
-                continue;
+            match rustix::event::poll(&mut polled, patience) {
+                Err(Errno::INTR) => continue,
+                // The kernel has no room for so many descriptors. All callers get ENOSYS.
+                Err(_) => return,
+                Ok(_) => {}
             }
             let mut ready = polled.iter().map(PollFd::revents);
             let Some(has_call) = ready.next().and_then(Listener::has_call) else { return };

@@ -48,6 +48,9 @@ impl Sandbox {
         ("allow_run", "programs that sandboxed functions may run: absolute paths, with commas between them"),
     ];
 
+    /// Those of them whose values are paths.
+    pub const PATHS: [&'static str; 3] = ["allow_read", "allow_write", "allow_run"];
+
     /// Changes one of these settings. Returns whether it can have this value; `None` if it is another
     /// setting.
     pub(crate) fn set(&mut self, name: &str, value: &str) -> Option<bool> {

@@ -50,10 +50,10 @@ def _check_python(file: str, is_sandboxed: bool) -> list[Function]:
     from crosslane._runtime import environments, errors, forks
     from crosslane._worker import translation
 
-    if is_sandboxed and not environments.is_made(file):
-        # To make it runs code of packages, and nothing restricts that code.
-        raise Unloadable("Error", f"it needs an environment: `crosslane doctor {file}` makes it", "")
     try:
+        if is_sandboxed and not environments.is_made(file):
+            # To make it runs code of packages, and nothing restricts that code.
+            raise Unloadable("Error", f"it needs an environment: `crosslane doctor {file}` makes it", "")
         environment = environments.of(file)
     except environments.EnvironmentFailed as error:
         raise Unloadable("EnvironmentFailed", str(error), "") from None
