@@ -287,10 +287,19 @@ impl<Z: Zygote> Pool<Z> {
     /// first, so that no pool boots a lane when another one frees capacity.
     pub fn end_all(pools: impl IntoIterator<Item = Self>) {
         let mut pools: Vec<_> = pools.into_iter().collect();
+        pools.iter().for_each(Self::stop);
         pools.iter_mut().for_each(Self::begin_to_end);
         let reserved: Vec<_> = pools.iter_mut().flat_map(|pool| std::mem::take(&mut pool.reserved)).collect();
         drop(reserved);
         pools.iter_mut().for_each(Self::begin_to_end);
+    }
+
+    /// Tells the keepers of the pool and of its reserved pools to boot no more lanes.
+    fn stop(&self) {
+        if !self.shared.is_of_a_fork() {
+            self.shared.stop.0.store(true, Relaxed);
+            self.reserved.iter().for_each(|(_, pool)| pool.stop());
+        }
     }
 
     /// Begins the end of the pool, without a wait. Dropping the pool waits for the end.
@@ -298,7 +307,7 @@ impl<Z: Zygote> Pool<Z> {
         if self.shared.is_of_a_fork() {
             return;
         }
-        self.shared.stop.0.store(true, Relaxed);
+        self.stop();
         if !self.reserved.is_empty() {
             // This pool begins to end when they have ended.
             return self.reserved.iter_mut().for_each(|(_, pool)| pool.begin_to_end());

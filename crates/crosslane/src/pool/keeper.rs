@@ -46,6 +46,11 @@ pub(super) fn keep<Z: Zygote>(shared: &Arc<Shared<Z::Lane>>, mut zygote: Z) {
                 state.cap = Some(state.idle.len() + state.out);
                 continue;
             }
+            // The bound may have room because all pools end. Their stops are set before that.
+            if shared.stop.is_set() {
+                state = shared.lock();
+                continue;
+            }
             let begun = now();
             let booted = zygote.boot().and_then(|lane| begin(lane, set_up.as_ref()));
             state = shared.lock();

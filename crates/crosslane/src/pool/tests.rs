@@ -1,11 +1,13 @@
 //! The pool's protocol, step by step.
 
 use super::state::PooledLane;
-use super::{Pool, PoolOptions, PoolStats, Zygote};
+use super::warm_limit::{Census, Member, WarmLimit};
+use super::{Common, Pool, PoolOptions, PoolStats, Stop, Zygote};
 use crate::error::Error;
 use crate::idle::IdleLane;
 use crate::lane::Lane;
-use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::sync::{Arc, OnceLock, Weak};
 use std::time::{Duration, Instant};
 
 struct Boots(u64);
@@ -152,4 +154,45 @@ fn a_look_at_ending_lanes_that_panics_leaves_none_counted_as_busy() {
     let look = || drop(pool.shared.settle(state, Duration::ZERO));
     std::panic::catch_unwind(std::panic::AssertUnwindSafe(look)).unwrap_err();
     assert_eq!((pool.stats().busy, pool.stats().discarded), (0, 2));
+}
+
+/// Another pool of the bound. It makes room when the engine ends all pools: it sets the stop of the
+/// pool that asks for room.
+#[derive(Default)]
+struct MakesRoom {
+    stop: OnceLock<Stop>,
+    asked: AtomicUsize,
+}
+
+impl Member for MakesRoom {
+    fn census(&self) -> Census {
+        self.asked.fetch_add(1, Relaxed);
+        self.stop.get().inspect(|stop| stop.0.store(true, Relaxed));
+        Census { idle: usize::from(self.stop.get().is_none()), used: None }
+    }
+    fn reconsider(&self) {}
+    fn shed(&self, _lanes: usize) {}
+}
+
+#[test]
+fn room_that_comes_with_the_end_of_all_pools_boots_nothing() {
+    let (warm_limit, other) = (Arc::new(WarmLimit::new(1)), Arc::new(MakesRoom::default()));
+    let member: Weak<MakesRoom> = Arc::downgrade(&other);
+    warm_limit.join(member);
+    let common = Common { warm_limit: Some(Arc::clone(&warm_limit)), ..Common::default() };
+    let options = PoolOptions { warm: 1, idle_timeout: LONG };
+    let (pool, ()) = Pool::start_unless(options, common, || false, |_| Ok((Boots(0), ()))).unwrap();
+    let asked = |times| {
+        while other.asked.load(Relaxed) < times {
+            std::thread::yield_now();
+        }
+    };
+    asked(1);
+    let shared = Arc::clone(&pool.shared);
+    other.stop.set(shared.stop.clone()).ok().unwrap();
+    let before = other.asked.load(Relaxed);
+    warm_limit.leave();
+    asked(before + 1);
+    drop(pool);
+    assert_eq!(shared.lock().stats.booted, 0);
 }
