@@ -2,7 +2,7 @@
 
 use super::hosts::{Hosts, NAME_SERVER};
 use super::listener::{Call, Listener};
-use super::names;
+use super::names::Asker;
 use crosslane::Host;
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::fs::OFlags;
@@ -19,8 +19,10 @@ use std::time::Instant;
 
 /// The most callers that wait for hosts at once: each has a descriptor of the engine.
 const MOST_WAITING: usize = 64;
-/// The most threads that answer questions for names.
-const MOST_NAMES: usize = 64;
+/// The most connections over which names are asked for.
+const MOST_ASKERS: usize = 64;
+/// The flag of `pidfd_open(2)` for a thread, from Linux 6.9 on.
+const PIDFD_THREAD: PidfdFlags = PidfdFlags::from_bits_retain(libc::O_EXCL as u32);
 /// How often callers that wait are looked at.
 const TICK: Timespec = Timespec { tv_sec: 0, tv_nsec: 500_000_000 };
 
@@ -30,6 +32,7 @@ pub struct Broker {
     listener: Listener,
     hosts: Arc<Hosts>,
     waiting: Vec<Waiting>,
+    askers: Vec<Asker>,
     /// Whether the engine may take descriptors of other processes. Containers may forbid it.
     takes_sockets: bool,
 }
@@ -39,7 +42,8 @@ impl Broker {
     /// refused, such as `the name evil.example`, once each.
     pub fn new(listener: OwnedFd, hosts: Vec<Host>, report: Box<dyn Fn(&str) + Send + Sync>) -> Self {
         let hosts = Arc::new(Hosts::new(hosts, report));
-        Self { listener: Listener(listener), hosts, waiting: Vec::new(), takes_sockets: true }
+        let (waiting, askers) = (Vec::new(), Vec::new());
+        Self { listener: Listener(listener), hosts, waiting, askers, takes_sockets: true }
     }
 
     /// Makes connections until no process can ask for one any more.
@@ -47,12 +51,14 @@ impl Broker {
         if !own_descriptors(&self.listener) {
             return;
         }
+        self.listener.wake_at_once();
         loop {
             let listener = std::iter::once(self.listener.poll());
             let sockets = self.waiting.iter().map(|one| PollFd::new(&one.socket.socket, PollFlags::OUT));
-            let mut polled: Vec<_> = listener.chain(sockets).collect();
+            let askers = self.askers.iter().map(Asker::poll);
+            let mut polled: Vec<_> = listener.chain(sockets).chain(askers).collect();
             // Callers may end without a call that would tell so.
-            let patience = (!self.waiting.is_empty()).then_some(&TICK);
+            let patience = (polled.len() > 1).then_some(&TICK);
             match rustix::event::poll(&mut polled, patience) {
                 Err(Errno::INTR) => continue,
                 // The kernel has no room for so many descriptors. All callers get ENOSYS.
@@ -62,7 +68,13 @@ impl Broker {
             let mut ready = polled.iter().map(PollFd::revents);
             let Some(has_call) = ready.next().and_then(Listener::has_call) else { return };
             let ready: Vec<_> = ready.map(|ready| !ready.is_empty()).collect();
-            self.answer_ready(&ready);
+            let (sockets, askers) = ready.split_at(self.waiting.len());
+            self.answer_ready(sockets);
+            let mut askers = askers.iter();
+            self.askers.retain_mut(|one| match askers.next() {
+                Some(true) => one.answer(&self.hosts),
+                _ => !one.is_overdue(),
+            });
             self.forget_ended();
             if has_call && let Ok(call) = self.listener.receive() {
                 match self.connect(&call) {
@@ -82,9 +94,7 @@ impl Broker {
             if !ready.next().is_some_and(|ready| *ready) {
                 return true;
             }
-            // The second call says how the first one has ended.
-            let outcome = match rustix::net::connect(&one.socket.socket, &one.to) {
-                Err(Errno::ISCONN) => Ok(()),
+            let outcome = match connected(&one.socket.socket, one.to) {
                 // The caller has shut its socket down, so that it is ready for ever.
                 Err(Errno::ALREADY | Errno::INPROGRESS) => Err(Errno::CONNABORTED),
                 outcome => outcome,
@@ -134,7 +144,12 @@ impl Broker {
         }
         rustix::fs::fcntl_setfl(&socket, flags | OFlags::NONBLOCK)?;
         let socket = Blocking { socket, is_changed: true };
-        match rustix::net::connect(&socket.socket, &to) {
+        let begun = match rustix::net::connect(&socket.socket, &to) {
+            // A connection to this machine is complete when the first call has returned.
+            Err(Errno::INPROGRESS) => connected(&socket.socket, to),
+            outcome => outcome,
+        };
+        match begun {
             Err(Errno::INPROGRESS | Errno::ALREADY) => {
                 let limit = sockopt::socket_timeout(&socket.socket, Timeout::Send)?;
                 let deadline = limit.map(|limit| Instant::now() + limit);
@@ -168,19 +183,29 @@ impl Broker {
     }
 
     /// Gives the caller a connection to this engine in place of one to its name server.
-    fn connect_to_names(&self, call: &Call) -> Result<(), Errno> {
-        // Each of the threads has the hosts.
-        if Arc::strong_count(&self.hosts) > MOST_NAMES {
+    fn connect_to_names(&mut self, call: &Call) -> Result<(), Errno> {
+        // The threads that resolve names have the hosts, too.
+        if self.askers.len() + Arc::strong_count(&self.hosts) > MOST_ASKERS {
             return Err(Errno::AGAIN);
         }
+        let flags = match take_socket(call) {
+            Ok(socket) => rustix::fs::fcntl_getfl(&socket)? | OFlags::CLOEXEC,
+            Err(_) => call.flags(),
+        };
         let error = |error: std::io::Error| Errno::from_io_error(&error).unwrap_or(Errno::NOMEM);
         let (ours, theirs) = UnixStream::pair().map_err(error)?;
-        let flags = call.flags();
         theirs.set_nonblocking(flags.contains(OFlags::NONBLOCK)).map_err(error)?;
-        let hosts = Arc::clone(&self.hosts);
-        let thread = std::thread::Builder::new().name("crosslane-names".into());
-        thread.spawn(move || names::serve(ours, &hosts)).map_err(error)?;
-        self.listener.give(call, theirs.as_fd(), flags)
+        self.listener.give(call, theirs.as_fd(), flags)?;
+        self.askers.push(Asker::new(ours));
+        Ok(())
+    }
+}
+
+/// How a connection that was begun has ended: a second call says so.
+fn connected(socket: &OwnedFd, to: SocketAddr) -> Result<(), Errno> {
+    match rustix::net::connect(socket, &to) {
+        Err(Errno::ISCONN) => Ok(()),
+        outcome => outcome,
     }
 }
 
@@ -228,12 +253,20 @@ impl Drop for Blocking {
 
 /// A descriptor of the caller's socket.
 fn take_socket(call: &Call) -> Result<OwnedFd, Errno> {
-    // Before Linux 6.9 only a whole process can be asked for.
-    let status = fs::read_to_string(format!("/proc/{}/status", call.thread())).map_err(|_| Errno::SRCH)?;
+    let thread = Pid::from_raw(call.thread() as i32).ok_or(Errno::SRCH)?;
+    let caller = match rustix::process::pidfd_open(thread, PIDFD_THREAD) {
+        // Before Linux 6.9 only a whole process can be asked for.
+        Err(Errno::INVAL) => rustix::process::pidfd_open(process_of(thread)?, PidfdFlags::empty()),
+        opened => opened,
+    };
+    rustix::process::pidfd_getfd(caller?, call.socket(), PidfdGetfdFlags::empty())
+}
+
+/// The process of a thread.
+fn process_of(thread: Pid) -> Result<Pid, Errno> {
+    let status = fs::read_to_string(format!("/proc/{thread}/status")).map_err(|_| Errno::SRCH)?;
     let process = status.lines().find_map(|line| line.strip_prefix("Tgid:")?.trim().parse().ok());
-    let process = process.and_then(Pid::from_raw).ok_or(Errno::SRCH)?;
-    let process = rustix::process::pidfd_open(process, PidfdFlags::empty())?;
-    rustix::process::pidfd_getfd(&process, call.socket(), PidfdGetfdFlags::empty())
+    process.and_then(Pid::from_raw).ok_or(Errno::SRCH)
 }
 
 /// Gives this thread, and those that it starts, a table of descriptors of its own, with the listener and

@@ -54,18 +54,24 @@ impl Hosts {
         (all_ports && is_known(None)) || is_known(Some(to.port())) || self.listed.iter().any(is_listed)
     }
 
+    /// The addresses of a name, or `None` within if it is not listed; `None` if it has to be resolved.
+    pub(super) fn known(&self, name: &str) -> Option<Option<Vec<IpAddr>>> {
+        if !self.listed.iter().any(|host| host.is_named(name)) {
+            self.refused(&format!("the name {name}"));
+            return Some(None);
+        }
+        let answers = unpoisoned(&self.answers);
+        let last = answers.get(name.trim_end_matches('.')).filter(|(when, _)| when.elapsed() < FRESH);
+        last.map(|(_, addresses)| Some(addresses.clone()))
+    }
+
     /// The addresses of a name; `None` if it is not listed. This may take as long as a name server.
     pub(super) fn resolve(&self, name: &str) -> Option<Vec<IpAddr>> {
+        if let Some(known) = self.known(name) {
+            return known;
+        }
         let ports: Vec<_> = self.listed.iter().filter(|host| host.is_named(name)).map(Host::port).collect();
-        if ports.is_empty() {
-            self.refused(&format!("the name {name}"));
-            return None;
-        }
         let name = name.trim_end_matches('.');
-        let last = unpoisoned(&self.answers).get(name).filter(|(when, _)| when.elapsed() < FRESH).cloned();
-        if let Some((_, addresses)) = last {
-            return Some(addresses);
-        }
         let found = (name, 0).to_socket_addrs();
         let addresses = found.into_iter().flatten().map(|address| address.ip().to_canonical());
         let addresses: Vec<_> = addresses.collect();

@@ -12,6 +12,9 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 /// The most bytes of an address that are looked at: those of IPv6.
 const LONGEST_ADDRESS: usize = size_of::<libc::sockaddr_in6>();
 
+/// `SECCOMP_USER_NOTIF_FD_SYNC_WAKE_UP`, from Linux 6.6 on.
+const SYNC_WAKE_UP: c_ulong = 1;
+
 /// Makes the kernel hand each `connect` of this thread, and of all threads and processes that it
 /// starts, to the owner of the returned descriptor.
 ///
@@ -68,6 +71,13 @@ pub fn probe() -> Result<(), String> {
 pub(super) struct Listener(pub OwnedFd);
 
 impl Listener {
+    /// Makes the kernel run the broker on the caller's processor, and the caller again with the answer, as
+    /// both wait for each other. Before Linux 6.6 they wait for the scheduler.
+    pub(super) fn wake_at_once(&self) {
+        // SAFETY: this request takes a number, and no pointer.
+        unsafe { libc::ioctl(self.0.as_raw_fd(), libc::SECCOMP_IOCTL_NOTIF_SET_FLAGS, SYNC_WAKE_UP) };
+    }
+
     /// Takes the next call. There is one if the descriptor is ready to be read.
     pub(super) fn receive(&self) -> io::Result<Call> {
         // SAFETY: the kernel wants zeros.
