@@ -1,7 +1,9 @@
 //! The functions that a file declares, and their options.
 
 use crosslane::{Calling, FunctionSpec, Signature};
+use crosslane_process::{OWN_SANDBOX, own_sandbox};
 use serde_json::{Map, Value, json};
+use std::path::Path;
 
 /// A function that a file has declared.
 #[derive(Debug)]
@@ -69,7 +71,7 @@ impl<Callee> Declarations<Callee> {
 }
 
 /// The options, and their possible values.
-const OPTIONS: [(&str, &str); 15] = [
+const OPTIONS: [(&str, &str); 20] = [
     ("nulls", "\"skip\" or \"call\""),
     ("deterministic", "true or false"),
     ("vectorized", "true or false"),
@@ -85,6 +87,11 @@ const OPTIONS: [(&str, &str); 15] = [
     ("on_error", "\"fail\" or \"null\""),
     ("retries", "a whole number from 0"),
     ("overload", "true or false"),
+    ("sandbox", "\"on\" or \"strict\""),
+    ("allow_read", "a path, or a list of paths"),
+    ("allow_write", "a path, or a list of paths"),
+    ("allow_net", "true or false"),
+    ("allow_run", "a path, or a list of paths"),
 ];
 
 /// The units of a size, and their bytes.
@@ -112,7 +119,11 @@ fn spec(
     let at = |what: String| format!("function {}: {what}", parsed.name);
     let mut spec = Map::new();
     let mut nulls = false;
-    for (name, value) in options {
+    let of_sandbox = |name: &&String| OWN_SANDBOX.contains(&&name[..]);
+    let asked = options.iter().filter(|(name, _)| of_sandbox(name));
+    let asked: Map<_, _> = asked.map(|(name, value)| (name.clone(), value.clone())).collect();
+    let own = own_sandbox(Value::Object(asked), Path::new(file)).map_err(at)?;
+    for (name, value) in options.iter().filter(|(name, _)| !of_sandbox(name)) {
         let Some((_, meaning)) = OPTIONS.iter().find(|(known, _)| known == name) else {
             let names = OPTIONS.map(|(name, _)| name).join(", ");
             return Err(at(format!("there is no option {name}; there are {names}")));
@@ -167,8 +178,9 @@ fn spec(
         ("line".to_owned(), json!(line)),
         ("description".to_owned(), json!(description)),
     ]);
-    let spec: FunctionSpec =
+    let mut spec: FunctionSpec =
         serde_json::from_value(Value::Object(spec)).map_err(|error| at(error.to_string()))?;
+    spec.own_sandbox = own;
     spec.check().map_err(at)?;
     Ok((spec, parsed.name))
 }

@@ -61,6 +61,10 @@ pub enum Request {
         /// Environment variables of the lane.
         #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
         environment: BTreeMap<String, String>,
+        /// The index of the only function that the lane calls. The lane enters the sandbox of that
+        /// function.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        function: Option<u32>,
     },
     /// End the process of a lane that did not greet its engine. The engine does not know that
     /// process.

@@ -33,6 +33,7 @@ mod zygote;
 pub use aligned::Aligned;
 pub use files::{Files, hash};
 pub use lane::ProcessLane;
+pub use metadata::{OWN_SANDBOX, own_sandbox};
 pub use source::Source;
 pub use warden::log::{
     LogForm, flush as flush_log, occupy_standard_descriptors, print as print_to_log, report_panics,
@@ -40,5 +41,5 @@ pub use warden::log::{
 };
 pub use zygote::{
     ForkServer, Loaded, Origin, Program, Zygote, ZygoteOptions, ask_for_connections, environment, guests,
-    prepared_ruby, reaper,
+    prepared_ruby, reaper, refuse_own_sandbox,
 };

@@ -10,7 +10,7 @@
 //! # ///
 //! ```
 
-use crosslane::{Error, Sandbox, Settings};
+use crosslane::{Error, Net, Sandbox, Settings};
 use std::path::{Path, PathBuf};
 use toml::{Table, Value};
 
@@ -57,19 +57,7 @@ impl Metadata {
         };
         let wrong = |why: &str| Error::Setting(format!("{}: its tool.{TOOL} {why}", file.display()));
         let asked = asked.as_table().ok_or_else(|| wrong("is not a table"))?;
-        let known: Vec<_> = Settings::of_sandbox().collect();
-        let mut own = Settings::default();
-        for (name, value) in asked {
-            if !known.contains(&&name[..]) {
-                let known = known.join(", ");
-                return Err(wrong(&format!("has {name}, which is not an option; there are: {known}")));
-            }
-            let folder = file.parent().filter(|_| Sandbox::PATHS.contains(&&name[..]));
-            let value = text(value, folder).ok_or_else(|| {
-                wrong(&format!("has a {name} that is not a text without commas, or a list of them"))
-            })?;
-            own.set(name, &value).map_err(|error| wrong(&format!("has a wrong value: {error}")))?;
-        }
+        let own = settings_in(asked, file).map_err(|why| wrong(&why))?;
         let resolved = |sandbox: Option<Sandbox>| sandbox.map(Sandbox::resolved).transpose();
         let missing = |path: PathBuf| wrong(&format!("needs {}, which is not there", path.display()));
         let own = resolved(own.sandbox()).map_err(missing)?;
@@ -92,6 +80,54 @@ impl Metadata {
             ))),
             (own, _) => Ok(settings.with_sandbox(own)),
         }
+    }
+}
+
+/// The settings in a table. `file` is the path of the file in which it is.
+///
+/// # Errors
+/// What the table has that is no setting of sandboxes, or no value.
+fn settings_in(asked: &Table, file: &Path) -> Result<Settings, String> {
+    let known: Vec<_> = Settings::of_sandbox().collect();
+    let mut settings = Settings::default();
+    for (name, value) in asked {
+        if !known.contains(&&name[..]) {
+            return Err(format!("has {name}, which is not an option; there are: {}", known.join(", ")));
+        }
+        let folder = file.parent().filter(|_| Sandbox::PATHS.contains(&&name[..]));
+        let value = text(value, folder)
+            .ok_or_else(|| format!("has a {name} that is not a text without commas, or a list of them"))?;
+        settings.set(name, &value).map_err(|error| format!("has a wrong value: {error}"))?;
+    }
+    Ok(settings)
+}
+
+/// The names of the options with which a function asks for a sandbox of its own. `allow_env` is not among
+/// them: the memory of a library has all its variables.
+pub const OWN_SANDBOX: [&str; 5] = [SANDBOX, "allow_read", "allow_write", "allow_net", "allow_run"];
+
+/// The sandbox that a function asks for by [`OWN_SANDBOX`], in addition to that of its library. `None` if
+/// it asks for none. Paths may begin at the folder of `file`, which declares the function.
+///
+/// # Errors
+/// What is wrong with an option.
+pub fn own_sandbox(options: serde_json::Value, file: &Path) -> Result<Option<Sandbox>, String> {
+    let asked: Table = serde_json::from_value(options)
+        .map_err(|error| format!("the options of a sandbox are texts, true or false, and lists: {error}"))?;
+    let settings = settings_in(&asked, file).map_err(|why| format!("it {why}"))?;
+    match settings.sandbox() {
+        None => match asked.keys().find(|name| *name != SANDBOX) {
+            Some(name) => Err(format!("{name} allows nothing without sandbox=\"on\"")),
+            None => Ok(None),
+        },
+        Some(sandbox) if !sandbox.env.is_empty() => {
+            Err("allow_env is for whole files: the memory of a file's process has all its variables".into())
+        }
+        Some(Sandbox { net: Net::Hosts(_), .. }) => {
+            Err("a list of hosts in allow_net is for whole files; a function of its own has true or false"
+                .into())
+        }
+        sandbox => Ok(sandbox),
     }
 }
 

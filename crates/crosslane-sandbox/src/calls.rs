@@ -14,7 +14,7 @@ use seccompiler::{
 use std::collections::BTreeMap;
 use std::io;
 
-/// Stands for the number of the process in the filter of lanes, which is made before their forks.
+/// Stands for the number of the process in a filter, which may be made before a fork.
 const OWN: u32 = 0x7ffa_5e1f;
 /// Numbers of calls that the crate `libc` does not have on all processors.
 const FUTEX_WAITV: c_long = 449;
@@ -100,8 +100,10 @@ const PATHS: &[c_long] = &[
 /// What tells of a file by its path or descriptor, and the argument with flags that says which.
 const OF_DESCRIPTORS: &[(c_long, u8)] = &[(SYS_newfstatat, 3), (SYS_statx, 2)];
 
-/// What restricts a process further: for the process that loads the library.
-const RESTRICTING: &[c_long] = &[SYS_seccomp];
+/// What restricts a process further: for the process that loads the library, and lanes before they run.
+#[rustfmt::skip]
+const RESTRICTING: &[c_long] =
+    &[SYS_seccomp, SYS_landlock_create_ruleset, SYS_landlock_add_rule, SYS_landlock_restrict_self];
 
 /// What changes folders: with `allow_write`. Landlock says where.
 #[rustfmt::skip]
@@ -146,8 +148,7 @@ const FORBIDDEN: &[c_long] = &[
     SYS_finit_module, SYS_delete_module, SYS_reboot, SYS_swapon, SYS_swapoff, SYS_acct, SYS_quotactl, SYS_syslog,
     SYS_settimeofday, SYS_clock_settime, SYS_clock_adjtime, SYS_adjtimex, SYS_sethostname, SYS_setdomainname,
     SYS_vhangup, SYS_lookup_dcookie, SYS_mbind, SYS_set_mempolicy, SYS_sync, SYS_syncfs, SYS_io_uring_setup,
-    SYS_io_uring_enter, SYS_io_uring_register, SYS_landlock_create_ruleset, SYS_landlock_add_rule,
-    SYS_landlock_restrict_self,
+    SYS_io_uring_enter, SYS_io_uring_register,
     // older forms
     #[cfg(target_arch = "x86_64")] SYS_chmod,
     #[cfg(target_arch = "x86_64")] SYS_chown,
@@ -314,9 +315,8 @@ fn forbidden(sandbox: &Sandbox, machine: Machine) -> Rules {
         rules.insert(SYS_open, vec![truncates(1)]);
     }
     if !machine.scopes_signals() {
-        let own = u64::from(std::process::id());
         for call in [SYS_kill, SYS_tgkill] {
-            rules.insert(call, vec![all(vec![when(0, Is::Ne, own)])]);
+            rules.insert(call, vec![none_of(0, &[u64::from(OWN)])]);
         }
     }
     rules.insert(SYS_clone, NAMESPACES.iter().map(|flag| has(0, u64::from(*flag as u32))).collect());
@@ -384,19 +384,35 @@ fn refusing(rules: Rules) -> Result<BpfProgram, String> {
     compile(rules, Action::Allow, Action::Errno(EPERM as u32))
 }
 
-/// Restricts all threads of this process.
-pub(crate) fn enter(sandbox: &Sandbox, machine: Machine) -> Result<(), String> {
-    let refused = forbidden(sandbox, machine);
-    let mut known: Rules = refused.keys().map(|call| (*call, Vec::new())).collect();
-    for calls in [NEEDED, PROCESSES, RESTRICTING, WRITING, NETWORK] {
-        add(&mut known, calls);
+/// The two filters of all processes of a library.
+#[derive(Debug, Clone)]
+pub(crate) struct Filters([BpfProgram; 2]);
+
+impl Filters {
+    pub(crate) fn new(sandbox: &Sandbox, machine: Machine) -> Result<Self, String> {
+        let refused = forbidden(sandbox, machine);
+        let mut known: Rules = refused.keys().map(|call| (*call, Vec::new())).collect();
+        for calls in [NEEDED, PROCESSES, RESTRICTING, WRITING, NETWORK] {
+            add(&mut known, calls);
+        }
+        let refused = refusing(refused)?;
+        let known = compile(known, Action::Errno(ENOSYS as u32), Action::Allow)?;
+        Ok(Self([known, refused]))
     }
-    let refused = refusing(refused)?;
-    let known = compile(known, Action::Errno(ENOSYS as u32), Action::Allow)?;
-    for program in [known, refused] {
-        seccompiler::apply_filter_all_threads(&program).map_err(|error| format!("seccomp: {error}"))?;
+
+    /// Restricts all threads of this process.
+    pub(crate) fn enter(&self) -> io::Result<()> {
+        self.0.iter().try_for_each(apply)
     }
-    Ok(())
+}
+
+/// Restricts all threads of this process by a filter, for good.
+fn apply(program: &BpfProgram) -> io::Result<()> {
+    let mut program = program.clone();
+    for instruction in program.iter_mut().filter(|instruction| instruction.k == OWN) {
+        instruction.k = std::process::id();
+    }
+    seccompiler::apply_filter_all_threads(&program).map_err(|error| io::Error::other(error.to_string()))
 }
 
 /// What a lane enters before it runs anything of a library.
@@ -417,11 +433,7 @@ impl LaneFilter {
     /// # Errors
     /// What the kernel refuses. The process must not go on then.
     pub fn enter(&self) -> io::Result<()> {
-        let mut program = self.0.clone();
-        for instruction in program.iter_mut().filter(|instruction| instruction.k == OWN) {
-            instruction.k = std::process::id();
-        }
-        seccompiler::apply_filter_all_threads(&program).map_err(|error| io::Error::other(error.to_string()))
+        apply(&self.0)
     }
 }
 
@@ -459,7 +471,7 @@ mod tests {
         fs::write(&path, "text").unwrap();
         let name = std::ffi::CString::new(path.to_str().unwrap()).unwrap();
         let sandbox = Sandbox { write: vec!["/tmp".into()], ..Sandbox::default() };
-        enter(&sandbox, Machine { landlock: 2 }).unwrap();
+        Filters::new(&sandbox, Machine { landlock: 2 }).unwrap().enter().unwrap();
         // SAFETY: the calls take numbers, and a text that lives as long as they.
         unsafe {
             assert_eq!(errno(open(name.as_ptr(), O_RDONLY | O_TRUNC)), Some(EPERM));
@@ -479,7 +491,7 @@ mod tests {
         }
         let sandbox = Sandbox { strict: true, net: Net::Everything, ..Sandbox::default() };
         let lane = LaneFilter::new(&sandbox).unwrap();
-        enter(&sandbox, Machine { landlock: 6 }).unwrap();
+        Filters::new(&sandbox, Machine { landlock: 6 }).unwrap().enter().unwrap();
         let opened = File::open("/dev/null").unwrap();
         lane.enter().unwrap();
         let refused = |error: io::Error| error.raw_os_error() == Some(EPERM);
@@ -504,7 +516,7 @@ mod tests {
         }
         let sandbox = Sandbox::default();
         let lane = LaneFilter::new(&sandbox).unwrap();
-        enter(&sandbox, Machine { landlock: 6 }).unwrap();
+        Filters::new(&sandbox, Machine { landlock: 6 }).unwrap().enter().unwrap();
         // SAFETY: the calls take numbers; a child ends at once.
         unsafe {
             let child = fork();

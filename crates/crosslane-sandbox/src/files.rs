@@ -92,8 +92,12 @@ pub struct Runtime {
     pub outside: Vec<PathBuf>,
 }
 
-/// Restricts the calling thread, and all threads and processes that it starts.
-pub(crate) fn enter(sandbox: &Sandbox, runtime: &Runtime, machine: Machine) -> Result<(), String> {
+/// What a sandbox allows. `restrict` enters it.
+pub(crate) fn rules(
+    sandbox: &Sandbox,
+    runtime: &Runtime,
+    machine: Machine,
+) -> Result<RulesetCreated, String> {
     let mut rules = Rules::new(machine).map_err(|error| format!("Landlock: {error}"))?;
     for path in SYSTEM.iter().map(Path::new).chain(runtime.packages.iter().map(PathBuf::as_path)) {
         rules.allow(path, READ)?;
@@ -130,7 +134,12 @@ pub(crate) fn enter(sandbox: &Sandbox, runtime: &Runtime, machine: Machine) -> R
     for program in &sandbox.run {
         rules.allow_named(program, RUN, "allow_run")?;
     }
-    let entered = rules.0.restrict_self().map_err(|error| format!("Landlock: {error}"))?;
+    Ok(rules.0)
+}
+
+/// Restricts the calling thread, and all threads and processes that it starts.
+pub(crate) fn restrict(rules: RulesetCreated) -> Result<(), String> {
+    let entered = rules.restrict_self().map_err(|error| format!("Landlock: {error}"))?;
     match entered.ruleset {
         RulesetStatus::NotEnforced => Err("Landlock does not enforce anything in this kernel".into()),
         _ => Ok(()),

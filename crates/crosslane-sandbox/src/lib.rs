@@ -19,6 +19,9 @@
 //! The lane's filter is a second line: code that runs while the library is loaded, and hooks of forks,
 //! run without it. What must never be possible is forbidden by the first two filters and Landlock.
 //!
+//! A function may have a sandbox of its own. Its lanes enter it after their forks ([`Narrower`]). The
+//! kernel allows what all entered sandboxes allow.
+//!
 //! None of this can be undone, by any code in the process or in a program that it becomes.
 //!
 //! # Answers
@@ -30,12 +33,14 @@ pub mod broker;
 mod calls;
 mod files;
 mod machine;
+mod narrower;
 mod privileges;
 mod scope;
 
 pub use calls::LaneFilter;
 pub use files::Runtime;
 pub use machine::Machine;
+pub use narrower::Narrower;
 pub use scope::keep_to_own_processes;
 
 use crosslane::{Net, Sandbox};
@@ -59,8 +64,9 @@ pub fn enter(
     rustix::param::page_size();
     let lane = LaneFilter::new(sandbox)?;
     privileges::drop_all().map_err(|error| format!("the privileges of this process: {error}"))?;
-    files::enter(sandbox, runtime, machine)?;
-    calls::enter(sandbox, machine)?;
+    files::restrict(files::rules(sandbox, runtime, machine)?)?;
+    let filters = calls::Filters::new(sandbox, machine)?;
+    filters.enter().map_err(|error| format!("seccomp: {error}"))?;
     if matches!(sandbox.net, Net::Hosts(_)) {
         let listener = broker::listen().map_err(|error| match error.raw_os_error() {
             Some(libc::EBUSY) => {

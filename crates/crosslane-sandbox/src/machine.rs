@@ -1,6 +1,10 @@
 //! What the kernel of this machine can enforce.
 
 use std::io;
+use std::sync::OnceLock;
+
+/// What a process has seen before it entered a sandbox: it cannot look again.
+static SEEN: OnceLock<Machine> = OnceLock::new();
 
 /// What this machine can enforce.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -22,12 +26,15 @@ impl Machine {
     /// # Errors
     /// Which layer is missing, why, and what to do.
     pub fn look() -> Result<Self, String> {
+        if let Some(seen) = SEEN.get() {
+            return Ok(*seen);
+        }
         look_for_filters()?;
         let landlock = version()?;
         if landlock < Self::MOVES {
             return Err("Landlock is too old in this kernel: Linux 5.19 or newer is needed".into());
         }
-        Ok(Self { landlock })
+        Ok(*SEEN.get_or_init(|| Self { landlock }))
     }
 
     /// Whether the kernel lets files be truncated that can only be read.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Literal, TypedDict, Unpack
 
@@ -23,6 +23,7 @@ from crosslane._declare.signature.resolve import resolve
 from crosslane._declare.signature.resolve_stream import frame_of
 from crosslane._runtime.children import end_with_this_process
 from crosslane._runtime.languages import command
+from crosslane._runtime.settings import text_of
 from crosslane._runtime.sql import takes_table
 
 
@@ -45,6 +46,7 @@ def map(
     depth: int = 2,
     lanes: int | None = None,
     schema: Any = None,
+    settings: Mapping[str, Any] | None = None,
     **options: Unpack[MapOptions],
 ) -> MappedStream:
     """Calls a function with each batch of a stream, in worker processes on all cores, and returns
@@ -73,6 +75,8 @@ def map(
         lanes: the number of workers; by default one per processor that this process may use.
         schema: the columns of the results, as a pyarrow schema; by default those of the first batch
             that the function returns. Its batches are cast to the schema.
+        settings: Crosslane's settings, as for :func:`crosslane.connect`, such as
+            ``{"sandbox": "on", "allow_read": ["/data"]}``. Those for programs are not among them.
         name: what errors call the function; by default its own name.
         deterministic: equal batches give equal results, so that a batch may be tried again after
             some of its results were taken.
@@ -105,7 +109,8 @@ def map(
         if option not in known:
             raise TypeError(f"map has no option {option}; the function's are {', '.join(known)}")
     try:
-        workers = (check_lanes(lanes), check_depth(depth), bool(ordered))
+        texts = [(name, text_of(value)) for name, value in (settings or {}).items()]
+        workers = (check_lanes(lanes), check_depth(depth), bool(ordered), texts)
     except ValueError as error:
         raise DeclarationError(str(error)) from None
     declared = isinstance(function, (str, os.PathLike)) or _is_declared(function)
@@ -156,7 +161,7 @@ def _is_declared(function: object) -> bool:
     return declaration is not None and declaration.kind == "table" and takes_table(declaration.signature)
 
 
-def _of_file(text: str, *workers: int) -> Any:
+def _of_file(text: str, *workers: Any) -> Any:
     """The native stream through a function of a file, such as ``functions.py:late``."""
     path, name = Path(text), None
     if not path.is_file() and ":" in text:

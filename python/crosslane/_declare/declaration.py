@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import numbers
 import os
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any, Literal, TypedDict
@@ -26,6 +27,10 @@ _LARGEST_MEMORY_LIMIT = 1 << 50
 _MOST_ROWS = (1 << 63) - 1
 #: A signature without parameters, with a name or without.
 _NO_PARAMETERS = re.compile(r'\s*("([^"]|"")*"|[^"(]*)\s*\(\s*\)')
+
+
+#: One path, or several.
+Paths = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
 
 
 class DeclarationError(Exception):
@@ -58,6 +63,11 @@ class Options(AggregateOptions, total=False):
     gpus: int | None
     cache: str | os.PathLike[str] | bool | None
     ttl: float | timedelta | None
+    sandbox: Literal["on", "strict"] | bool | None
+    allow_read: Paths | None
+    allow_write: Paths | None
+    allow_net: bool | None
+    allow_run: Paths | None
 
 
 class TableOptions(AggregateOptions, total=False):
@@ -93,6 +103,8 @@ class Declaration:
     cache: str | None
     #: How long kept results hold, in seconds.
     ttl: float | None
+    #: The sandbox of its own workers, as the engine is told.
+    own_sandbox: dict[str, Any] | None
     #: The options as they were given.
     given: Options
     #: ``"scalar"``, ``"table"`` or ``"aggregate"``.
@@ -133,6 +145,11 @@ def declare(
     gpus: int | None = None,
     cache: str | os.PathLike[str] | bool | None = None,
     ttl: float | timedelta | None = None,
+    sandbox: Literal["on", "strict"] | bool | None = None,
+    allow_read: Paths | None = None,
+    allow_write: Paths | None = None,
+    allow_net: bool | None = None,
+    allow_run: Paths | None = None,
     partitions: Callable[..., Any] | None = None,
     cardinality: int | None = None,
     kind: str = "scalar",
@@ -176,6 +193,7 @@ def declare(
         gpus=None,
         cache=None,
         ttl=None,
+        own_sandbox=None,
         given=given,  # type: ignore[arg-type]
         kind=kind,
         partitions=partitions,
@@ -217,6 +235,8 @@ def declare(
     if gpus is not None:
         declaration.gpus = _count(declaration, "gpus", gpus, 1, _MOST_WORKERS)
     declaration.cache = _cache(declaration, cache)
+    asked = {"allow_read": allow_read, "allow_write": allow_write, "allow_net": allow_net}
+    declaration.own_sandbox = _own_sandbox(declaration, {"sandbox": sandbox, **asked, "allow_run": allow_run})
     if ttl is not None:
         declaration.ttl = _seconds(
             declaration, "ttl", ttl.total_seconds() if isinstance(ttl, timedelta) else ttl
@@ -249,6 +269,20 @@ def declare(
 
 def _name_in(signature: str | None) -> str | None:
     return (signature or "").split("(")[0].strip().strip('"') or None
+
+
+def _own_sandbox(declaration: Declaration, asked: Mapping[str, Any]) -> dict[str, Any] | None:
+    """The sandbox that a function asks for."""
+    given = {name: value for name, value in asked.items() if value is not None}
+    if not given:
+        return None
+    from crosslane import _guest
+
+    try:
+        found = _guest.own_sandbox(json.dumps(given, default=os.fspath), declaration.file)
+    except (TypeError, ValueError) as error:
+        raise declaration.error(str(error)) from None
+    return None if found is None else json.loads(found)
 
 
 def _is_number(value: object, kind: type) -> bool:

@@ -65,6 +65,12 @@ def udf(function: Any = None, /, **options: Unpack[Options]) -> Any:
             what the function prepares, such as a large model.
         gpus: the GPUs that each worker of the function sees; without ``workers``, there are as many
             workers as GPUs for them.
+        sandbox: ``"on"``: workers of its own call the function, in a sandbox that allows what the
+            next four options list; ``"strict"``: one in which it opens nothing (docs/security.md).
+        allow_read: a path that the function may read, or a list of them.
+        allow_write: paths that it may read and change.
+        allow_net: whether it may connect to other machines.
+        allow_run: paths of programs that it may run.
         on_error: ``"fail"``: an exception ends the query; ``"null"``: it makes the row NULL.
         retries: how often a failed call is tried again, with growing pauses, or when its exception
             says so (:class:`crosslane.Retry`).

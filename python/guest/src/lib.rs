@@ -19,6 +19,7 @@ mod tests;
 mod values;
 mod zygote;
 
+use crosslane::Sandbox;
 use crosslane_process::Files;
 use crosslane_process::environment::Needs;
 use pyo3::exceptions::{PyOSError, PyValueError};
@@ -50,6 +51,28 @@ fn environment_needs(file: PathBuf, interpreter: PathBuf) -> PyResult<Option<(St
 #[pyfunction]
 fn asked_by(file: PathBuf) -> PyResult<Vec<String>> {
     crosslane_process::guests::asked_by(&file).map_err(|error| PyValueError::new_err(error.to_string()))
+}
+
+/// The sandbox that a function in `file` asks for by options, given and returned as JSON. None if it asks
+/// for none.
+///
+/// Raises ValueError if something is wrong with an option.
+#[pyfunction]
+fn own_sandbox(options: &str, file: PathBuf) -> PyResult<Option<String>> {
+    let options = serde_json::from_str(options).map_err(|error| PyValueError::new_err(error.to_string()))?;
+    let asked = crosslane_process::own_sandbox(options, &file).map_err(PyValueError::new_err)?;
+    let json = asked.as_ref().map(serde_json::to_string).transpose();
+    json.map_err(|error| PyValueError::new_err(error.to_string()))
+}
+
+/// The settings that make a sandbox, which is given as JSON, such as `sandbox=on`.
+///
+/// Raises ValueError if it is no sandbox.
+#[pyfunction]
+fn words_of_sandbox(sandbox: &str) -> PyResult<Vec<String>> {
+    let sandbox: Sandbox =
+        serde_json::from_str(sandbox).map_err(|error| PyValueError::new_err(error.to_string()))?;
+    Ok(sandbox.words().collect())
 }
 
 /// The folder of what is made for this user.
@@ -105,7 +128,10 @@ mod _guest {
     #[pymodule_export]
     use super::zygote::zygote;
     #[pymodule_export]
-    use super::{asked_by, cache, environment_needs, hashes, is_caught, note, sandbox_of_this_machine};
+    use super::{
+        asked_by, cache, environment_needs, hashes, is_caught, note, own_sandbox, sandbox_of_this_machine,
+        words_of_sandbox,
+    };
 
     #[pymodule_init]
     fn init(module: &Bound<'_, PyModule>) -> PyResult<()> {

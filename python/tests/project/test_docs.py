@@ -46,7 +46,7 @@ PAGES = {
     "docs/migration/mini-racer.md": 2,
     "docs/migration/ruby-duckdb.md": 2,
     "docs/ruby.md": 14,
-    "docs/security.md": 2,
+    "docs/security.md": 4,
     "docs/streams.md": 4,
     "docs/testing.md": 4,
     "docs/tracing.md": 5,

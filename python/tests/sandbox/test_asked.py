@@ -8,6 +8,7 @@ import textwrap
 from pathlib import Path
 
 import duckdb
+import pyarrow as pa
 import pytest
 
 import crosslane
@@ -151,3 +152,43 @@ def test_the_check_lists_what_files_ask_for(tmp_path: Path) -> None:
     done = check(write(tmp_path / "functions.lua", ASKS.replace('"on"', "5")))
     assert done.returncode == 1
     assert "a sandbox that is not a text" in done.stderr
+
+
+STREAM = """
+from crosslane import udtf
+@udtf("reads(t TABLE(path VARCHAR)) -> TABLE(text VARCHAR)", deterministic=False)
+def reads(rows):
+    for row in rows:
+        yield (open(row.path).read(),)
+"""
+
+
+@pytest.mark.parametrize("by_file", [True, False], ids=["file", "settings"])
+def test_functions_of_streams_have_it(tmp_path: Path, by_file: bool) -> None:
+    file = write(tmp_path / "functions.py", text=STREAM, **({} if by_file else {"asks": ""}))
+    settings = None if by_file else {"sandbox": "on", "allow_read": [tmp_path / "data"]}
+
+    def read(path: str) -> list[str]:
+        table = pa.table({"path": [f"{tmp_path}/{path}"]})
+        return pa.table(crosslane.map(table, file, settings=settings))["text"].to_pylist()
+
+    assert read("data/known") == ["known"]
+    with pytest.raises(Exception, match="its sandbox allows files with allow_read"):
+        read("secret")
+    if by_file:
+        settings = {"sandbox": "on"}
+        with pytest.raises(Exception, match="which the settings do not allow"):
+            read("data/known")
+
+
+def test_functions_of_a_program_map_streams_in_a_sandbox(tmp_path: Path) -> None:
+    def opens(batch: pa.RecordBatch) -> pa.RecordBatch:
+        open("/etc/passwd").close()
+        return batch
+
+    table = pa.table({"n": [1]})
+    assert pa.table(crosslane.map(table, opens)) == table
+    with pytest.raises(Exception, match="its sandbox allows files with allow_read"):
+        pa.table(crosslane.map(table, opens, settings={"sandbox": True}))
+    with pytest.raises(Exception, match="sandbx"):
+        crosslane.map(table, opens, settings={"sandbx": True})

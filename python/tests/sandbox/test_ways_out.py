@@ -63,7 +63,11 @@ def not_refused(found: dict[str, str]) -> dict[str, str]:
 
 
 def outcomes(
-    file: Path, place: dict[str, Any], settings: dict[str, Any], only: Iterable[str] = ()
+    file: Path,
+    place: dict[str, Any],
+    settings: dict[str, Any],
+    only: Iterable[str] = (),
+    function: str = "attempt",
 ) -> dict[str, str]:
     """What each way leads to. After one that ends its worker, the next one has another worker."""
     with crosslane.connect(functions=[file], settings=settings, config={"threads": 1}) as con:
@@ -72,7 +76,7 @@ def outcomes(
         for name in [name.replace(" ", "_") for name in only] or names:
             try:
                 (found[name.replace("_", " ")],) = con.execute(
-                    "SELECT attempt(?, ?)", [name, arguments(place)]
+                    f"SELECT {function}(?, ?)", [name, arguments(place)]
                 ).fetchone() or ("",)
             except Exception as error:
                 found[name.replace("_", " ")] = f"{type(error).__name__}: {error}"
@@ -86,6 +90,20 @@ def test_no_way_leads_out(name: str, tmp_path: Path, place: dict[str, Any]) -> N
     found = outcomes(file, place, HOSTS if "hosts" in name else ON)
     assert len(found) >= COUNTS[name]
     assert not not_refused(found)
+
+
+@pytest.mark.any_duckdb
+@pytest.mark.parametrize("settings", [{}, HOSTS], ids=["free", "sandboxed"])
+@pytest.mark.parametrize("name", ["ways_by_files.py", "ways_by_processes.py"])
+def test_no_way_leads_out_of_the_sandbox_of_a_function(
+    name: str, settings: dict[str, Any], tmp_path: Path, place: dict[str, Any]
+) -> None:
+    file = library(WAYS / name, tmp_path / "library", place)
+    found = outcomes(file, place, settings, function="attempt_alone")
+    assert len(found) >= COUNTS[name]
+    # The memory of the file's process has all variables.
+    known = {"environment", "environment in c"} if not settings else set()
+    assert not_refused(found).keys() == known & found.keys()
 
 
 @pytest.mark.any_duckdb

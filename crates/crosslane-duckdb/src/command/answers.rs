@@ -109,7 +109,8 @@ fn options(function: &Function) -> String {
     options.extend(spec.gpus.map(|count| format!("gpus={count}")));
     options.extend(spec.batch.map(|rows| format!("batch={rows}")));
     options.extend(spec.rate.as_ref().map(|rate| format!("rate={rate}")));
-    options.extend(spec.sandbox.iter().flat_map(|sandbox| sandbox.words()));
+    let sandbox = spec.own_sandbox.as_ref().or(spec.sandbox.as_deref());
+    options.extend(sandbox.iter().flat_map(|sandbox| sandbox.words()));
     if spec.on_error == OnError::Null {
         options.push("on_error=null".to_owned());
     }

@@ -3,29 +3,33 @@
 use super::guest::Guest;
 use super::load::{identity, load};
 use super::log::say;
+use super::sandbox::Restrictions;
 use super::signals::{BELL, INTERRUPTED, Signals};
 use crosslane_process::control::{ControlSocket, Report, Request};
-use crosslane_process::{Source, reaper};
-use crosslane_sandbox::LaneFilter;
+use crosslane_process::{Source, limits, reaper};
 use rustix::pipe::PipeFlags;
 use rustix::process::{Pid, Signal, WaitId, WaitIdOptions};
 use std::collections::{BTreeMap, HashMap};
-use std::fs;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
-/// The system ends lanes before the database when memory runs out.
-const OOM_SCORE: &[u8] = b"800";
+/// A lane that the engine asks for.
+struct Ordered {
+    /// The only function that it calls, if that has own lanes.
+    function: Option<u32>,
+    spin: Duration,
+    /// Memory, socket and log.
+    descriptors: [OwnedFd; 3],
+}
 
 pub(crate) struct Zygote {
     control: ControlSocket,
     /// What each lane loads itself, if a fork would miss threads of what was loaded here.
     reloaded: Option<(Source, Option<OwnedFd>, String)>,
-    /// What lanes enter, if this process is in a sandbox.
-    filter: Option<LaneFilter>,
+    restrictions: Restrictions,
     /// The numbers of the living lanes, by their process ids.
     lanes: HashMap<i32, u64>,
     pid: Pid,
@@ -37,11 +41,11 @@ impl Zygote {
     pub(crate) fn new(
         control: ControlSocket,
         reloaded: Option<(Source, Option<OwnedFd>, String)>,
-        filter: Option<LaneFilter>,
+        restrictions: Restrictions,
     ) -> io::Result<Self> {
         let (wakeup, bell) = rustix::pipe::pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK)?;
         let (lanes, pid) = (HashMap::new(), rustix::process::getpid());
-        Ok(Self { control, reloaded, filter, lanes, pid, wakeup, bell })
+        Ok(Self { control, reloaded, restrictions, lanes, pid, wakeup, bell })
     }
 
     /// Forks a lane per request until the engine closes the socket.
@@ -86,10 +90,12 @@ impl Zygote {
         }
         let Some((request, descriptors)) = self.control.receive()? else { return Ok(false) };
         match request {
-            Request::Fork { lane, spin_microseconds, environment } => {
-                let spin = Duration::from_micros(spin_microseconds);
+            Request::Fork { lane, spin_microseconds, environment, function } => {
                 let made = match <[OwnedFd; 3]>::try_from(descriptors) {
-                    Ok(descriptors) => self.fork(guest, signals, spin, &environment, descriptors),
+                    Ok(descriptors) => {
+                        let spin = Duration::from_micros(spin_microseconds);
+                        self.fork(guest, signals, &environment, Ordered { function, spin, descriptors })
+                    }
                     Err(_) => Err("the process has too few descriptors left".to_owned()),
                 };
                 match made {
@@ -132,9 +138,8 @@ impl Zygote {
         &mut self,
         guest: &mut G,
         signals: &Signals,
-        spin: Duration,
         environment: &BTreeMap<String, String>,
-        descriptors: [OwnedFd; 3],
+        ordered: Ordered,
     ) -> Result<i32, String> {
         guest.flush();
         let forked = guest.fork();
@@ -143,7 +148,7 @@ impl Zygote {
             Ok(_) if is_fork => {
                 let outcome = catch_unwind(AssertUnwindSafe(|| {
                     guest.set_environment(environment)?;
-                    self.run_lane(guest, signals, spin, descriptors)
+                    self.run_lane(guest, signals, ordered)
                 }));
                 let status = match outcome {
                     Ok(Ok(status)) => status,
@@ -176,10 +181,8 @@ impl Zygote {
         &mut self,
         guest: &mut impl Guest,
         signals: &Signals,
-        spin: Duration,
-        descriptors: [OwnedFd; 3],
+        Ordered { function, spin, descriptors: [memory, socket, log] }: Ordered,
     ) -> io::Result<i32> {
-        let [memory, socket, log] = descriptors;
         rustix::process::setpgid(None, None)?;
         rustix::process::set_parent_process_death_signal(Some(Signal::KILL))?;
         if rustix::process::getppid() != Some(self.pid) {
@@ -194,11 +197,8 @@ impl Zygote {
         rustix::stdio::dup2_stdout(&log)?;
         rustix::stdio::dup2_stderr(&log)?;
         drop(log);
-        prefer_to_be_killed();
-        if let Some(filter) = &self.filter {
-            filter.enter()?;
-            crosslane_process::guest::is_sandboxed_fork();
-        }
+        limits::prefer_to_be_killed();
+        self.restrictions.enter(function)?;
         if let Some((source, pickles, loaded)) = &self.reloaded {
             // The file must load no library, as in a zygote: that library could be the file itself.
             // SAFETY: the process has one thread.
@@ -223,12 +223,6 @@ impl Zygote {
         guest.serve(memory, socket, spin)?;
         Ok(0)
     }
-}
-
-/// Makes the system end this process before the database when memory runs out. A lane in a sandbox
-/// has this from its zygote, and cannot write the file.
-pub(crate) fn prefer_to_be_killed() {
-    let _ = fs::write("/proc/self/oom_score_adj", OOM_SCORE);
 }
 
 fn is_child(pid: i32) -> bool {

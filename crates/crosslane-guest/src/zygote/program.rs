@@ -7,7 +7,7 @@ use super::lanes::Zygote;
 use super::load::{identity, load};
 use super::log::say;
 use super::restart::{INSTEAD, RESTARTED, Restart, become_program, read_restart, restart};
-use super::sandbox::restrict;
+use super::sandbox::{Restrictions, own_sandboxes, restrict};
 use super::threads::lost_threads_note;
 use crosslane::{Failure, Net, Sandbox, Settings, TypeNames};
 use crosslane_process::control::{ControlSocket, Report, Request};
@@ -116,23 +116,33 @@ fn run_library(
     sandbox: Option<Sandbox>,
     connections: Option<OwnedFd>,
 ) -> io::Result<()> {
-    let reads = || {
-        let mut runtime = guest.reads(pickles.as_ref())?;
+    let reads = |guest: &mut _| {
+        let mut runtime = Guest::reads(guest, pickles.as_ref())?;
         // A library that has started threads makes the zygote start itself again.
         runtime.programs.extend(std::env::current_exe());
         Ok(runtime)
     };
-    let lanes = match restrict(sandbox.as_ref(), &source, reads, connections) {
-        Ok(lanes) => lanes,
+    let library = match restrict(sandbox.as_ref(), &source, || reads(guest), connections) {
+        Ok(library) => library,
         Err(failure) => return control.send(&Report::Failed { failure }),
     };
     types.clone().know();
     let environment: Vec<_> = std::env::vars_os().filter(|(name, _)| name != reaper::ZYGOTE).collect();
     let folder = std::env::current_dir();
     let loaded = load(guest, &source, pickles.as_ref());
-    let lost = |loaded| Ok((loaded, lost_threads(guest, &source, sandbox.as_ref())?));
-    let (loaded, lost) = match loaded.and_then(lost) {
-        Ok(loaded) => loaded,
+    let prepared = loaded.and_then(|loaded| {
+        let lost = lost_threads(guest, &source, sandbox.as_ref())?;
+        let own = own_sandboxes(&loaded.functions, sandbox.as_ref(), &source, || reads(guest))?;
+        match lost.is_empty() || own.is_empty() {
+            true => Ok((loaded, lost, own)),
+            false => {
+                let why = "where a function has a sandbox of its own, which forbids that";
+                Err(refused_threads(&source, &lost, why))
+            }
+        }
+    });
+    let (loaded, lost, own) = match prepared {
+        Ok(prepared) => prepared,
         Err(failure) => return control.send(&Report::Failed { failure }),
     };
     let files = loaded.files.clone();
@@ -143,7 +153,7 @@ fn run_library(
         runtime,
         files,
         reloads: !lost.is_empty(),
-        sandboxed: lanes.is_some(),
+        sandboxed: library.is_some(),
     })?;
     if !lost.is_empty() {
         say(format_args!("{}: {}.", source.name(), lost_threads_note(&lost)));
@@ -152,18 +162,20 @@ fn run_library(
         // The restart failed. Forks may be good enough.
     }
     drop(pickles);
-    Zygote::new(control, None, lanes)?.serve(guest)
+    Zygote::new(control, None, Restrictions { library, own })?.serve(guest)
 }
 
 fn run_restarted(guest: &mut impl Guest, mut state: Restart) -> io::Result<()> {
     let pickles = state.take_pickles()?;
     state.types.know();
     // This program is in the sandbox already.
-    let lanes = state.sandbox.as_ref().map(LaneFilter::new).transpose().map_err(io::Error::other)?;
+    let library = state.sandbox.as_ref().map(LaneFilter::new).transpose().map_err(io::Error::other)?;
+    let restrictions = Restrictions { library, ..Restrictions::default() };
     if let Some(sandbox) = &state.sandbox {
         crosslane_process::guest::is_sandboxed(sandbox.strict);
     }
-    Zygote::new(control_socket()?, Some((state.source, pickles, state.loaded)), lanes)?.serve(guest)
+    let reloaded = Some((state.source, pickles, state.loaded));
+    Zygote::new(control_socket()?, reloaded, restrictions)?.serve(guest)
 }
 
 /// The names of the threads that the library has started.
@@ -173,12 +185,17 @@ fn lost_threads(
     sandbox: Option<&Sandbox>,
 ) -> Result<Vec<String>, Failure> {
     let lost = guest.lost_threads()?;
-    if !lost.is_empty() && sandbox.is_some_and(|sandbox| sandbox.strict) {
-        let (name, note) = (source.name(), lost_threads_note(&lost));
-        let message = format!("each worker would load {name} itself, which a strict sandbox forbids: {note}");
-        return Err(Failure { class: "SandboxError".into(), message, ..Failure::default() });
+    match !lost.is_empty() && sandbox.is_some_and(|sandbox| sandbox.strict) {
+        true => Err(refused_threads(source, &lost, "which a strict sandbox forbids")),
+        false => Ok(lost),
     }
-    Ok(lost)
+}
+
+/// The failure of a library whose lanes load it themselves, if that is not possible.
+fn refused_threads(source: &Source, lost: &[String], why: &str) -> Failure {
+    let (name, note) = (source.name(), lost_threads_note(lost));
+    let message = format!("each worker would load {name} itself, {why}: {note}");
+    Failure { class: "SandboxError".into(), message, ..Failure::default() }
 }
 
 /// Prints the functions of a file, or why it cannot be loaded, as JSON in one line. The output of
@@ -192,15 +209,19 @@ fn check(guest: &mut impl Guest, path: PathBuf) -> io::Result<()> {
     let asked = asked.map_err(|error| Failure { message: error.to_string(), ..Failure::default() });
     let (sandbox, restricted) = match asked {
         Ok(sandbox) => {
-            let sandbox = sandbox.map(|sandbox| Sandbox { net: Net::Nothing, ..sandbox });
-            let restricted = restrict(sandbox.as_ref(), &source, || guest.reads(None), None);
+            let alone = sandbox.clone().map(|sandbox| Sandbox { net: Net::Nothing, ..sandbox });
+            let restricted = restrict(alone.as_ref(), &source, || guest.reads(None), None);
             (sandbox, restricted)
         }
         Err(failure) => (None, Err(failure)),
     };
     let loaded = restricted.and_then(|_| load(guest, &source, None));
-    let lost = |loaded| Ok((loaded, lost_threads(guest, &source, sandbox.as_ref())?));
-    let json = match loaded.and_then(lost) {
+    let lost = loaded.and_then(|loaded| {
+        let lost = lost_threads(guest, &source, sandbox.as_ref())?;
+        own_sandboxes(&loaded.functions, sandbox.as_ref(), &source, || guest.reads(None))?;
+        Ok((loaded, lost))
+    });
+    let json = match lost {
         Ok((loaded, lost)) => serde_json::json!({ "functions": loaded.functions, "lost": lost }),
         Err(failure) => serde_json::json!({ "failure": failure }),
     };

@@ -19,9 +19,12 @@
 //! look. A library without limits causes no looks.
 
 use super::usage::{Base, Tree};
+use crate::external;
 use crate::identity::Process;
-use crosslane::{Address, Entry, Function};
+use crosslane::{Address, Entry, Error, Function};
 use rustix::net::SendFlags;
+use std::fs::File;
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::sync::atomic::{
     AtomicBool, AtomicU64,
@@ -82,6 +85,14 @@ pub(crate) struct Watched {
     holds: AtomicBool,
     /// The limit that the worker exceeded before it was ended; 0 if it was not.
     exceeded: AtomicU64,
+}
+
+/// Gives a forked lane in a sandbox the kernel's counts of its memory, which it cannot open itself.
+pub(crate) fn give_counts(socket: &OwnedFd, lane: &Process) -> Result<(), Error> {
+    let counts = File::open(format!("/proc/{}/statm", lane.pid));
+    let sent =
+        counts.and_then(|counts| Ok(external::send(socket.as_fd(), counts.as_fd(), SendFlags::DONTWAIT)?));
+    sent.map_err(|error| Error::Boot(format!("a worker ended before it was ready: {error}")))
 }
 
 /// The limits of functions, by their indices. `None` if no function has one.

@@ -1,5 +1,5 @@
 //! What boots the lanes of a library: those of all functions, and those of functions that have lanes
-//! of their own (`workers`). All share one process.
+//! of their own (`workers`, `gpus`, `sandbox`). All share one process.
 
 use super::caches;
 use super::devices::{Devices, Visible};
@@ -35,6 +35,9 @@ impl Zygote {
     /// load, or its path is not UTF-8.
     pub fn start(options: ZygoteOptions, stop: Stop) -> Result<(Self, Loaded), Error> {
         let (parent, loaded) = Parent::start(options, stop)?;
+        if parent.is_thread() {
+            loaded.functions.iter().try_for_each(|function| refuse_own_sandbox(function))?;
+        }
         Ok((Self { parent: Arc::new(Mutex::new(parent)), lanes: Lanes::Shared }, loaded))
     }
 
@@ -50,6 +53,22 @@ impl Zygote {
 
     fn parent(&self) -> MutexGuard<'_, Parent> {
         self.parent.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Refuses a function that runs in a thread of this program, and asks for a sandbox.
+///
+/// # Errors
+/// [`Error::Setting`] if it asks for one.
+pub fn refuse_own_sandbox(function: &Function) -> Result<(), Error> {
+    match function.spec.own_sandbox {
+        None => Ok(()),
+        Some(_) => Err(Error::Setting(format!(
+            "{}: function {}: sandbox is for functions in worker processes, and this one runs in the threads of this \
+             program",
+            function.spec.place(),
+            function.name()
+        ))),
     }
 }
 
@@ -84,13 +103,14 @@ impl pool::Zygote for Zygote {
 
     fn boot(&mut self) -> Result<ProcessLane, Error> {
         let mut parent = self.parent.lock().unwrap_or_else(PoisonError::into_inner);
-        let devices = match &self.lanes {
-            Lanes::Shared | Lanes::Own(_, Ok(None)) => return parent.boot(&BTreeMap::new()),
-            Lanes::Own(_, Ok(Some(devices))) => devices,
+        let (function, devices) = match &self.lanes {
+            Lanes::Shared => return parent.boot(None, &BTreeMap::new()),
+            Lanes::Own(function, Ok(None)) => return parent.boot(Some(*function), &BTreeMap::new()),
+            Lanes::Own(function, Ok(Some(devices))) => (*function, devices),
             Lanes::Own(_, Err(message)) => return Err(Error::Boot(message.clone())),
         };
         let share = devices.take();
-        let lane = parent.boot(&share.environment())?;
+        let lane = parent.boot(Some(function), &share.environment())?;
         share.give(lane.record());
         Ok(lane)
     }
@@ -116,8 +136,12 @@ impl pool::Zygote for Zygote {
         let parent = self.parent();
         let own = declarations(parent.functions()).into_iter().map(|(function, functions)| {
             let devices = devices(function, parent.is_thread());
-            let count = devices.as_ref().ok().and_then(Option::as_ref).map_or(1, Devices::count);
-            let most = function.spec.workers.map_or(count, |workers| workers as usize);
+            let count = devices.as_ref().ok().and_then(Option::as_ref).map(Devices::count);
+            let most = match (function.spec.workers, function.spec.gpus) {
+                (Some(workers), _) => workers as usize,
+                (None, Some(_)) => count.unwrap_or(1),
+                (None, None) => usize::MAX,
+            };
             let lanes = Lanes::Own(function.index, devices);
             (Reserved { functions, most }, Self { parent: Arc::clone(&self.parent), lanes })
         });

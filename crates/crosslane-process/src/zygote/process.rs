@@ -5,7 +5,6 @@ use super::fork_server::{ForkServer, NoFork};
 use super::reaper;
 use super::root::{FAREWELL, Program, Root, boot_error};
 use crate::control::{self, Answer, GLANCE, Request, Silence};
-use crate::external;
 use crate::files::Files;
 use crate::identity::{self, Process};
 use crate::lane::{Home, LaneOptions, ProcessLane, append_output, how_it_ended};
@@ -19,10 +18,9 @@ use crosslane::{Error, Failure, Function, Sandbox, TypeNames, shortened};
 use crosslane_ring::Ends;
 use rustix::event::{PollFd, PollFlags};
 use rustix::io::Errno;
-use rustix::net::{AddressFamily, SendFlags, SocketFlags, SocketType};
+use rustix::net::{AddressFamily, SocketFlags, SocketType};
 use rustix::pipe::PipeFlags;
 use std::collections::BTreeMap;
-use std::fs::File;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::sync::mpsc::{self, RecvTimeoutError};
@@ -194,24 +192,34 @@ impl Parent {
         Ok(())
     }
 
-    /// Makes a lane with these environment variables. If the process died, this starts it again.
-    pub(super) fn boot(&mut self, environment: &BTreeMap<String, String>) -> Result<ProcessLane, Error> {
+    /// Makes a lane with these environment variables, for one function if that has own lanes. If the
+    /// process died, this starts it again.
+    pub(super) fn boot(
+        &mut self,
+        function: Option<u32>,
+        environment: &BTreeMap<String, String>,
+    ) -> Result<ProcessLane, Error> {
         if self.running.ended() {
             self.restart()?;
         }
-        let booted = self.fork(environment);
+        let booted = self.fork(function, environment);
         // A dying zygote may take the request and not answer.
         if booted.is_err() && self.running.lost {
             self.restart()?;
-            return self.fork(environment);
+            return self.fork(function, environment);
         }
         booted
     }
 
-    fn fork(&mut self, environment: &BTreeMap<String, String>) -> Result<ProcessLane, Error> {
+    fn fork(
+        &mut self,
+        function: Option<u32>,
+        environment: &BTreeMap<String, String>,
+    ) -> Result<ProcessLane, Error> {
         let id = self.next_lane;
         self.next_lane += 1;
-        self.running.fork(id, environment, &self.options, &self.stop)
+        let function = function.and_then(|index| self.functions.iter().find(|one| one.index == index));
+        self.running.fork(id, function.map(|it| &**it), environment, &self.options, &self.stop)
     }
 }
 
@@ -439,6 +447,7 @@ impl Running {
     fn fork(
         &mut self,
         id: u64,
+        function: Option<&Function>,
         environment: &BTreeMap<String, String>,
         options: &ZygoteOptions,
         stop: &Stop,
@@ -458,7 +467,8 @@ impl Running {
         let _ = self.lanes.send((Arc::clone(&record), log));
         self.bell.ring();
         let spin_microseconds = (options.spin * GUEST_SPIN).as_micros() as u64;
-        let request = Request::Fork { lane: id, spin_microseconds, environment: environment.clone() };
+        let (environment, index) = (environment.clone(), function.map(|function| function.index));
+        let request = Request::Fork { lane: id, spin_microseconds, environment, function: index };
         let fds = [memory.as_fd(), socket_theirs.as_fd(), log_theirs.as_fd()];
         let deadline = Instant::now() + BOOT;
         control::send(&self.control, &request, &fds, || !stop.is_set() && Instant::now() < deadline)
@@ -494,8 +504,9 @@ impl Running {
             None => Home::Here,
             Some(root) if root.id() == process.pid => Home::Zygote(Arc::clone(&self.record)),
             Some(root) => {
-                if options.sandbox.is_some() {
-                    give_counts(&socket, &process).inspect_err(|_| end_lane())?;
+                let has_own = function.is_some_and(|function| function.spec.own_sandbox.is_some());
+                if options.sandbox.is_some() || has_own {
+                    memory::give_counts(&socket, &process).inspect_err(|_| end_lane())?;
                 }
                 if let Some(limits) = &self.limits {
                     let (bell, limits) = (Arc::clone(&self.bell), Arc::clone(limits));
@@ -539,14 +550,6 @@ impl Running {
             }
         }
     }
-}
-
-/// Gives a forked lane in a sandbox the kernel's counts of its memory, which it cannot open itself.
-fn give_counts(socket: &OwnedFd, lane: &Process) -> Result<(), Error> {
-    let counts = File::open(format!("/proc/{}/statm", lane.pid));
-    let sent =
-        counts.and_then(|counts| Ok(external::send(socket.as_fd(), counts.as_fd(), SendFlags::DONTWAIT)?));
-    sent.map_err(|error| Error::Boot(format!("a worker ended before it was ready: {error}")))
 }
 
 /// The error if a library needs too long.

@@ -199,15 +199,17 @@ impl Function {
 
     /// What it has in common with the other functions of its declaration.
     pub fn declaration(&self) -> Declaration {
-        let FunctionSpec { file, line, memoize, cache, ttl, rate, workers, gpus, .. } = &self.spec;
-        let shared = (memoize, cache, ttl, rate, workers, gpus);
+        let FunctionSpec { file, line, memoize, cache, ttl, rate, workers, gpus, own_sandbox, .. } =
+            &self.spec;
+        let shared = (memoize, cache, ttl, rate, workers, gpus, own_sandbox);
         let (name, file) = (self.name().to_owned(), file.clone());
         Declaration { name, file, line: *line, options: format!("{} {shared:?}", self.signature.returns) }
     }
 
     /// Whether only lanes of its own call the function.
     pub fn has_own_lanes(&self) -> bool {
-        self.spec.workers.is_some() || self.spec.gpus.is_some()
+        let FunctionSpec { workers, gpus, own_sandbox, .. } = &self.spec;
+        workers.is_some() || gpus.is_some() || own_sandbox.is_some()
     }
 
     /// Whether the function gets NULLs for any parameter.

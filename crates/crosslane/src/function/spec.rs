@@ -73,6 +73,10 @@ pub struct FunctionSpec {
     /// What the function may do. The engine knows it, and not the guest. `None` if it is in no sandbox.
     #[serde(skip)]
     pub sandbox: Option<Arc<Sandbox>>,
+    /// The sandbox that its lanes enter, in addition to that of the library. It then has lanes of its
+    /// own.
+    #[serde(default)]
+    pub own_sandbox: Option<Sandbox>,
     /// The file of results that are kept for later programs. It is "" for a file in the user's cache.
     #[serde(default)]
     pub cache: Option<String>,
@@ -165,6 +169,7 @@ impl FunctionSpec {
             rate: None,
             batch: None,
             sandbox: None,
+            own_sandbox: None,
             cache: None,
             ttl: None,
             workers: None,
@@ -256,6 +261,9 @@ impl FunctionSpec {
             if self.kind != Kind::Scalar {
                 return Err(format!("{option} is for scalar functions"));
             }
+        }
+        if self.own_sandbox.is_some() && self.kind != Kind::Scalar {
+            return Err("sandbox is for scalar functions; others have that of their file".into());
         }
         if !(1..=MOST_CONCURRENCY).contains(&self.concurrency) {
             return Err(format!("concurrency is 1 to {MOST_CONCURRENCY}, not {}", self.concurrency));

@@ -57,7 +57,7 @@
 //!
 //! # Reserved lanes
 //! A function with the option `workers` has lanes of its own, no more than the option says
-//! ([`Reserved`]). They are a pool of their own, which is a part of the library's pool
+//! ([`Reserved`]). A function with a sandbox of its own has lanes of its own, too, without a bound. They are a pool of their own, which is a part of the library's pool
 //! ([`Pool::of`]). Its keeper boots its lanes with the same zygote. At the end, these pools end
 //! first: the kernel ends a zygote with the thread that has started it.
 //!

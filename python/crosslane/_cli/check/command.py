@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import sys
 from pathlib import Path
 
@@ -49,7 +50,8 @@ def check(files: tuple[str, ...], explain: bool, strict: bool, style: str) -> No
             failed = True
             _show_error(file, error, style)
         else:
-            _show_sandbox(file, style)
+            if style == "table":
+                _show_sandboxes(file, functions)
         for function in functions or []:
             cells = [*_cells(function), *([function.get("evaluated", "")] if explain else [])]
             table.add_row(*map(escape, cells))
@@ -72,14 +74,18 @@ def _show_error(file: str, error: Unloadable, style: str) -> None:
         err.print(escape(traceback), highlight=False, soft_wrap=True)
 
 
-def _show_sandbox(file: str, style: str) -> None:
-    """Prints the sandbox that a file asks for, if it asks for one."""
+def _show_sandboxes(file: str, functions: list[Function]) -> None:
+    """Prints the sandboxes that a file and its functions ask for."""
     from crosslane import _guest
 
-    if style == "table" and (asked := _guest.asked_by(file)):
-        err.print(
-            f"[green]sandbox[/] of {escape(file)}: {escape(' '.join(asked))}", highlight=False, soft_wrap=True
-        )
+    asked = [(file, _guest.asked_by(file))]
+    for function in functions:
+        if own := function.get("own_sandbox"):
+            asked.append((function["signature"], _guest.words_of_sandbox(json.dumps(own))))
+    for what, words in asked:
+        if words:
+            text = f"[green]sandbox[/] of {escape(what)}: {escape(' '.join(words))}"
+            err.print(text, highlight=False, soft_wrap=True)
 
 
 def _show_warnings(file: str, functions: list[Function] | None, style: str) -> bool:

@@ -68,6 +68,9 @@ def _check_python(file: str, is_sandboxed: bool) -> list[Function]:
         raise
     except BaseException as error:
         raise Unloadable(*errors.describe(error)) from None
+    if any(item.own_sandbox for item in declared):
+        # The guest prepares what their workers enter.
+        return _check_guest(file)
     _warn(file, forks.lost_threads())
     return _loadable(file, [{**item.message(), "evaluated": translation.way(item)} for item in declared])
 

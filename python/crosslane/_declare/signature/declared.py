@@ -29,6 +29,7 @@ _OPTIONS = (
     "gpus",
     "cache",
     "ttl",
+    "own_sandbox",
     "on_error",
     "retries",
     "overload",
@@ -65,6 +66,7 @@ class Declared:
     gpus: int | None = None
     cache: str | None = None
     ttl: float | None = None
+    own_sandbox: dict[str, Any] | None = None
     on_error: str = "fail"
     retries: int = 0
     inline: bool = False
@@ -102,7 +104,7 @@ class Declared:
 
     def has_own_lanes(self) -> bool:
         """Whether only lanes of its own call the function."""
-        return self.workers is not None or self.gpus is not None
+        return any(option is not None for option in (self.workers, self.gpus, self.own_sandbox))
 
     def for_types(self, types: str) -> Declared:
         """This function for arguments of these types, such as "(BIGINT, VARCHAR[])", if it takes
@@ -148,6 +150,7 @@ class Declared:
             "gpus": self.gpus,
             "cache": self.cache,
             "ttl": self.ttl,
+            "own_sandbox": self.own_sandbox,
             "on_error": self.on_error,
             "retries": self.retries,
             "kind": "aggregate" if isinstance(self.callable, Aggregate) else "scalar",

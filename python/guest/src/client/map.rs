@@ -7,7 +7,7 @@ use crate::stream::{BatchTypes, TypedBatch};
 use crosslane::call::{CallGroup, Caller, Map as Stream, MapInput, MapOptions, MapStep, map_types};
 use crosslane::pool::{Pool, PoolOptions};
 use crosslane::{DataType, Error, Function, Kind, Library, Settings, TypeNames};
-use crosslane_process::{Origin, Program, Source, Zygote, ZygoteOptions, prepared_ruby};
+use crosslane_process::{Origin, Program, Source, Zygote, ZygoteOptions, guests, prepared_ruby};
 use crosslane_remote::AnyZygote;
 use pyo3::exceptions::{PyLookupError, PyRuntimeError};
 use pyo3::prelude::*;
@@ -81,10 +81,11 @@ pub(crate) struct Map {
 
 #[pymethods]
 impl Map {
-    /// Starts the workers by a command, for one function of the source.
+    /// Starts the workers by a command, for one function of the source. The settings are names and values.
     ///
     /// Raises LookupError if there is none.
     #[new]
+    #[expect(clippy::too_many_arguments, reason = "Python passes them one by one")]
     fn new(
         py: Python<'_>,
         command: Vec<String>,
@@ -93,9 +94,15 @@ impl Map {
         lanes: usize,
         depth: usize,
         ordered: bool,
+        settings: Vec<(String, String)>,
     ) -> PyResult<Self> {
         let stop = Arc::new(StopSignal::new(None, Arc::default()));
-        let settings = Settings::default();
+        let given = settings;
+        let mut settings = Settings::default();
+        given
+            .iter()
+            .try_for_each(|(name, value)| settings.set(name, value))
+            .map_err(|error| stop.raise(&error))?;
         let interrupted = Arc::clone(&stop);
         let (source, wanted) = match function {
             FunctionSource::File(path, wanted) => (Source::File { path }, Some(wanted)),
@@ -109,6 +116,7 @@ impl Map {
             }
             _ => (command, Vec::new()),
         };
+        let settings = guests::settings_of(&source, settings).map_err(|error| stop.raise(&error))?;
         let advice = "does its language run here (`crosslane doctor` tells)?";
         let options = ZygoteOptions {
             origin: Origin::Process(Program { command, environment, advice }),
@@ -116,7 +124,7 @@ impl Map {
             types: TypeNames::default(),
             load_timeout: settings.load_timeout,
             stuck: settings.stuck(),
-            sandbox: None,
+            sandbox: settings.sandbox(),
             ring_size: RING,
             largest_batch: settings.largest_batch,
             spin: settings.spin,

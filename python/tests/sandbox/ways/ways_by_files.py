@@ -16,11 +16,11 @@ import sqlite3
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from .ways import Refused, attempt, opened, way, ways
+    from .ways import Refused, attempt, attempt_alone, opened, way, ways
 else:
-    from ways import Refused, attempt, opened, way, ways
+    from ways import Refused, attempt, attempt_alone, opened, way, ways
 
-__all__ = ["attempt", "ways"]
+__all__ = ["attempt", "attempt_alone", "ways"]
 
 O_TMPFILE, O_PATH = 0o20200000, 0o10000000
 

@@ -24,11 +24,11 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from .ways import WAYS, Refused, attempt, opened, way, ways
+    from .ways import WAYS, Refused, attempt, attempt_alone, opened, way, ways
 else:
-    from ways import WAYS, Refused, attempt, opened, way, ways
+    from ways import WAYS, Refused, attempt, attempt_alone, opened, way, ways
 
-__all__ = ["attempt", "ways"]
+__all__ = ["attempt", "attempt_alone", "ways"]
 
 libc = ctypes.CDLL(None, use_errno=True)
 

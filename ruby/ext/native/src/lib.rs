@@ -79,6 +79,7 @@ fn init(ruby: &Ruby) -> Result<(), Error> {
     crosslane_gvl::protect(|| unsafe { functions::block::define(native.as_raw()) })?;
     native.define_singleton_method("prepare", function!(prepare, 0))?;
     native.define_singleton_method("parse_signature", function!(signature::parse_signature, 1))?;
+    native.define_singleton_method("own_sandbox", function!(signature::own_sandbox, 2))?;
     native.define_singleton_method("zygote", function!(worker::zygote::zygote, 2))?;
     native.define_singleton_method("pause", function!(pause, 2))?;
     native.define_singleton_method("final?", function!(is_final, 1))?;

@@ -1,12 +1,21 @@
-//! Parses signatures for Ruby.
+//! Parses what a declaration says, for Ruby.
 
 use crate::errors::argument_error;
 use crosslane::{DataType, Signature};
 use magnus::Error;
+use std::path::Path;
 
 /// The name, the parameters' names and types, the type of the result, and whether the last
 /// parameter takes any number of arguments.
 type ParsedSignature = (String, Vec<(String, String)>, String, bool);
+
+/// The sandbox that a function in `file` asks for by options, given and returned as JSON. nil if it asks
+/// for none.
+pub(crate) fn own_sandbox(options: String, file: String) -> Result<Option<String>, Error> {
+    let options = serde_json::from_str(&options).map_err(argument_error)?;
+    let asked = crosslane_process::own_sandbox(options, Path::new(&file)).map_err(argument_error)?;
+    asked.as_ref().map(serde_json::to_string).transpose().map_err(argument_error)
+}
 
 /// The parts of a signature, in their normal form.
 pub(crate) fn parse_signature(text: String) -> Result<ParsedSignature, Error> {

@@ -6,8 +6,10 @@ module Crosslane
     DEFAULTS = {
       nulls: :skip, deterministic: true, vectorized: false, concurrency: 1, timeout: nil, memory_limit: nil,
       memoize: nil, cache: nil, ttl: nil, rate: nil, batch: nil, workers: nil, gpus: nil, on_error: :fail, retries: 0,
-      overload: false
+      overload: false, sandbox: nil, allow_read: nil, allow_write: nil, allow_net: nil, allow_run: nil
     }.freeze
+    # The options with which a function asks for a sandbox of its own.
+    SANDBOX = %i[sandbox allow_read allow_write allow_net allow_run].freeze
     UNITS = {
       "" => 1, "B" => 1, "KB" => 10**3, "MB" => 10**6, "GB" => 10**9, "KIB" => 2**10, "MIB" => 2**20, "GIB" => 2**30
     }.freeze
@@ -18,7 +20,7 @@ module Crosslane
       concurrency: 65_536, batch: 1_000_000, workers: 1024, gpus: 1024, retries: 1_000_000, timeout: 1_000_000_000,
       memory_limit: 2**50
     }.freeze
-    private_constant :UNITS, :MOST_PARAMETERS, :MOST
+    private_constant :UNITS, :MOST_PARAMETERS, :MOST, :SANDBOX
 
     # The names and types of columns, such as "(id BIGINT, name VARCHAR)".
     #
@@ -96,7 +98,7 @@ module Crosslane
         signature: signature, kind: kind, admits_null: admits_null, deterministic: @deterministic,
         calling: calling, concurrency: @concurrency,
         timeout: @timeout, memory_limit: @memory_limit, memoize: @memoize, rate: @rate, batch: @batch,
-        workers: @workers, gpus: @gpus, cache: @cache, ttl: @ttl,
+        workers: @workers, gpus: @gpus, cache: @cache, ttl: @ttl, own_sandbox: @own_sandbox,
         on_error: on_error,
         retries: @retries,
         file: file, line: line, description: description, overload: @overload
@@ -104,7 +106,7 @@ module Crosslane
     end
 
     # @return [Boolean] whether only lanes of its own call the function
-    def own_lanes? = !(@workers || @gpus).nil?
+    def own_lanes? = !(@workers || @gpus || @own_sandbox).nil?
 
     # @return [String] the comment directly above the declaration
     def description
@@ -183,6 +185,7 @@ module Crosslane
       @workers = options[:workers] && count(options, :workers, 1)
       @gpus = options[:gpus] && count(options, :gpus, 1)
       @cache = cache(options[:cache])
+      @own_sandbox = own_sandbox(options.slice(*SANDBOX).compact)
       @ttl = seconds(options, :ttl)
       @timeout = seconds(options, :timeout)
       @memory_limit = bytes(options, :memory_limit)
@@ -222,6 +225,16 @@ module Crosslane
       return value if value.is_a?(String) && !value.empty?
 
       raise error("cache is the path of a file, or true for one in the user's cache, not #{value.inspect}")
+    end
+
+    # The sandbox of the function's own workers, as the engine is told.
+    def own_sandbox(asked)
+      return if asked.empty?
+
+      found = Native.own_sandbox(JSON.generate(asked), file)
+      found && JSON.parse(found)
+    rescue ArgumentError => e
+      raise error(e.message)
     end
 
     def bytes(options, name)
@@ -318,6 +331,12 @@ module Crosslane
     # @param workers [Integer, nil] the most workers that call the function, which are its own: each
     #   holds what the function prepares
     # @param gpus [Integer, nil] the GPUs that each worker of the function sees
+    # @param sandbox [:on, :strict, nil] `:on`: workers of its own call the function, in a sandbox that
+    #   allows what the next four options list; `:strict`: one in which it opens nothing
+    # @param allow_read [String, Array<String>, nil] paths that the function may read
+    # @param allow_write [String, Array<String>, nil] paths that it may read and change
+    # @param allow_net [Boolean, nil] whether it may connect to other machines
+    # @param allow_run [String, Array<String>, nil] paths of programs that it may run
     # @param cache [String, true, nil] a file that keeps results for later programs; true for one in
     #   the user's cache
     # @param ttl [Numeric, nil] the seconds after which kept results hold no more
