@@ -6,6 +6,7 @@ import ctypes
 import errno
 import os
 import pathlib
+import random
 import select
 import socket
 import struct
@@ -128,8 +129,8 @@ def change_the_address_while_the_engine_looks(place: dict[str, Any]) -> None:
     def change() -> None:
         nonlocal changes
         while not ended.is_set():
-            for one in (allowed, forbidden):
-                ctypes.memmove(shared, one, 16)
+            # The two threads could take turns so that each attempt sees the same one.
+            ctypes.memmove(shared, random.choice((allowed, forbidden)), 16)
             changes += 1
 
     thread = threading.Thread(target=change)
