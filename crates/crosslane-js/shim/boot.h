@@ -11,6 +11,11 @@ namespace {
 constexpr size_t kCode = 128u << 20;
 constexpr size_t kBoot = 24u << 20;
 
+// V8's seeds of random numbers. V8 would open a file for each isolate.
+bool Random(unsigned char* bytes, size_t count) {
+  return getrandom(bytes, count, 0) == static_cast<ssize_t>(count);
+}
+
 // Locked from the check for room until the isolate has booted: otherwise another thread that boots
 // counts on the same room.
 std::mutex one_boots;

@@ -336,6 +336,7 @@ void LeaveBehind() {
 
 int main() {
   cl_initialize(View("--no-expose-wasm --single-threaded-gc"));
+  cl_know_time_zone();
   Program program;
   program.modules = {
       {"main",

@@ -6,11 +6,21 @@ extern "C" {
 
 void cl_initialize(ClText flags) {
   v8::V8::SetFlagsFromString(reinterpret_cast<const char*>(flags.data), flags.length);
+  v8::V8::SetEntropySource(Random);
   platform = v8::platform::NewDefaultPlatform().release();
   v8::V8::InitializePlatform(platform);
   v8::V8::Initialize();
   v8::base::SetPrintStackTrace(CheckFailed);
   handler_before = std::set_new_handler(NoMemory);
+}
+
+void cl_know_time_zone() {
+  std::unique_ptr<v8::ArrayBuffer::Allocator> allocator(v8::ArrayBuffer::Allocator::NewDefaultAllocator());
+  v8::Isolate::CreateParams parameters;
+  parameters.array_buffer_allocator = allocator.get();
+  v8::Isolate* isolate = v8::Isolate::New(parameters);
+  isolate->DateTimeConfigurationChangeNotification(v8::Isolate::TimeZoneDetection::kRedetect);
+  isolate->Dispose();
 }
 
 const char* cl_version() { return v8::V8::GetVersion(); }

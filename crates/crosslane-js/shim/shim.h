@@ -83,6 +83,8 @@ typedef struct {
 } ClValue;
 
 void cl_initialize(ClText flags);
+// Reads the system's time zone, once. V8 reads it when it first needs it otherwise.
+void cl_know_time_zone(void);
 const char* cl_version(void);
 
 // A builder boots without a library (or from `blob`), loads one, and becomes a snapshot. Null, with

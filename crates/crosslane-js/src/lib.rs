@@ -12,7 +12,8 @@
 //! | `../shim` | V8's C++ interface as a small C one |
 //!
 //! Code in an isolate cannot reach files, sockets or processes: V8 has none, and this crate adds
-//! only `console` (to the log) and timers. Time is limited by ending the call, and the stack by V8.
+//! only `console` (to the log) and timers. Code that breaks out of V8 finds no system call for them: the
+//! host has none once its library is loaded ([`host::confine`]). Time is limited by ending the call, and the stack by V8.
 //! Memory is limited in three ways: the heap is checked after each collection, array buffers are
 //! counted, and the kernel counts the pages of the lane's thread where V8 does neither ([`host`]).
 

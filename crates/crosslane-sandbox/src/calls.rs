@@ -428,6 +428,17 @@ impl LaneFilter {
         refusing(forbidden_in_lanes(sandbox)).map(Self)
     }
 
+    /// The filter of lanes that need only the descriptors that they have, or that are sent to them. They
+    /// open no file, make no socket, not even a pair, and start no program, whatever their sandbox allows.
+    ///
+    /// # Errors
+    /// If there are no filters for this processor.
+    pub(crate) fn of_descriptors() -> Result<Self, String> {
+        let mut rules = forbidden_in_lanes(&Sandbox { strict: true, ..Sandbox::default() });
+        add(&mut rules, &[SYS_socketpair]);
+        refusing(rules).map(Self)
+    }
+
     /// Restricts all threads of this process, the lane's, for good.
     ///
     /// # Errors

@@ -16,6 +16,9 @@
 //! 3. Each lane calls [`LaneFilter::enter`] before it runs anything of the library: as the first
 //!    thing after its fork, or, where lanes are threads, once before the first of them starts.
 //!
+//! A process whose lanes are threads that need no files calls [`keep_to_descriptors`] instead, also
+//! without a sandbox.
+//!
 //! The lane's filter is a second line: code that runs while the library is loaded, and hooks of forks,
 //! run without it. What must never be possible is forbidden by the first two filters and Landlock.
 //!
@@ -59,9 +62,7 @@ pub fn enter(
     hand_over: impl FnOnce(OwnedFd) -> io::Result<()>,
 ) -> Result<LaneFilter, String> {
     let machine = Machine::look()?;
-    // The library of system calls reads what it needs for this when it is first asked. A strict lane
-    // could not do that any more.
-    rustix::param::page_size();
+    know_page_size();
     let lane = LaneFilter::new(sandbox)?;
     privileges::drop_all().map_err(|error| format!("the privileges of this process: {error}"))?;
     files::restrict(files::rules(sandbox, runtime, machine)?)?;
@@ -80,4 +81,26 @@ pub fn enter(
         broker::probe()?;
     }
     Ok(lane)
+}
+
+/// Restricts all threads of this process for good, and those that it starts, to the descriptors that it
+/// has, and to those that are sent to it: it opens no file, makes no socket and starts no program. For a
+/// process that has loaded its library, and whose lanes are threads. `is_sandboxed` tells whether it has
+/// entered a sandbox.
+///
+/// # Errors
+/// What is missing or wrong, for the user to read.
+pub fn keep_to_descriptors(is_sandboxed: bool) -> Result<(), String> {
+    know_page_size();
+    let lanes = LaneFilter::of_descriptors()?;
+    if !is_sandboxed {
+        calls::enter(&Sandbox::default(), Machine::look()?)?;
+    }
+    lanes.enter().map_err(|error| format!("seccomp: {error}"))
+}
+
+/// Makes the library of system calls read what it needs for this. It reads it when it is first asked, and
+/// a lane that opens nothing could not do that any more.
+fn know_page_size() {
+    rustix::param::page_size();
 }

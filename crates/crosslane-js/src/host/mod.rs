@@ -3,14 +3,16 @@
 //! | file | content | thread |
 //! |---|---|---|
 //! | `zygote` | the main loop: requests of the engine, new lanes, lanes to be closed | main |
+//! | `confine` | what the process may ask of the kernel, before the load and after it | main |
 //! | `loader` | loads the library in a child process, and gets the snapshot from the child | main |
 //! | `watch` | finds calls that take too much time or memory, and ends them | main |
-//! | `thread_memory` | reads the kernel's counters of a thread's memory and time | main |
+//! | `thread_memory` | reads the kernel's counters of a thread's memory and time | main, and lanes' by a signal |
 //! | `lane` | answers the calls of one engine connection | a lane's |
 //! | `waker` | wakes the main thread | lanes' |
 //! | `attention` | whether the main thread has calls to watch | all |
 
 pub mod attention;
+pub mod confine;
 mod lane;
 mod loader;
 mod thread_memory;

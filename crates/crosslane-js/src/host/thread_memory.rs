@@ -3,47 +3,129 @@
 //!
 //! The host uses no huge pages. So each page causes one page fault of the thread that touches it
 //! first.
+//!
+//! The host opens no files while functions run. So it opens the counters of its memory before that. The
+//! kernel tells the page faults of a thread only to this thread, unless a file is opened. So the watch
+//! asks the thread with a signal, whose handler answers.
 
+use libc::{c_int, clockid_t};
 use rustix::process::Pid;
-use std::fs;
-use std::time::Duration;
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::FileExt;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::{Mutex, OnceLock, PoisonError};
+use std::time::{Duration, Instant};
 
-/// Returns the bytes of all pages on which a thread of this process had a page fault. Some of the
-/// pages may be free again.
-pub(crate) fn faulted_bytes(thread: Pid) -> u64 {
-    in_bytes(stat_numbers(thread, 8).map(|[minflt]| minflt))
-}
+/// The signal that asks a thread for its page faults. Without a handler, the kernel ignores it.
+const ASK: c_int = libc::SIGURG;
 
-/// Returns how long a thread of this process has run. Time in which the thread waited for a
-/// processor does not count.
-pub(crate) fn cpu_time(thread: Pid) -> Duration {
-    let ticks = stat_numbers(thread, 12).map_or(0, |[utime, stime]| utime + stime);
-    Duration::from_millis(ticks * 1000 / rustix::param::clock_ticks_per_second())
-}
+/// How long a question waits for its answer. A thread that does not run meanwhile fills no memory.
+const PATIENCE: Duration = Duration::from_millis(2);
 
-/// Reads consecutive numbers of a thread in `/proc`. `place` counts the fields after the thread's
-/// name, because the name may contain spaces.
-fn stat_numbers<const COUNT: usize>(thread: Pid, place: usize) -> Option<[u64; COUNT]> {
-    let stat = fs::read_to_string(format!("/proc/self/task/{thread}/stat")).ok()?;
-    let mut fields = stat.rsplit_once(')')?.1.split(' ').skip(place);
-    let mut numbers = [0; COUNT];
-    for number in &mut numbers {
-        *number = fields.next()?.parse().ok()?;
+/// The bits of an answer that hold page faults. Those above hold the thread's number, which has at most
+/// 22 bits.
+const FAULTS: u32 = 42;
+
+/// The last answer of a thread. 0 while there is none.
+static ANSWER: AtomicU64 = AtomicU64::new(0);
+
+/// Locked by who asks, because there is one place for answers.
+static ASKING: Mutex<()> = Mutex::new(());
+
+/// The kernel's counts of this process's memory.
+static COUNTS: OnceLock<File> = OnceLock::new();
+
+/// Opens the counts of this process's memory, and lets its threads answer questions.
+///
+/// # Errors
+/// If the system refuses it.
+pub(crate) fn prepare() -> io::Result<()> {
+    let _ = COUNTS.set(File::open("/proc/self/statm")?);
+    let handler: extern "C" fn(c_int) = answer;
+    // SAFETY: the structure is plain data that the call copies, and the handler makes only calls that
+    // handlers may make.
+    unsafe {
+        let mut action: libc::sigaction = std::mem::zeroed();
+        action.sa_sigaction = handler as usize;
+        action.sa_flags = libc::SA_RESTART;
+        match libc::sigaction(ASK, &raw const action, std::ptr::null_mut()) {
+            0 => Ok(()),
+            _ => Err(io::Error::last_os_error()),
+        }
     }
-    Some(numbers)
+}
+
+/// Answers how many page faults the current thread has had.
+extern "C" fn answer(_: c_int) {
+    // SAFETY: the structure is a valid place for the result.
+    let faults = unsafe {
+        let mut usage: libc::rusage = std::mem::zeroed();
+        libc::getrusage(libc::RUSAGE_THREAD, &raw mut usage);
+        usage.ru_minflt as u64
+    };
+    let thread = rustix::thread::gettid().as_raw_nonzero().get() as u64;
+    ANSWER.store(thread << FAULTS | faults & ((1 << FAULTS) - 1), Relaxed);
+}
+
+/// A thread of this process.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Thread {
+    number: Pid,
+    clock: clockid_t,
+}
+
+impl Thread {
+    pub(crate) fn current() -> Self {
+        let mut clock = libc::CLOCK_THREAD_CPUTIME_ID;
+        // SAFETY: the thread is the current one, and `clock` is a valid place for the result.
+        unsafe { libc::pthread_getcpuclockid(libc::pthread_self(), &raw mut clock) };
+        Self { number: rustix::thread::gettid(), clock }
+    }
+
+    /// Returns the bytes of all pages on which the thread had a page fault. Some of the pages may be
+    /// free again. `None` if the thread does not answer, for example because it waits for a processor.
+    pub(crate) fn faulted_bytes(self) -> Option<u64> {
+        let number = self.number.as_raw_nonzero().get();
+        let _asking = ASKING.lock().unwrap_or_else(PoisonError::into_inner);
+        ANSWER.store(0, Relaxed);
+        // SAFETY: the call takes numbers, and `answer` handles the signal.
+        if unsafe { libc::syscall(libc::SYS_tgkill, libc::getpid(), number, ASK) } != 0 {
+            return None;
+        }
+        let asked = Instant::now();
+        loop {
+            let answer = ANSWER.load(Relaxed);
+            if answer >> FAULTS == number as u64 {
+                let faults = answer & ((1 << FAULTS) - 1);
+                return Some(faults * rustix::param::page_size() as u64);
+            }
+            if asked.elapsed() > PATIENCE {
+                return None;
+            }
+            std::thread::yield_now();
+        }
+    }
+
+    /// Returns how long the thread has run. Time in which the thread waited for a processor does not
+    /// count.
+    pub(crate) fn cpu_time(self) -> Duration {
+        let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+        // SAFETY: `time` is a valid place for the result. A thread that has ended has no clock, and then
+        // the time stays 0.
+        unsafe { libc::clock_gettime(self.clock, &raw mut time) };
+        Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
+    }
 }
 
 /// Returns the bytes of this process's memory, without memory that it shares with other processes.
 pub(crate) fn own_bytes() -> u64 {
-    let counts = fs::read_to_string("/proc/self/statm").ok().and_then(|statm| {
-        let mut pages = statm.split(' ').skip(1).map_while(|pages| pages.parse::<u64>().ok());
-        Some(pages.next()?.saturating_sub(pages.next()?))
-    });
-    in_bytes(counts)
-}
-
-fn in_bytes(pages: Option<u64>) -> u64 {
-    pages.unwrap_or(0) * rustix::param::page_size() as u64
+    let mut text = [0; 256];
+    let length = COUNTS.get().and_then(|counts| counts.read_at(&mut text, 0).ok()).unwrap_or(0);
+    let text = String::from_utf8_lossy(&text[..length]);
+    let mut pages = text.split(' ').skip(1).map_while(|pages| pages.parse::<u64>().ok());
+    let own = pages.next().zip(pages.next()).map_or(0, |(all, shared)| all.saturating_sub(shared));
+    own * rustix::param::page_size() as u64
 }
 
 #[cfg(test)]
@@ -52,31 +134,54 @@ mod tests {
 
     #[test]
     fn threads_that_wait_do_not_work() {
-        let me = rustix::thread::gettid();
-        let before = cpu_time(me);
+        let me = Thread::current();
+        let before = me.cpu_time();
         let other = std::thread::spawn(|| {
-            let me = rustix::thread::gettid();
-            while cpu_time(me) < Duration::from_millis(200) {}
+            let me = Thread::current();
+            while me.cpu_time() < Duration::from_millis(200) {}
         });
         other.join().expect("it only works");
-        assert!(cpu_time(me) < before + Duration::from_millis(100));
+        assert!(me.cpu_time() < before + Duration::from_millis(100));
+    }
+
+    /// Asks until there is an answer.
+    fn faulted_bytes(thread: Thread) -> u64 {
+        std::iter::repeat_with(|| thread.faulted_bytes()).flatten().next().expect("it repeats for ever")
     }
 
     #[test]
     fn pages_count_for_the_thread_that_fills_them() {
         const SIZE: u64 = 64 << 20;
         rustix::thread::disable_transparent_huge_pages(true).expect("a setting of this process");
-        let me = rustix::thread::gettid();
+        prepare().expect("the counts of this process");
+        let me = Thread::current();
         let before = (faulted_bytes(me), own_bytes());
-        let filled = std::thread::spawn(|| {
-            let before = faulted_bytes(rustix::thread::gettid());
+        let filled = std::thread::spawn(move || {
+            let before = faulted_bytes(Thread::current());
             let filled = vec![1u8; SIZE as usize];
-            assert!(faulted_bytes(rustix::thread::gettid()) >= before + SIZE);
+            assert!(faulted_bytes(Thread::current()) >= before + SIZE);
             filled
         });
         let filled = filled.join().expect("the thread asserts what is so");
         assert!(own_bytes() >= before.1 + SIZE / 2);
         assert!(faulted_bytes(me) < before.0 + SIZE / 2);
         drop(filled);
+    }
+
+    #[test]
+    fn a_thread_at_work_answers_another_one() {
+        prepare().expect("the counts of this process");
+        let (send, receive) = std::sync::mpsc::channel();
+        let done = std::sync::Arc::new(std::sync::atomic::AtomicBool::new(false));
+        let is_done = std::sync::Arc::clone(&done);
+        let other = std::thread::spawn(move || {
+            send.send(Thread::current()).expect("the test receives it");
+            while !is_done.load(Relaxed) {}
+        });
+        let other_thread = receive.recv().expect("the thread sends it");
+        assert!(faulted_bytes(other_thread) > 0);
+        done.store(true, Relaxed);
+        other.join().expect("it only works");
+        assert_eq!(other_thread.faulted_bytes(), None, "it has ended");
     }
 }

@@ -1,20 +1,25 @@
 //! Wakes the host's main thread.
 
 use super::attention::Attention;
-use std::io::{self, Write};
-use std::os::unix::net::UnixStream;
+use std::io;
+use std::os::fd::OwnedFd;
 
 /// Wakes the main thread.
 #[derive(Debug)]
 pub(crate) struct Waker {
     pub(super) attention: Attention,
-    pub(super) end: UnixStream,
+    /// A counter in the kernel, which the main thread waits for.
+    pub(super) event: OwnedFd,
 }
 
 impl Waker {
     /// Wakes the main thread for an event that it must handle.
     pub(super) fn wake(&self) -> io::Result<()> {
-        (&self.end).write_all(b"l")
+        match rustix::io::write(&self.event, &1u64.to_ne_bytes()) {
+            // The main thread has been woken so often that the counter is full.
+            Ok(_) | Err(rustix::io::Errno::AGAIN) => Ok(()),
+            Err(error) => Err(error.into()),
+        }
     }
 
     /// Notes that a call is at work. The main thread must watch its time and memory.

@@ -19,14 +19,13 @@
 //! process. Before the process ends, the watch tells the caller of this call the reason. The engine
 //! makes the calls of other lanes again in another process.
 
-use super::thread_memory;
+use super::thread_memory::{self, Thread};
 use crate::isolate::{Handle, Reason};
 use crosslane::Failure;
 use crosslane::lane::{COUNT, WRITING};
 use crosslane::stats::now;
 use crosslane_process::guest::{Call, GuestLane};
 use crosslane_ring::ProgressWord;
-use rustix::process::Pid;
 use std::io;
 use std::sync::atomic::{
     AtomicBool, AtomicU64,
@@ -59,7 +58,7 @@ const LONGEST_REPLY: Duration = Duration::from_secs(1);
 #[derive(Debug)]
 pub(crate) struct Watched {
     pub(super) progress: ProgressWord,
-    pub(super) thread: Pid,
+    pub(super) thread: Thread,
     /// The handle of the isolate at work. After a call has used up its memory, the lane boots a new
     /// isolate.
     pub(super) handle: Mutex<Option<Arc<Handle>>>,
@@ -89,7 +88,8 @@ pub(crate) struct LastLook {
     /// When the watch first saw that the call had used up its memory, and how long the call's
     /// thread had run by then.
     pub(super) excess_since: Option<(Instant, Duration)>,
-    /// The pages of the lane's thread, in bytes, when the watch requested a sign.
+    /// The pages of the lane's thread, in bytes, when the watch requested a sign, or when the thread
+    /// first answered after that.
     pub(super) faulted_at_request: Option<u64>,
 }
 
@@ -114,7 +114,7 @@ impl Watched {
     pub(super) fn new(progress: ProgressWord) -> Self {
         Self {
             progress,
-            thread: rustix::thread::gettid(),
+            thread: Thread::current(),
             handle: Mutex::new(None),
             late: AtomicU64::new(0),
             limit: AtomicU64::new(0),
@@ -176,7 +176,7 @@ impl Watched {
 
     /// Returns whether a call that used up its memory has not ended in time.
     pub(super) fn is_excess_for_long(&self, last: &mut LastLook) -> bool {
-        let worked = thread_memory::cpu_time(self.thread);
+        let worked = self.thread.cpu_time();
         let (since, before) = *last.excess_since.get_or_insert_with(|| (Instant::now(), worked));
         worked.saturating_sub(before) > LONGEST_EXCESS || since.elapsed() > WAITING
     }
@@ -187,7 +187,7 @@ impl Watched {
         match handle.sign() {
             Some(false) => {}
             Some(true) => {
-                last.faulted_at_request = Some(thread_memory::faulted_bytes(self.thread));
+                last.faulted_at_request = self.thread.faulted_bytes();
                 return false;
             }
             None => {
@@ -195,9 +195,10 @@ impl Watched {
                 return false;
             }
         }
-        // The shim itself may have requested the sign. Then the watch has no count to compare with.
-        let Some(before) = last.faulted_at_request else { return false };
-        let filled = thread_memory::faulted_bytes(self.thread).saturating_sub(before);
+        let Some(faulted) = self.thread.faulted_bytes() else { return false };
+        // The shim itself may have requested the sign. Then the watch counts from here on.
+        let before = *last.faulted_at_request.get_or_insert(faulted);
+        let filled = faulted.saturating_sub(before);
         let limit = self.memory.load(Relaxed);
         let most = limit.saturating_add(limit / 2).saturating_add(ROOM);
         if filled <= most {

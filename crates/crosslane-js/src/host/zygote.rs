@@ -10,15 +10,13 @@ use super::lane::Lane;
 use super::waker::Waker;
 use super::watch::{LastLook, Watched};
 use crate::host::attention::Attention;
-use crate::host::loader;
+use crate::host::{confine, loader};
 use crate::isolate;
-use crate::library::{self, Library};
-use crosslane::{Failure, Kind, Net, Sandbox};
-use crosslane_guest::{Runtime, restrict};
+use crate::library::Library;
+use crosslane::{Failure, Kind};
 use crosslane_process::Source;
 use crosslane_process::control::{ControlSocket, Report, Request};
-use crosslane_sandbox::LaneFilter;
-use rustix::event::{PollFd, PollFlags, Timespec};
+use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec};
 use serde_json::{Value, json};
 use std::io::{self};
 use std::os::fd::{FromRawFd, OwnedFd};
@@ -74,28 +72,24 @@ pub fn run() -> io::Result<bool> {
     };
     types.know();
     let connections = descriptors.into_iter().next();
-    // Isolates have no sockets or programs, whatever is allowed. The host is not strict, because it reads
-    // in /proc what its threads do.
-    let sandbox =
-        sandbox.map(|allowed| Sandbox { strict: false, net: Net::Nothing, run: Vec::new(), ..allowed });
-    let entered = restrict(sandbox.as_ref(), &source, || Ok(reads()), connections);
-    let loaded = entered.and_then(|lanes| Ok((load(&source, Duration::from_secs_f64(seconds))?, lanes)));
-    let (library, lanes) = match loaded {
-        Ok((library, lanes)) => (Arc::new(library), lanes),
+    let entered = confine::before_load(sandbox, &source, connections);
+    let loaded =
+        entered.and_then(|sandboxed| Ok((load(&source, Duration::from_secs_f64(seconds))?, sandboxed)));
+    let (library, sandboxed) = match loaded {
+        Ok((library, sandboxed)) => (Arc::new(library), sandboxed),
         Err(failure) => {
             control.send(&Report::Failed { failure })?;
             return Ok(false);
         }
     };
-    // Lanes are threads of this process.
-    lanes.as_ref().map(LaneFilter::enter).transpose()?;
+    confine::after_load(sandboxed)?;
     let runtime = format!("V8 {}", isolate::version());
     control.send(&Report::Loaded {
         functions: declarations(&library),
         runtime,
         files: Some(library.files.clone()),
         reloads: false,
-        sandboxed: lanes.is_some(),
+        sandboxed,
     })?;
     serve(&control, &interrupts, &library)?;
     Ok(true)
@@ -121,17 +115,6 @@ fn load(source: &Source, time: Duration) -> Result<Library, Failure> {
             message: "JavaScript functions come from files".into(),
             ..Failure::default()
         }),
-    }
-}
-
-/// What the host reads while it loads a library.
-fn reads() -> Runtime {
-    let host = std::env::current_exe().unwrap_or_default();
-    Runtime {
-        packages: vec![host.with_file_name("v8"), host],
-        modules: library::import_folders().collect(),
-        sources: &["js", "mjs", "cjs", "ts", "json"],
-        ..Runtime::default()
     }
 }
 
@@ -192,11 +175,10 @@ fn tick(library: &Library) -> Duration {
 fn serve(control: &ControlSocket, interrupts: &OwnedFd, library: &Arc<Library>) -> io::Result<()> {
     let tick = tick(library);
     let mut threads: Vec<Thread> = Vec::new();
-    // Lanes that have booted come through this channel. The waker sends a byte for each.
+    // Lanes that have booted come through this channel. The waker wakes this thread for each.
     let (booted, boots) = mpsc::channel();
-    let (woken, end) = UnixStream::pair()?;
-    woken.set_nonblocking(true)?;
-    let waker = Arc::new(Waker { attention: Attention::new(), end });
+    let event = rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
+    let waker = Arc::new(Waker { attention: Attention::new(), event });
     let mut last_call = Instant::now();
     loop {
         let at_work = || threads.iter().any(|thread| thread.watched.is_at_work());
@@ -208,7 +190,7 @@ fn serve(control: &ControlSocket, interrupts: &OwnedFd, library: &Arc<Library>) 
         let mut fds = vec![
             PollFd::new(control, PollFlags::IN),
             PollFd::new(interrupts, PollFlags::IN),
-            PollFd::new(&woken, PollFlags::IN),
+            PollFd::new(&waker.event, PollFlags::IN),
         ];
         let open: Vec<usize> = (0..threads.len()).filter(|index| threads[*index].closed.is_none()).collect();
         fds.extend(open.iter().map(|index| PollFd::new(&threads[*index].socket, PollFlags::empty())));
@@ -240,7 +222,7 @@ fn serve(control: &ControlSocket, interrupts: &OwnedFd, library: &Arc<Library>) 
             control.send(&Report::Interrupted { at: crosslane::stats::now() })?;
         }
         if ready[2] {
-            let _ = rustix::io::read(&woken, &mut [0; 64]);
+            let _ = rustix::io::read(&waker.event, &mut [0; 8]);
             threads.extend(boots.try_iter());
         }
         if ready[0] {

@@ -112,6 +112,7 @@ impl ClValue {
 
 unsafe extern "C" {
     pub(crate) fn cl_initialize(flags: ClText);
+    pub(crate) fn cl_know_time_zone();
     pub(crate) fn cl_version() -> *const c_char;
     pub(crate) fn cl_builder(
         blob: ClText,

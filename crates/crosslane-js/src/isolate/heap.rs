@@ -12,6 +12,14 @@ use std::fmt;
 use std::ptr::NonNull;
 use std::sync::Arc;
 
+/// Makes V8 read the system's time zone, which it reads only once. No isolate may live meanwhile.
+pub(crate) fn know_time_zone() {
+    initialize();
+    let _no_other = SnapshotUse::new(ClText::EMPTY);
+    // SAFETY: V8 has started, and no isolate of another snapshot lives.
+    unsafe { ffi::cl_know_time_zone() };
+}
+
 /// An isolate that booted from a snapshot, or that builds one.
 ///
 /// Only the thread that made the isolate uses it.

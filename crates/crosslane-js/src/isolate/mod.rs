@@ -8,7 +8,7 @@
 //! | file | content | thread |
 //! |---|---|---|
 //! | `engine` | starts V8; the host's functions; how a call fails | any |
-//! | `heap` | [`Isolate`]: boots, calls methods, frees | the isolate's |
+//! | `heap` | [`Isolate`]: boots, calls methods, frees; the time zone | the isolate's |
 //! | `handle` | [`Handle`]: ends calls | any |
 //! | `builder` | loads a library and makes its snapshot | the loading process's |
 //! | `snapshot` | [`Snapshot`]: the bytes that isolates boot from | any |
@@ -36,6 +36,7 @@ pub use engine::{Host, Reason, STACK, Thrown, version};
 pub(crate) use engine::{LARGEST_OBJECTS, booted, check, initialize};
 pub use handle::Handle;
 pub use heap::Isolate;
+pub(crate) use heap::know_time_zone;
 pub(crate) use prelude::SMALL_PRELUDE;
 pub use snapshot::Snapshot;
 pub(crate) use snapshot::SnapshotUse;
