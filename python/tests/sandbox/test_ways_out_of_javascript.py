@@ -65,17 +65,16 @@ IMPORTS = {
 
 #: What uses memory that V8 counts, and memory that it does not count: 80 MB each, and more.
 MEMORY = {
-    "objects": "const a = []; while (a.length < 1e6) a.push({ a: a.length, b: [a.length] }); return a.length",
+    "objects": "const a = []; while (a.length < 8e5) a.push({ a: a.length, b: [a.length] }); return a.length",
     "an array": "return new Array(1e7).fill(1.5).length",
     "buffers": "const a = []; while (a.length < 100) a.push(new Uint8Array(1 << 20)); return a.length",
     "one buffer": "return new Float64Array(1e7).length",
-    "strings": "const a = []; while (a.length < 1e6) a.push('text '.repeat(20) + a.length); return a.length",
+    "strings": "const a = []; while (a.length < 5e5) a.push('text '.repeat(20) + a.length); return a.length",
     "one string": "return ('ä€' + 'x'.repeat(2e8)).charCodeAt(2e8)",
     "a map": "const m = new Map(); while (m.size < 1e6) m.set(m.size, {}); return m.size",
     "numbers of many digits": "const a = []; while (a.length < 100) a.push(1n << 8000000n); return a.length",
     "JSON": "return JSON.parse('[' + '1.5,'.repeat(1e7) + '1]').length",
     "parts of a text": "return 'a,'.repeat(1e7).split(',').length",
-    "closures": "const a = []; while (a.length < 1e6) { const n = a.length; a.push(() => n); } return a.length",
 }
 
 #: What takes time, if the size is large.

@@ -39,9 +39,12 @@ static COUNTS: OnceLock<File> = OnceLock::new();
 /// Opens the counts of this process's memory, and lets its threads answer questions.
 ///
 /// # Errors
-/// If the system refuses it.
+/// If the system refuses the answers.
 pub(crate) fn prepare() -> io::Result<()> {
-    let _ = COUNTS.set(File::open("/proc/self/statm")?);
+    // Without these counts, the watch ends no call for pages that V8 does not count.
+    if let Ok(counts) = File::open("/proc/self/statm") {
+        let _ = COUNTS.set(counts);
+    }
     let handler: extern "C" fn(c_int) = answer;
     // SAFETY: the structure is plain data that the call copies, and the handler makes only calls that
     // handlers may make.
