@@ -94,7 +94,8 @@ pub fn keep_to_descriptors(is_sandboxed: bool) -> Result<(), String> {
     know_page_size();
     let lanes = LaneFilter::of_descriptors()?;
     if !is_sandboxed {
-        calls::enter(&Sandbox::default(), Machine::look()?)?;
+        let filters = calls::Filters::new(&Sandbox::default(), Machine::look()?)?;
+        filters.enter().map_err(|error| format!("seccomp: {error}"))?;
     }
     lanes.enter().map_err(|error| format!("seccomp: {error}"))
 }

@@ -36,7 +36,7 @@ impl Narrower {
                 return Err(format!("it asks for {beyond}, which the sandbox of its file does not allow"));
             }
         }
-        rustix::param::page_size();
+        crate::know_page_size();
         Ok(Self {
             rules: files::rules(&own, runtime, machine)?,
             filters: Filters::new(&own, machine)?,

@@ -17,7 +17,7 @@ import pytest
 
 import crosslane
 
-from .conftest import SECRET, WAYS, arguments, library, make_place
+from ..conftest import SECRET, WAYS, arguments, library, make_place
 
 FILES = ("ways_by_files.py", "ways_by_processes.py", "ways_out.rb", "ways_by_hosts.py")
 #: How many ways each has at least.
@@ -153,7 +153,7 @@ def test_no_way_leads_out_for_another_user(name: str) -> None:
     if os.getuid() != 0:
         # The other tests have run as another user than root.
         return
-    program = "from tests.sandbox.test_ways_out import _as_nobody; _as_nobody()"
+    program = "from tests.sandbox.ways.test_ways_out import _as_nobody; _as_nobody()"
     # It may still read this tree and the interpreter, which may be below root's home.
     reads = [f"--{kind}=+dac_read_search" for kind in ("inh-caps", "ambient-caps")]
     user = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", *reads]

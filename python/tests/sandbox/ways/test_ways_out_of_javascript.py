@@ -15,8 +15,8 @@ import pytest
 
 import crosslane
 
-from ..conftest import value
-from ..javascript.test_sandbox import WAYS_OUT
+from ...conftest import value
+from ...javascript.test_sandbox import WAYS_OUT
 
 #: Ways that no program can allow: a syntax of V8's own tests, and imports after the load.
 NEVER = {
