@@ -516,6 +516,7 @@ def refusal_of_a_query(driver: Driver, *files: Path, **settings: object) -> str:
 def test_functions_in_a_sandbox(driver: Driver, tmp_path: Path) -> None:
     file = tmp_path / "reads.py"
     text = "from crosslane import udf\n@udf\ndef content(path: str) -> str: return open(path).read()\n"
+    text += "@udf(sandbox='strict')\ndef less(path: str) -> str: return open(path).read()\n"
     file.write_text(text)
     (tmp_path / "secret").write_text("secret")
     (tmp_path / "allowed").write_text("allowed")
@@ -527,6 +528,8 @@ def test_functions_in_a_sandbox(driver: Driver, tmp_path: Path) -> None:
     assert driver.run(program, query=f"SELECT content('{tmp_path}/allowed')") == "allowed"
     with pytest.raises(Failed, match=r"PermissionError.*allow_read"):
         driver.run(program, query=f"SELECT content('{tmp_path}/secret')")
+    with pytest.raises(Failed, match=r"PermissionError.*a strict sandbox"):
+        driver.run(program, query=f"SELECT less('{tmp_path}/allowed')")
     # PySpark's own functions are restricted, too.
     program = """
     from pyspark.sql.functions import lit, udf

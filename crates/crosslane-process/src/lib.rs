@@ -41,5 +41,5 @@ pub use warden::log::{
 };
 pub use zygote::{
     ForkServer, Loaded, Origin, Program, Zygote, ZygoteOptions, ask_for_connections, environment, guests,
-    prepared_ruby, reaper, refuse_own_sandbox,
+    prepared_ruby, reaper,
 };

@@ -16,6 +16,7 @@ import pytest
 import crosslane
 
 from ..conftest import error, value
+from ..servers import Server
 
 pytestmark = pytest.mark.any_duckdb
 
@@ -214,6 +215,21 @@ def test_functions_of_the_program_itself(con: duckdb.DuckDBPyConnection) -> None
     assert "its sandbox allows files with allow_read" in error(con, "SELECT opens('/etc/passwd')")
     with pytest.raises(duckdb.Error, match="runs in the threads of this program"):
         crosslane.register(con, opens, lane="thread")
+
+
+@pytest.mark.parametrize("free", [True, False], ids=["free", "sandboxed"])
+def test_a_server_lends_restricted_workers(
+    con: duckdb.DuckDBPyConnection, tmp_path: Path, free: bool
+) -> None:
+    known, secret = tmp_path / "data" / "known", tmp_path / "secret"
+    file = write(tmp_path / "functions.py", READ["py"])
+    options = () if free else ("--set", f"allow_read={known.parent},{secret}")
+    with Server(file, free=free, options=options) as server:
+        con.execute(f"CALL crosslane_attach('{server.address}')")
+        assert value(con, f"SELECT free('{secret}')").endswith(" secret")
+        assert value(con, f"SELECT own('{known}')").endswith(" known")
+        assert "allow_read" in error(con, f"SELECT own('{secret}')")
+        assert "a strict sandbox" in error(con, f"SELECT strict('{known}')")
 
 
 def test_check_knows_it(tmp_path: Path) -> None:

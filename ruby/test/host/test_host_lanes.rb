@@ -93,6 +93,7 @@ class TestHostLanes < CrosslaneTest
     error = assert_raises(Crosslane::Error) { db.query("SELECT late(x) FROM numbers") }
     assert_match(/late: timed out after 0.2 s.*\n  in row 1 of the batch, with x = 0/, error.message)
     assert_raises(Crosslane::DeclarationError) { db.udf(:f, "(x BIGINT) -> BIGINT", memory_limit: 5) { |x| x } }
+    assert_raises(Crosslane::DeclarationError) { db.udf(:f, "(x BIGINT) -> BIGINT", sandbox: :on) { |x| x } }
     error = assert_raises(Crosslane::DeclarationError) { db.udf(:f, "(x BIGINT) -> BIGINT", setup: -> {}) { |_, x| x } }
     assert_match(/setup is for functions in files .* sees what its program has prepared/, error.message)
     assert_raises(Crosslane::DeclarationError) { db.udf(:f, "(x BIGNIT) -> BIGINT") { |x| x } }

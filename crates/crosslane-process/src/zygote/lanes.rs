@@ -60,7 +60,7 @@ impl Zygote {
 ///
 /// # Errors
 /// [`Error::Setting`] if it asks for one.
-pub fn refuse_own_sandbox(function: &Function) -> Result<(), Error> {
+fn refuse_own_sandbox(function: &Function) -> Result<(), Error> {
     match function.spec.own_sandbox {
         None => Ok(()),
         Some(_) => Err(Error::Setting(format!(

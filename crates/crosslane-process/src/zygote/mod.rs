@@ -14,7 +14,7 @@ mod ruby;
 
 pub use connections::ask as ask_for_connections;
 pub use fork_server::ForkServer;
-pub use lanes::{Zygote, refuse_own_sandbox};
+pub use lanes::Zygote;
 pub use process::{Loaded, Origin, ZygoteOptions};
 pub use root::Program;
 pub use ruby::prepared as prepared_ruby;

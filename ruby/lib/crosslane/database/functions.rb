@@ -30,7 +30,9 @@ module Crosslane
       SELECT parameter_types FROM system.main.duckdb_functions() WHERE system.main.lower(function_name) = ?
       GROUP BY parameter_types HAVING system.main.count(parameter_types) > 1
     SQL
-    private_constant :EXTENSION, :TAKEN, :NAMES, :AMBIGUOUS
+    # The options of functions that have processes of their own.
+    OF_FILES = [:memory_limit, :workers, :gpus, :cache, *Declaration::SANDBOX].freeze
+    private_constant :EXTENSION, :TAKEN, :NAMES, :AMBIGUOUS, :OF_FILES
 
     # Makes a block a function of SQL. Host lanes run it: threads of this program. The block can use
     # the program's variables, files and sockets. Blocks that wait run in parallel. Blocks that
@@ -286,7 +288,7 @@ module Crosslane
 
     # The options of a function that runs in this process.
     def of_host(options)
-      if (of_files = options.keys.find { |name| %i[memory_limit workers gpus cache].include?(name) })
+      if (of_files = options.keys.find { |name| OF_FILES.include?(name) })
         raise DeclarationError, "#{of_files} is for functions in files (guests)"
       end
 

@@ -20,7 +20,7 @@ module Crosslane
       concurrency: 65_536, batch: 1_000_000, workers: 1024, gpus: 1024, retries: 1_000_000, timeout: 1_000_000_000,
       memory_limit: 2**50
     }.freeze
-    private_constant :UNITS, :MOST_PARAMETERS, :MOST, :SANDBOX
+    private_constant :UNITS, :MOST_PARAMETERS, :MOST
 
     # The names and types of columns, such as "(id BIGINT, name VARCHAR)".
     #

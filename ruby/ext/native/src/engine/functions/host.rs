@@ -15,7 +15,7 @@ use crate::values::Vm;
 use crosslane::pool::{Pool, PoolOptions};
 use crosslane::{Error, Function, FunctionSpec, Library, Settings};
 use crosslane_gvl as gvl;
-use crosslane_process::{Origin, Source, Zygote, ZygoteOptions, refuse_own_sandbox};
+use crosslane_process::{Origin, Source, Zygote, ZygoteOptions};
 use magnus::{Module, RClass, RHash, RModule, Ruby, Value};
 use std::os::fd::{FromRawFd, OwnedFd};
 use std::os::unix::net::UnixStream;
@@ -57,7 +57,6 @@ impl Block {
         let held = Number(number);
         let spec: FunctionSpec = serde_json::from_str(declared).map_err(crate::errors::argument_error)?;
         let function = Arc::new(Function::new(number, spec).map_err(crate::errors::argument_error)?);
-        refuse_own_sandbox(&function).map_err(crate::errors::argument_error)?;
         Ok(Self { function, _number: held })
     }
 }
