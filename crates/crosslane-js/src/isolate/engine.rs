@@ -98,9 +98,11 @@ pub(crate) fn initialize() {
     // threads take cores from other lanes, and cost a tenth of the throughput of text functions.
     // The last three `--no-harmony` flags keep V8 from adding methods when an isolate boots,
     // because the snapshot has these methods (`js/language/polyfills.js`).
+    // With short calls of V8's own code, an isolate whose code is far from it has a copy of it, of 1.4 MB.
+    // The host's isolates are far if there are many: V8 would open a file to find room nearby.
     const FLAGS: &[u8] = b"--no-expose-wasm --no-harmony-sharedarraybuffer --no-harmony-atomics \
         --no-harmony-object-has-own --no-harmony-relative-indexing-methods --no-harmony-array-find-last \
-        --stack-size=3900 --single-threaded-gc --no-verify-snapshot-checksum";
+        --no-short-builtin-calls --stack-size=3900 --single-threaded-gc --no-verify-snapshot-checksum";
     // SAFETY: called once, before any other call.
     ONCE.call_once(|| unsafe { ffi::cl_initialize(ClText::new(FLAGS)) });
 }
