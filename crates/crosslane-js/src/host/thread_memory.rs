@@ -21,7 +21,7 @@ use std::time::{Duration, Instant};
 const ASK: c_int = libc::SIGURG;
 
 /// How long a question waits for its answer. A thread that does not run meanwhile fills no memory.
-const PATIENCE: Duration = Duration::from_millis(2);
+const PATIENCE: Duration = Duration::from_millis(1);
 
 /// The bits of an answer that hold page faults. Those above hold the thread's number, which has at most
 /// 22 bits.

@@ -6,8 +6,8 @@
 //! `split`, `normalize`, and a regular expression of 10 MB. V8 also does not count a single large
 //! string before the string is filled. Such work comes to no check, so the watch must find it. The
 //! watch requests a sign that the call comes to checks. If there is no sign at the next look, the
-//! watch counts pages. It counts the pages that the kernel has given to the lane's thread since the
-//! request. These pages belong to this call, and the work of other lanes does not change them. V8
+//! watch counts pages. It counts the pages that the kernel gives to the lane's thread from then on. It
+//! does not ask threads that give signs, because a question interrupts the thread. These pages belong to this call, and the work of other lanes does not change them. V8
 //! counts the memory that it keeps without working on it.
 //!
 //! | the pages exceed | result |
@@ -88,9 +88,8 @@ pub(crate) struct LastLook {
     /// When the watch first saw that the call had used up its memory, and how long the call's
     /// thread had run by then.
     pub(super) excess_since: Option<(Instant, Duration)>,
-    /// The pages of the lane's thread, in bytes, when the watch requested a sign, or when the thread
-    /// first answered after that.
-    pub(super) faulted_at_request: Option<u64>,
+    /// The pages of the lane's thread, in bytes, when the watch first missed a sign.
+    pub(super) faulted_before: Option<u64>,
 }
 
 /// The call at work. The thread that takes it out of the mutex answers the call. This is the lane's
@@ -186,18 +185,13 @@ impl Watched {
     pub(super) fn look_at_pages(&self, handle: &Handle, last: &mut LastLook) -> bool {
         match handle.sign() {
             Some(false) => {}
-            Some(true) => {
-                last.faulted_at_request = self.thread.faulted_bytes();
-                return false;
-            }
-            None => {
-                last.faulted_at_request = None;
+            Some(true) | None => {
+                last.faulted_before = None;
                 return false;
             }
         }
         let Some(faulted) = self.thread.faulted_bytes() else { return false };
-        // The shim itself may have requested the sign. Then the watch counts from here on.
-        let before = *last.faulted_at_request.get_or_insert(faulted);
+        let before = *last.faulted_before.get_or_insert(faulted);
         let filled = faulted.saturating_sub(before);
         let limit = self.memory.load(Relaxed);
         let most = limit.saturating_add(limit / 2).saturating_add(ROOM);
