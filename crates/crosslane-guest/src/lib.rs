@@ -23,6 +23,7 @@ pub use aggregate::{Accumulated, Aggregate, Aggregates, Groups};
 pub use calls::{Batch, CallError, Function, Invoke, Language, Progress, done, fail, refuse, serve, succeed};
 pub use crosslane_process::guest::{GuestLane, Room};
 pub use crosslane_sandbox::Runtime;
+pub use crosslane_sandbox::recorder::note_variable;
 pub use declarations::{Declarations, Declared, SIZE_UNITS};
 pub use scan::Rows;
 pub use traceback::traceback;

@@ -9,8 +9,10 @@ use crosslane_guest::{Declarations, Declared, Guest, GuestLane, Invoke, Language
 use crosslane_process::Source;
 use mlua::{Error, Function, MultiValue, Table, Value};
 use std::cell::RefCell;
+use std::ffi::OsStr;
 use std::fmt::Display;
 use std::os::fd::{BorrowedFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::process::ExitCode;
 use std::rc::Rc;
@@ -218,7 +220,20 @@ impl Guest for Lua {
 
     fn reads(&mut self, _: Option<&OwnedFd>) -> Result<Runtime, Failure> {
         // Lua's own folders for modules are below those that all programs may read.
-        Ok(Runtime { sources: &["lua", "so"], ..Runtime::default() })
+        Ok(Runtime { sources: ["lua", "so"].map(String::from).to_vec(), ..Runtime::default() })
+    }
+
+    fn note_variables(&mut self) -> Result<(), Failure> {
+        let noted = || -> Result<(), Error> {
+            let os: Table = self.vm.globals().get("os")?;
+            let getenv: Function = os.get("getenv")?;
+            let noting = self.vm.create_function(move |_, name: mlua::String| {
+                crosslane_guest::note_variable(OsStr::from_bytes(&name.as_bytes()));
+                getenv.call::<Value>(name)
+            })?;
+            os.set("getenv", noting)
+        };
+        noted().map_err(|error| self.failure(&error))
     }
 
     fn settle(&mut self, _: BorrowedFd<'_>) -> io::Result<()> {

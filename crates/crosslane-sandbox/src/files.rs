@@ -9,22 +9,26 @@ use landlock::{
     ABI, Access, AccessFs, BitFlags, CompatLevel, Compatible, PathBeneath, PathFd, Ruleset, RulesetAttr,
     RulesetCreated, RulesetCreatedAttr, RulesetStatus, Scope, make_bitflags,
 };
-use std::collections::VecDeque;
+use serde::{Deserialize, Serialize};
+use std::collections::{HashMap, VecDeque};
 use std::fs;
 use std::path::{Path, PathBuf};
 
 /// The newest version of which this module knows the accesses.
 const NEWEST: ABI = ABI::V5;
-const READ: BitFlags<AccessFs> = make_bitflags!(AccessFs::{ReadFile | ReadDir});
+/// Ways to use a file or folder.
+pub(crate) type Accesses = BitFlags<AccessFs>;
+
+const READ: Accesses = make_bitflags!(AccessFs::{ReadFile | ReadDir});
 /// No links, pipes or sockets: a program outside of the sandbox might follow or open them.
-const WRITE: BitFlags<AccessFs> = make_bitflags!(AccessFs::{
+const WRITE: Accesses = make_bitflags!(AccessFs::{
     ReadFile | ReadDir | WriteFile | Truncate | RemoveDir | RemoveFile | MakeDir | MakeReg | Refer
 });
-const DEVICE: BitFlags<AccessFs> = make_bitflags!(AccessFs::{ReadFile | WriteFile | Truncate});
-const RUN: BitFlags<AccessFs> = make_bitflags!(AccessFs::{ReadFile | Execute});
+const DEVICE: Accesses = make_bitflags!(AccessFs::{ReadFile | WriteFile | Truncate});
+const RUN: Accesses = make_bitflags!(AccessFs::{ReadFile | Execute});
 
 /// What programs read of a system that concerns nobody: libraries, time zones, languages, processors.
-const SYSTEM: [&str; 29] = [
+const SYSTEM: [&str; 30] = [
     "/usr/lib",
     "/usr/lib64",
     "/usr/local/lib",
@@ -33,6 +37,7 @@ const SYSTEM: [&str; 29] = [
     "/lib64",
     "/etc/ld.so.cache",
     "/etc/ld.so.preload",
+    "/etc/locale.alias",
     "/etc/localtime",
     "/etc/timezone",
     "/etc/mime.types",
@@ -51,10 +56,12 @@ const SYSTEM: [&str; 29] = [
     "/proc/cpuinfo",
     "/proc/meminfo",
     "/proc/stat",
-    "/proc/self",
+    OWN_PROCESS,
     "/dev/random",
     "/dev/urandom",
 ];
+/// What the kernel tells of the process that loads the library.
+pub(crate) const OWN_PROCESS: &str = "/proc/self";
 /// What resolves the names of hosts.
 const NETWORK: [&str; 7] = [
     "/etc/resolv.conf",
@@ -67,7 +74,7 @@ const NETWORK: [&str; 7] = [
 ];
 /// The names of hosts that this machine knows. If hosts are listed, the engine resolves their names, and
 /// must know their addresses.
-const HOSTS: &str = "/etc/hosts";
+pub(crate) const HOSTS: &str = "/etc/hosts";
 const DEVICES: [&str; 3] = ["/dev/null", "/dev/zero", "/dev/full"];
 /// What loads the libraries of programs.
 const LOADERS: [&str; 2] = ["/lib64/ld-linux-x86-64.so.2", "/lib/ld-linux-aarch64.so.1"];
@@ -77,14 +84,14 @@ const MOST_LOOKED_AT: usize = 20_000;
 const PACKAGES: &str = "node_modules";
 
 /// What a language needs while functions run.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub struct Runtime {
     /// Files and folders that belong to the language and its packages.
     pub packages: Vec<PathBuf>,
     /// Folders of users in which the language finds modules.
     pub modules: Vec<PathBuf>,
     /// The suffixes of the sources there.
-    pub sources: &'static [&'static str],
+    pub sources: Vec<String>,
     /// Programs that the process may become: itself.
     pub programs: Vec<PathBuf>,
     /// What other programs of the user run, and so must not be writable. The packages and folders of
@@ -99,40 +106,20 @@ pub(crate) fn rules(
     machine: Machine,
 ) -> Result<RulesetCreated, String> {
     let mut rules = Rules::new(machine).map_err(|error| format!("Landlock: {error}"))?;
-    for path in SYSTEM.iter().map(Path::new).chain(runtime.packages.iter().map(PathBuf::as_path)) {
-        rules.allow(path, READ)?;
-    }
-    for device in DEVICES {
-        rules.allow(Path::new(device), DEVICE)?;
-    }
-    for folder in &runtime.modules {
-        // Names can be listed. They could be found by stat anyway.
-        rules.allow(folder, AccessFs::ReadDir.into())?;
-        for source in sources(folder, runtime.sources) {
-            rules.allow(&source, READ)?;
-        }
-    }
-    if sandbox.net != Net::Nothing {
-        let hosts = (sandbox.net == Net::Everything).then_some(HOSTS);
-        for path in NETWORK.into_iter().chain(hosts) {
-            rules.allow(Path::new(path), READ)?;
-        }
+    for (path, access) in unnamed(&sandbox.net, runtime) {
+        rules.allow(&path, access)?;
     }
     for path in &sandbox.write {
         refuse_to_write(path, runtime)?;
     }
-    for (paths, access, word) in [(&sandbox.read, READ, "allow_read"), (&sandbox.write, WRITE, "allow_write")]
-    {
+    for (paths, access, word) in [
+        (&sandbox.read, READ, "allow_read"),
+        (&sandbox.write, WRITE, "allow_write"),
+        (&sandbox.run, RUN, "allow_run"),
+    ] {
         for path in paths {
             rules.allow_named(path, access, word)?;
         }
-    }
-    let loaders = LOADERS.iter().map(Path::new).filter(|path| path.exists());
-    for program in runtime.programs.iter().map(PathBuf::as_path).chain(loaders) {
-        rules.allow(program, RUN)?;
-    }
-    for program in &sandbox.run {
-        rules.allow_named(program, RUN, "allow_run")?;
     }
     Ok(rules.0)
 }
@@ -146,9 +133,55 @@ pub(crate) fn restrict(rules: RulesetCreated) -> Result<(), String> {
     }
 }
 
+/// What a sandbox allows that names no paths.
+fn unnamed(net: &Net, runtime: &Runtime) -> Vec<(PathBuf, Accesses)> {
+    let system = SYSTEM.iter().map(PathBuf::from).chain(runtime.packages.iter().cloned());
+    let mut allowed: Vec<_> = system.map(|path| (path, READ)).collect();
+    allowed.extend(DEVICES.map(|device| (device.into(), DEVICE)));
+    for folder in &runtime.modules {
+        // Names can be listed. They could be found by stat anyway.
+        allowed.push((folder.clone(), AccessFs::ReadDir.into()));
+        allowed.extend(sources(folder, &runtime.sources).into_iter().map(|source| (source, READ)));
+    }
+    if *net != Net::Nothing {
+        let hosts = (*net == Net::Everything).then_some(HOSTS);
+        allowed.extend(NETWORK.into_iter().chain(hosts).map(|path| (path.into(), READ)));
+    }
+    let programs = runtime.programs.iter().cloned().chain(LOADERS.map(PathBuf::from));
+    allowed.extend(programs.map(|program| (program, RUN)));
+    allowed
+}
+
+/// What a sandbox allows that names no paths, for comparisons with what a library touches.
+pub(crate) struct Unnamed(HashMap<PathBuf, Accesses>);
+
+impl Unnamed {
+    pub(crate) fn new(net: &Net, runtime: &Runtime) -> Self {
+        let mut all = HashMap::new();
+        for (path, access) in unnamed(net, runtime) {
+            // This link leads each process elsewhere.
+            let path = if path == Path::new(OWN_PROCESS) { Ok(path) } else { path.canonicalize() };
+            let Ok(path) = path else { continue };
+            *all.entry(path.clone()).or_default() |= possible(&path, access);
+        }
+        Self(all)
+    }
+
+    /// The part of an access to a path that is not allowed. The path has no links.
+    pub(crate) fn refused(&self, path: &Path, access: Accesses) -> Accesses {
+        let allowed = path.ancestors().filter_map(|folder| self.0.get(folder));
+        allowed.fold(access, |refused, allowed| refused & !*allowed)
+    }
+}
+
+/// The part of an access that there is for a path: less for a file than for a folder.
+fn possible(path: &Path, access: Accesses) -> Accesses {
+    if path.is_dir() { access } else { access & AccessFs::from_file(NEWEST) }
+}
+
 /// Refuses that a path is writable if the sandbox could be left that way: by a change of what runs
 /// without one.
-fn refuse_to_write(path: &Path, runtime: &Runtime) -> Result<(), String> {
+pub(crate) fn refuse_to_write(path: &Path, runtime: &Runtime) -> Result<(), String> {
     let real = |path: &Path| path.canonicalize().unwrap_or_else(|_| path.to_owned());
     let path = real(path);
     let refused = |why: &str, other: &Path| {
@@ -183,21 +216,20 @@ impl Rules {
     }
 
     /// Allows access to a path. If there is no such path, there is nothing to allow.
-    fn allow(&mut self, path: &Path, access: BitFlags<AccessFs>) -> Result<(), String> {
+    fn allow(&mut self, path: &Path, access: Accesses) -> Result<(), String> {
         let Ok(descriptor) = PathFd::new(path) else { return Ok(()) };
         if path.starts_with("/proc") {
             // The kernel makes another file of this name when nobody has had this one open for a while,
             // and the rule is for this one. So it stays open.
             std::mem::forget(PathFd::new(path));
         }
-        let access = if path.is_dir() { access } else { access & AccessFs::from_file(NEWEST) };
-        let rule = PathBeneath::new(descriptor, access);
+        let rule = PathBeneath::new(descriptor, possible(path, access));
         let added = (&mut self.0).add_rule(rule);
         added.map(|_| ()).map_err(|error| format!("{}: {error}", path.display()))
     }
 
     /// Allows access to a path that the user has named with this word.
-    fn allow_named(&mut self, path: &Path, access: BitFlags<AccessFs>, word: &str) -> Result<(), String> {
+    fn allow_named(&mut self, path: &Path, access: Accesses, word: &str) -> Result<(), String> {
         if let Err(error) = path.metadata() {
             return Err(format!("{word} names {}: {error}", path.display()));
         }
@@ -207,7 +239,7 @@ impl Rules {
 
 /// The sources in a folder and below it, of at most [`MOST_LOOKED_AT`] files and folders. Those of a
 /// folder come before those below it.
-fn sources(folder: &Path, known: &[&str]) -> Vec<PathBuf> {
+fn sources(folder: &Path, known: &[String]) -> Vec<PathBuf> {
     let mut found = Vec::new();
     let mut folders = VecDeque::from([folder.to_owned()]);
     let mut left = MOST_LOOKED_AT;
@@ -219,7 +251,9 @@ fn sources(folder: &Path, known: &[&str]) -> Vec<PathBuf> {
             let suffix = name.rsplit_once('.').map_or(name, |(_, suffix)| suffix);
             // A link may lead anywhere, and is neither a folder nor a file here.
             let Ok(kind) = entry.file_type() else { continue };
-            if (kind.is_dir() && name == PACKAGES) || (kind.is_file() && known.contains(&suffix)) {
+            if (kind.is_dir() && name == PACKAGES)
+                || (kind.is_file() && known.iter().any(|known| known == suffix))
+            {
                 found.push(path);
             } else if kind.is_dir() {
                 folders.push_back(path);
@@ -244,11 +278,29 @@ mod tests {
             fs::write(root.join(file), "").unwrap();
         }
         symlink("/etc", root.join("link.py")).unwrap();
-        let mut found = sources(&root, &["py"]);
+        let mut found = sources(&root, &["py".into()]);
         // A folder lists its files in any order.
         found[..2].sort();
         assert_eq!(found, ["a.py", "node_modules", "package/b.py"].map(|name| root.join(name)));
         fs::remove_dir_all(root).unwrap();
+    }
+
+    #[test]
+    fn what_a_sandbox_allows_by_itself_depends_on_its_network() {
+        let runtime = Runtime { packages: vec!["/usr".into()], ..Runtime::default() };
+        let refused = |net: &Net, path: &str, access: AccessFs| {
+            !Unnamed::new(net, &runtime).refused(Path::new(path), access.into()).is_empty()
+        };
+        let nothing = &Net::Nothing;
+        assert!(!refused(nothing, "/usr/some/file", AccessFs::ReadFile));
+        assert!(refused(nothing, "/usr/some/file", AccessFs::WriteFile));
+        assert!(!refused(nothing, "/dev/null", AccessFs::WriteFile));
+        assert!(!refused(nothing, "/proc/self/status", AccessFs::ReadFile));
+        assert!(refused(nothing, "/proc/1/status", AccessFs::ReadFile));
+        assert!(refused(nothing, "/etc/services", AccessFs::ReadFile));
+        if Path::new("/etc/services").exists() {
+            assert!(!refused(&Net::Hosts(Vec::new()), "/etc/services", AccessFs::ReadFile));
+        }
     }
 
     #[test]

@@ -27,6 +27,8 @@
 //!
 //! None of this can be undone, by any code in the process or in a program that it becomes.
 //!
+//! A library may also be recorded ([`recorder`]): then nothing is forbidden.
+//!
 //! # Answers
 //! A forbidden file is EACCES. A forbidden system call is EPERM. A call that is not known to be
 //! needed is ENOSYS, as if the kernel were too old to have it, because libraries then use another
@@ -38,6 +40,7 @@ mod files;
 mod machine;
 mod narrower;
 mod privileges;
+pub mod recorder;
 mod scope;
 
 pub use calls::LaneFilter;
@@ -46,39 +49,46 @@ pub use machine::Machine;
 pub use narrower::Narrower;
 pub use scope::keep_to_own_processes;
 
+use broker::listener;
 use crosslane::{Net, Sandbox};
 use std::io;
 use std::os::fd::OwnedFd;
 
 /// Restricts this process for good, so that it can load a library. Returns what its lanes enter. If the
-/// sandbox lists hosts, `hand_over` sends the descriptor of [`broker::listen`] to the engine, whose
-/// broker then makes all connections of this process.
+/// sandbox lists hosts, `hand_over` sends a descriptor to the engine, whose [`broker`] then makes all
+/// connections of this process. If the library is recorded, `hand_over` sends the two descriptors of the
+/// [`recorder`].
 ///
 /// # Errors
 /// What is missing or wrong, for the user to read. The process must not load the library then.
 pub fn enter(
     sandbox: &Sandbox,
     runtime: &Runtime,
-    hand_over: impl FnOnce(OwnedFd) -> io::Result<()>,
+    hand_over: impl Fn(OwnedFd) -> io::Result<()>,
 ) -> Result<LaneFilter, String> {
     let machine = Machine::look()?;
     know_page_size();
     let lane = LaneFilter::new(sandbox)?;
+    if sandbox.recorded {
+        recorder::enter(runtime, hand_over)?;
+        return Ok(lane);
+    }
     privileges::drop_all().map_err(|error| format!("the privileges of this process: {error}"))?;
     files::restrict(files::rules(sandbox, runtime, machine)?)?;
     let filters = calls::Filters::new(sandbox, machine)?;
     filters.enter().map_err(|error| format!("seccomp: {error}"))?;
     if matches!(sandbox.net, Net::Hosts(_)) {
-        let listener = broker::listen().map_err(|error| match error.raw_os_error() {
-            Some(libc::EBUSY) => {
-                "allow_net lists hosts, but this container watches system calls itself, so that \
-                                  Crosslane cannot: allow_net can be true or false here (EBUSY)"
-                    .to_owned()
-            }
-            _ => format!("seccomp: {error}"),
-        })?;
+        let listener =
+            listener::listen(&calls::handing_over(calls::connecting())?, 0).map_err(|error| {
+                match error.raw_os_error() {
+                    Some(libc::EBUSY) => "allow_net lists hosts, but this container watches system calls itself, \
+                                          so that Crosslane cannot: allow_net can be true or false here (EBUSY)"
+                        .to_owned(),
+                    _ => format!("seccomp: {error}"),
+                }
+            })?;
         hand_over(listener).map_err(|error| format!("the engine takes no connections: {error}"))?;
-        broker::probe()?;
+        listener::probe()?;
     }
     Ok(lane)
 }

@@ -16,6 +16,7 @@ from crosslane._cli.init import init
 from crosslane._cli.load_test.command import bench
 from crosslane._cli.lock import lock
 from crosslane._cli.output import EXIT_CODES, INTERRUPTED, complain, discard_output, err
+from crosslane._cli.sandbox.command import sandbox
 from crosslane._cli.serve import serve
 from crosslane._cli.sql.command import sql
 from crosslane._cli.trace import trace
@@ -55,5 +56,5 @@ def main() -> None:
     """Functions written in Python, JavaScript, Ruby and Lua, called from SQL, on every core."""
 
 
-for _command in (init, sql, trace, check, lock, dump, trust, cache, doctor, serve, bench):
+for _command in (init, sql, trace, check, sandbox, lock, dump, trust, cache, doctor, serve, bench):
     main.add_command(_command)

@@ -26,6 +26,8 @@ class Guest:
     language: str
     #: The suffixes of files in the language, with dots.
     suffixes: tuple[str, ...]
+    #: How a comment of one line begins, if files may have the block of PEP 723.
+    comment: str | None
     #: The guest program; it may be missing.
     program: Path
     #: Why the program may be missing, and what to do.
@@ -43,6 +45,7 @@ def guests() -> list[Guest]:
             Guest(
                 manifest["language"],
                 tuple(f".{suffix}" for suffix in manifest["suffixes"]),
+                manifest.get("comment"),
                 file.parent / manifest["program"],
                 manifest["missing"],
                 manifest["example"],
@@ -54,6 +57,19 @@ def guests() -> list[Guest]:
 def is_python(file: str) -> bool:
     """Whether a file is loaded as Python: its suffix belongs to no other language."""
     return Path(file).suffix not in suffixes() - {".py"}
+
+
+def is_javascript(file: str) -> bool:
+    """Whether a file is loaded as JavaScript or TypeScript."""
+    return Path(file).suffix in _JAVASCRIPT_FILES
+
+
+def comment(file: str) -> str | None:
+    """How a comment begins in a file's language; None if its files have no blocks of PEP 723."""
+    if is_javascript(file):
+        return "//"
+    suffix = Path(file).suffix
+    return next((guest.comment for guest in guests() if suffix in guest.suffixes), "#")
 
 
 def suffixes() -> frozenset[str]:

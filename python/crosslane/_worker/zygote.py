@@ -69,6 +69,12 @@ class Guest:
             (packages if is_package or is_below else modules).append(folder)
         return packages, modules
 
+    def note_variables(self) -> None:
+        """Tells the recorder of variables that are read from now on."""
+        from crosslane._worker import variables
+
+        variables.note()
+
     def import_modules(self, names: list[str]) -> None:
         """Imports modules, in a fork server."""
         for name in names:

@@ -26,6 +26,7 @@ use pyo3::exceptions::{PyOSError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::pybacked::PyBackedBytes;
 use std::collections::BTreeMap;
+use std::ffi::OsString;
 use std::path::PathBuf;
 
 /// A hash of the content of each of these files, which are pairs of path and content.
@@ -97,6 +98,12 @@ fn sandbox_of_this_machine() -> PyResult<(u32, bool)> {
     Ok((machine.landlock, machine.scopes_signals()))
 }
 
+/// Tells the recorder of the engine that a variable of the environment is read.
+#[pyfunction]
+fn note_variable(name: OsString) {
+    crosslane_guest::note_variable(&name);
+}
+
 /// The note for the user about the threads of a library that a fork does not have.
 #[pyfunction]
 fn note(lost: Vec<String>) -> String {
@@ -129,8 +136,8 @@ mod _guest {
     use super::zygote::zygote;
     #[pymodule_export]
     use super::{
-        asked_by, cache, environment_needs, hashes, is_caught, note, own_sandbox, sandbox_of_this_machine,
-        words_of_sandbox,
+        asked_by, cache, environment_needs, hashes, is_caught, note, note_variable, own_sandbox,
+        sandbox_of_this_machine, words_of_sandbox,
     };
 
     #[pymodule_init]

@@ -65,7 +65,17 @@ impl Guest for Python<'_> {
         let reads = self.guest.call_method1(intern!(self.guest.py(), "reads"), (pickles,));
         let (packages, modules) =
             reads.and_then(|reads| reads.extract()).map_err(|error| self.failure(error))?;
-        Ok(Runtime { packages, modules, sources: &["py", "pyc", "so"], ..Runtime::default() })
+        Ok(Runtime {
+            packages,
+            modules,
+            sources: ["py", "pyc", "so"].map(String::from).to_vec(),
+            ..Runtime::default()
+        })
+    }
+
+    fn note_variables(&mut self) -> Result<(), Failure> {
+        let noting = self.guest.call_method0(intern!(self.guest.py(), "note_variables"));
+        noting.map(drop).map_err(|error| self.failure(error))
     }
 
     fn elsewhere(&mut self, source: &Source) -> Result<Option<Vec<OsString>>, Failure> {

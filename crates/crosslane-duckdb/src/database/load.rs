@@ -64,7 +64,7 @@ impl Database {
             let index = next.fetch_add(1, Relaxed);
             let Some(path) = paths.get(index).filter(|_| index < failed.load(Relaxed)) else { return };
             let ready = file(path).and_then(|source| {
-                let own = guests::settings_of(&source, settings.clone())?;
+                let own = guests::settings_or_recording_of(&source, settings.clone())?;
                 let origin = Origin::Process(guests::program(&source, &own)?);
                 // Files after one that failed are not loaded.
                 let should_end = |begun| asker.should_end(begun) || failed.load(Relaxed) < index;

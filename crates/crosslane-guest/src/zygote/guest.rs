@@ -68,6 +68,15 @@ pub trait Guest {
     /// Why that is not known, as the engine's users should read it.
     fn reads(&mut self, pickles: Option<&OwnedFd>) -> Result<Runtime, Failure>;
 
+    /// Makes the language tell the recorder of each variable of the environment that is read
+    /// ([`crosslane_sandbox::recorder::note_variable`]).
+    ///
+    /// # Errors
+    /// If the language has failed.
+    fn note_variables(&mut self) -> Result<(), Failure> {
+        Ok(())
+    }
+
     /// Imports modules for the zygotes that this process will fork. Ignores those that it does not
     /// find.
     ///

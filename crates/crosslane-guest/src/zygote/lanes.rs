@@ -197,7 +197,9 @@ impl Zygote {
         rustix::stdio::dup2_stdout(&log)?;
         rustix::stdio::dup2_stderr(&log)?;
         drop(log);
-        limits::prefer_to_be_killed();
+        if self.restrictions.library.is_none() {
+            limits::prefer_to_be_killed();
+        }
         self.restrictions.enter(function)?;
         if let Some((source, pickles, loaded)) = &self.reloaded {
             // The file must load no library, as in a zygote: that library could be the file itself.

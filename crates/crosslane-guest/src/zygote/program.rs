@@ -13,6 +13,7 @@ use crosslane::{Failure, Net, Sandbox, Settings, TypeNames};
 use crosslane_process::control::{ControlSocket, Report, Request};
 use crosslane_process::{Source, guests, reaper};
 use crosslane_sandbox::LaneFilter;
+use std::collections::HashMap;
 use std::fs::{self, File};
 use std::io::{self, Write};
 use std::os::fd::OwnedFd;
@@ -129,10 +130,14 @@ fn run_library(
     types.clone().know();
     let environment: Vec<_> = std::env::vars_os().filter(|(name, _)| name != reaper::ZYGOTE).collect();
     let folder = std::env::current_dir();
-    let loaded = load(guest, &source, pickles.as_ref());
+    let noting = if is_recorded(sandbox.as_ref()) { guest.note_variables() } else { Ok(()) };
+    let loaded = noting.and_then(|()| load(guest, &source, pickles.as_ref()));
     let prepared = loaded.and_then(|loaded| {
         let lost = lost_threads(guest, &source, sandbox.as_ref())?;
-        let own = own_sandboxes(&loaded.functions, sandbox.as_ref(), &source, || reads(guest))?;
+        let own = match is_recorded(sandbox.as_ref()) {
+            true => HashMap::new(),
+            false => own_sandboxes(&loaded.functions, sandbox.as_ref(), &source, || reads(guest))?,
+        };
         match lost.is_empty() || own.is_empty() {
             true => Ok((loaded, lost, own)),
             false => {
@@ -171,11 +176,19 @@ fn run_restarted(guest: &mut impl Guest, mut state: Restart) -> io::Result<()> {
     // This program is in the sandbox already.
     let library = state.sandbox.as_ref().map(LaneFilter::new).transpose().map_err(io::Error::other)?;
     let restrictions = Restrictions { library, ..Restrictions::default() };
-    if let Some(sandbox) = &state.sandbox {
-        crosslane_process::guest::is_sandboxed(sandbox.strict);
+    match &state.sandbox {
+        Some(Sandbox { recorded: true, .. }) => {
+            guest.note_variables().map_err(|failure| io::Error::other(failure.to_string()))?;
+        }
+        Some(sandbox) => crosslane_process::guest::is_sandboxed(sandbox.strict),
+        None => {}
     }
     let reloaded = Some((state.source, pickles, state.loaded));
     Zygote::new(control_socket()?, reloaded, restrictions)?.serve(guest)
+}
+
+fn is_recorded(sandbox: Option<&Sandbox>) -> bool {
+    sandbox.is_some_and(|sandbox| sandbox.recorded)
 }
 
 /// The names of the threads that the library has started.

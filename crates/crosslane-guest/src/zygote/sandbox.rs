@@ -90,9 +90,10 @@ fn of_source(mut runtime: Runtime, source: &Source) -> Runtime {
 }
 
 /// Restricts this process before it loads a library. `reads` is what the language needs in a sandbox.
-/// The engine makes the process's connections, over this socket, if the sandbox lists hosts. Returns what
-/// lanes enter ([`crosslane_sandbox`] says when), if the library has a sandbox. Without one, a file can
-/// do what its user can, but it cannot reach the engine's process.
+/// Over this socket, the engine makes the process's connections if the sandbox lists hosts, or records what
+/// the process touches if the sandbox says so. Returns what lanes enter ([`crosslane_sandbox`] says when),
+/// if the library has a sandbox. Without one, a file can do what its user can, but it cannot reach the
+/// engine's process.
 ///
 /// # Errors
 /// Why the library cannot be restricted, and so must not be loaded.
@@ -121,7 +122,11 @@ fn enter(
     connections: Option<OwnedFd>,
 ) -> Result<LaneFilter, Failure> {
     let refused = |why: String| {
-        let message = format!("the sandbox of {} cannot be entered: {why}", source.name());
+        let name = source.name();
+        let message = match sandbox.recorded {
+            true => format!("{name} cannot be recorded: {why}"),
+            false => format!("the sandbox of {name} cannot be entered: {why}"),
+        };
         Failure { class: "SandboxError".into(), message, ..Failure::default() }
     };
     let threads = other_threads();
@@ -133,9 +138,11 @@ fn enter(
     }
     // Lanes cannot do this themselves.
     limits::prefer_to_be_killed();
-    let hand_over = |listener| ask_for_connections(connections, listener);
+    let hand_over = |descriptor| ask_for_connections(connections.as_ref(), descriptor);
     let runtime = of_source(runtime, source);
     let lanes = crosslane_sandbox::enter(sandbox, &runtime, hand_over).map_err(refused)?;
-    crosslane_process::guest::is_sandboxed(sandbox.strict);
+    if !sandbox.recorded {
+        crosslane_process::guest::is_sandboxed(sandbox.strict);
+    }
     Ok(lanes)
 }

@@ -49,7 +49,7 @@ fn reads() -> Runtime {
     Runtime {
         packages: vec![host.with_file_name("v8"), host],
         modules: library::import_folders().collect(),
-        sources: &["js", "mjs", "cjs", "ts", "json"],
+        sources: ["js", "mjs", "cjs", "ts", "json"].map(String::from).to_vec(),
         ..Runtime::default()
     }
 }

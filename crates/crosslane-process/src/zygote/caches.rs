@@ -24,12 +24,16 @@ pub(super) fn open(source: &Source, functions: &[Arc<Function>], files: Option<&
     let version = files.zip(folder).map(|(files, folder)| files.hash_in(folder));
     for function in functions {
         let Some(option) = &function.spec.cache else { continue };
+        let sandbox = function.spec.sandbox.as_deref();
+        if sandbox.is_some_and(|sandbox| sandbox.recorded) {
+            // A function that is not called touches nothing.
+            continue;
+        }
         let opened = function.keep_in(|| {
             let (Some(version), Source::File { path }) = (&version, source) else {
                 return Err("cache is for functions of files".to_owned());
             };
             let file = file(option, path);
-            let sandbox = function.spec.sandbox.as_deref();
             let is_allowed = |sandbox: &Sandbox| {
                 option.is_empty() || sandbox.write.iter().any(|folder| real(&file).starts_with(real(folder)))
             };

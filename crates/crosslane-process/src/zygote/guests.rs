@@ -6,6 +6,7 @@ use super::ruby;
 use crate::metadata::Metadata;
 use crate::source::Source;
 use crosslane::{Error, Sandbox, Settings};
+use crosslane_sandbox::recorder::Order;
 use serde::Deserialize;
 use std::ffi::{CStr, OsStr};
 use std::os::unix::ffi::OsStrExt;
@@ -148,6 +149,22 @@ pub fn settings_of(source: &Source, settings: Settings) -> Result<Settings, Erro
         Ok(Some(metadata)) => metadata.apply(settings, path),
         Ok(None) => Ok(settings),
         Err(why) => Err(Error::Setting(format!("{}: {why}", path.display()))),
+    }
+}
+
+/// As [`settings_of`], for an engine in a program that may record the source
+/// ([`crosslane_sandbox::recorder`]). If it does, nothing is forbidden, whatever the settings and the file
+/// say.
+///
+/// # Errors
+/// As for [`settings_of`].
+pub fn settings_or_recording_of(source: &Source, settings: Settings) -> Result<Settings, Error> {
+    let real = |path: &Path| path.canonicalize().unwrap_or_else(|_| path.to_owned());
+    match (source, Order::given()) {
+        (Source::File { path }, Some(order)) if real(path) == real(&order.file) => {
+            Ok(settings.with_sandbox(Some(Sandbox { recorded: true, ..Sandbox::default() })))
+        }
+        _ => settings_of(source, settings),
     }
 }
 

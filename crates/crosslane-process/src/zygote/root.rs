@@ -3,7 +3,7 @@
 
 use crate::identity::Process;
 use crosslane::{Error, Net, Sandbox};
-use crosslane_sandbox::broker;
+use crosslane_sandbox::{broker, recorder};
 use rustix::process::Signal;
 use std::ffi::OsString;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
@@ -69,7 +69,8 @@ pub struct Program {
 impl Program {
     /// Starts the process. Its output goes to `log`. Returns the engine's end of the control socket,
     /// too. The kernel kills the process when the calling thread ends. If the process will enter a
-    /// sandbox, it has only those variables of the engine's environment that it may have.
+    /// sandbox that forbids something, it has only those variables of the engine's environment that it may
+    /// have.
     pub(super) fn start(
         &self,
         log: OwnedFd,
@@ -82,11 +83,17 @@ impl Program {
         let mut command = Command::new(program);
         let stdout = log.try_clone().map_err(boot_error("log"))?;
         if let Some(sandbox) = sandbox {
-            command.env_clear().envs(variables(sandbox));
-            if let Net::Hosts(_) = sandbox.net {
+            if sandbox.recorded {
+                // No file needs that Python keeps its modules compiled.
+                command.env("PYTHONDONTWRITEBYTECODE", "1");
+            } else {
+                command.env_clear().envs(variables(sandbox));
+            }
+            if sandbox.recorded || matches!(sandbox.net, Net::Hosts(_)) {
                 command.env(broker::RESOLVER.0, broker::RESOLVER.1);
             }
         }
+        command.env_remove(recorder::VARIABLE);
         command.args(arguments).envs(self.environment.iter().cloned());
         command.stdin(Stdio::null()).stdout(stdout).stderr(log);
         if std::env::var_os(LIBRARY_THREADS.0).is_none() {
@@ -141,6 +148,11 @@ fn is_among(name: &str, beginnings: &[&str]) -> bool {
         Some(whole) => whole == name,
         None => name.starts_with(known),
     })
+}
+
+/// Whether a process in a sandbox has a variable of this process's environment only if it is allowed.
+pub(super) fn must_be_allowed(name: &str) -> bool {
+    !is_among(name, &KNOWN) && std::env::var_os(name).is_some()
 }
 
 /// The variables of this process's environment that a process in this sandbox has.

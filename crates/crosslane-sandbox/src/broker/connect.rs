@@ -10,7 +10,6 @@ use rustix::io::Errno;
 use rustix::net::sockopt::{self, Timeout};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, ipproto};
 use rustix::process::{Pid, PidfdFlags, PidfdGetfdFlags};
-use std::fs;
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::net::UnixStream;
@@ -38,7 +37,7 @@ pub struct Broker {
 }
 
 impl Broker {
-    /// A broker for the owner of this descriptor, which [`super::listen`] has made. `report` gets what was
+    /// A broker for the owner of this descriptor, which [`crate::enter`] has handed over. `report` gets what was
     /// refused, such as `the name evil.example`, once each.
     pub fn new(listener: OwnedFd, hosts: Vec<Host>, report: Box<dyn Fn(&str) + Send + Sync>) -> Self {
         let hosts = Arc::new(Hosts::new(hosts, report));
@@ -129,7 +128,8 @@ impl Broker {
         }
         if !self.hosts.allows(to) {
             if to.port() == NAME_SERVER {
-                return self.connect_to_names(call).map(|()| Progress::Done);
+                self.connect_to_names(call)?;
+                return Ok(Progress::Done);
             }
             self.hosts.refused(&to.to_string());
             return Err(Errno::ACCESS);
@@ -188,17 +188,22 @@ impl Broker {
         if self.askers.len() + Arc::strong_count(&self.hosts) > MOST_ASKERS {
             return Err(Errno::AGAIN);
         }
-        let flags = match take_socket(call) {
-            Ok(socket) => rustix::fs::fcntl_getfl(&socket)? | OFlags::CLOEXEC,
-            Err(_) => call.flags(),
-        };
-        let error = |error: std::io::Error| Errno::from_io_error(&error).unwrap_or(Errno::NOMEM);
-        let (ours, theirs) = UnixStream::pair().map_err(error)?;
-        theirs.set_nonblocking(flags.contains(OFlags::NONBLOCK)).map_err(error)?;
-        self.listener.give(call, theirs.as_fd(), flags)?;
-        self.askers.push(Asker::new(ours));
+        self.askers.push(Asker::new(connect_to_here(&self.listener, call)?));
         Ok(())
     }
+}
+
+/// Gives the caller a connection to this engine in place of its socket. Returns the engine's end.
+pub(crate) fn connect_to_here(listener: &Listener, call: &Call) -> Result<UnixStream, Errno> {
+    let flags = match take_socket(call) {
+        Ok(socket) => rustix::fs::fcntl_getfl(&socket)? | OFlags::CLOEXEC,
+        Err(_) => call.flags(),
+    };
+    let error = |error: std::io::Error| Errno::from_io_error(&error).unwrap_or(Errno::NOMEM);
+    let (ours, theirs) = UnixStream::pair().map_err(error)?;
+    theirs.set_nonblocking(flags.contains(OFlags::NONBLOCK)).map_err(error)?;
+    listener.give(call, theirs.as_fd(), flags)?;
+    Ok(ours)
 }
 
 /// How a connection that was begun has ended: a second call says so.
@@ -252,21 +257,14 @@ impl Drop for Blocking {
 }
 
 /// A descriptor of the caller's socket.
-fn take_socket(call: &Call) -> Result<OwnedFd, Errno> {
+pub(crate) fn take_socket(call: &Call) -> Result<OwnedFd, Errno> {
     let thread = Pid::from_raw(call.thread() as i32).ok_or(Errno::SRCH)?;
     let caller = match rustix::process::pidfd_open(thread, PIDFD_THREAD) {
         // Before Linux 6.9 only a whole process can be asked for.
-        Err(Errno::INVAL) => rustix::process::pidfd_open(process_of(thread)?, PidfdFlags::empty()),
+        Err(Errno::INVAL) => rustix::process::pidfd_open(call.process()?, PidfdFlags::empty()),
         opened => opened,
     };
     rustix::process::pidfd_getfd(caller?, call.socket(), PidfdGetfdFlags::empty())
-}
-
-/// The process of a thread.
-fn process_of(thread: Pid) -> Result<Pid, Errno> {
-    let status = fs::read_to_string(format!("/proc/{thread}/status")).map_err(|_| Errno::SRCH)?;
-    let process = status.lines().find_map(|line| line.strip_prefix("Tgid:")?.trim().parse().ok());
-    process.and_then(Pid::from_raw).ok_or(Errno::SRCH)
 }
 
 /// Gives this thread, and those that it starts, a table of descriptors of its own, with the listener and
@@ -274,7 +272,7 @@ fn process_of(thread: Pid) -> Result<Pid, Errno> {
 ///
 /// A guest may make the broker open and close any file that it has itself. If the engine's table were
 /// shared, such a close would free the engine's locks on the file (`fcntl(2)`).
-fn own_descriptors(listener: &Listener) -> bool {
+pub(crate) fn own_descriptors(listener: &Listener) -> bool {
     let listener = listener.as_fd().as_raw_fd() as libc::c_uint;
     let close = |first: libc::c_uint, last: libc::c_uint, flags: libc::c_uint| {
         // SAFETY: the first call makes the table this thread's own. What else is in it belongs to other

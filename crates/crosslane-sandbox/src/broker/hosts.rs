@@ -7,7 +7,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 /// The port of name servers.
-pub(super) const NAME_SERVER: u16 = 53;
+pub(crate) const NAME_SERVER: u16 = 53;
 /// How long an address stays that of a name. Then it may be another machine's.
 const VALID: Duration = Duration::from_secs(3600);
 /// How long an answer is given again.
@@ -112,7 +112,7 @@ impl Hosts {
 
 /// Whether an address is no machine on the internet or on a network of a company, but this machine, one
 /// on its link, a group, or a service that tells secrets of a cloud.
-fn is_special(address: IpAddr) -> bool {
+pub(crate) fn is_special(address: IpAddr) -> bool {
     match address {
         IpAddr::V4(address) => is_special_v4(address),
         IpAddr::V6(address) => {
@@ -141,7 +141,7 @@ fn is_special_v4(address: Ipv4Addr) -> bool {
         || METADATA_V4.contains(&address)
 }
 
-fn unpoisoned<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+pub(crate) fn unpoisoned<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 

@@ -1,9 +1,11 @@
 //! The kernel's interface to calls that another process answers (`seccomp_unotify(2)`).
 
-use libc::{c_int, c_ulong, seccomp_notif, seccomp_notif_addfd, seccomp_notif_resp, sock_filter};
+use libc::{c_int, c_long, c_ulong, seccomp_notif, seccomp_notif_addfd, seccomp_notif_resp};
 use rustix::event::{PollFd, PollFlags};
 use rustix::fs::OFlags;
 use rustix::io::Errno;
+use rustix::process::Pid;
+use seccompiler::BpfProgram;
 use std::fs;
 use std::io;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6};
@@ -15,29 +17,22 @@ const LONGEST_ADDRESS: usize = size_of::<libc::sockaddr_in6>();
 /// `SECCOMP_USER_NOTIF_FD_SYNC_WAKE_UP`, from Linux 6.6 on.
 const SYNC_WAKE_UP: c_ulong = 1;
 
-/// Makes the kernel hand each `connect` of this thread, and of all threads and processes that it
-/// starts, to the owner of the returned descriptor.
+/// Makes the kernel hand calls of this thread, and of all threads and processes that it starts, to the
+/// owner of the returned descriptor: those for which this filter says so. `patience` are flags that say
+/// what ends a caller's wait.
 ///
 /// # Errors
 /// EBUSY if there is such an owner already, as in some containers.
-pub fn listen() -> io::Result<OwnedFd> {
-    // Other filters of this crate end a process that calls in the way of another processor.
-    let instruction =
-        |code: u32, on_true, on_false, k| sock_filter { code: code as u16, jt: on_true, jf: on_false, k };
-    let program = [
-        instruction(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, 0, 0, 0),
-        instruction(libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K, 0, 1, libc::SYS_connect as u32),
-        instruction(libc::BPF_RET | libc::BPF_K, 0, 0, libc::SECCOMP_RET_USER_NOTIF),
-        instruction(libc::BPF_RET | libc::BPF_K, 0, 0, libc::SECCOMP_RET_ALLOW),
-    ];
-    let filter = libc::sock_fprog { len: program.len() as u16, filter: program.as_ptr().cast_mut() };
-    // SAFETY: the program outlives the call, which returns a new descriptor.
+pub(crate) fn listen(filter: &BpfProgram, patience: c_ulong) -> io::Result<OwnedFd> {
+    let program = libc::sock_fprog { len: filter.len() as u16, filter: filter.as_ptr().cast_mut().cast() };
+    // SAFETY: the filter outlives the call, which returns a new descriptor. Its instructions have the
+    // layout of the kernel.
     unsafe {
         if libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0 {
             return Err(io::Error::last_os_error());
         }
-        let flags = libc::SECCOMP_FILTER_FLAG_NEW_LISTENER;
-        match libc::syscall(libc::SYS_seccomp, libc::SECCOMP_SET_MODE_FILTER, flags, &raw const filter) {
+        let flags = libc::SECCOMP_FILTER_FLAG_NEW_LISTENER | patience;
+        match libc::syscall(libc::SYS_seccomp, libc::SECCOMP_SET_MODE_FILTER, flags, &raw const program) {
             descriptor if descriptor < 0 => Err(io::Error::last_os_error()),
             descriptor => Ok(OwnedFd::from_raw_fd(descriptor as RawFd)),
         }
@@ -47,8 +42,8 @@ pub fn listen() -> io::Result<OwnedFd> {
 /// Checks that the owner of the descriptor of [`listen`] answers, by a call that it must refuse.
 ///
 /// # Errors
-/// Why connections would not be made, and what to do.
-pub fn probe() -> Result<(), String> {
+/// Why it does not answer, and what to do.
+pub(crate) fn probe() -> Result<(), String> {
     // SAFETY: zero is valid for it.
     let mut nowhere: libc::sockaddr_in = unsafe { std::mem::zeroed() };
     nowhere.sin_family = libc::AF_INET as libc::sa_family_t;
@@ -62,13 +57,13 @@ pub fn probe() -> Result<(), String> {
                                   kernel.yama.ptrace_scope to 1 or 0, or allow process_vm_readv in this container \
                                   (EPERM)"
             .into()),
-        _ => Err(format!("the engine makes no connections: {error}")),
+        _ => Err(format!("the engine answers no calls: {error}")),
     }
 }
 
 /// The engine's end.
 #[derive(Debug)]
-pub(super) struct Listener(pub OwnedFd);
+pub(crate) struct Listener(pub OwnedFd);
 
 impl Listener {
     /// Makes the kernel run the broker on the caller's processor, and the caller again with the answer, as
@@ -79,7 +74,7 @@ impl Listener {
     }
 
     /// Takes the next call. There is one if the descriptor is ready to be read.
-    pub(super) fn receive(&self) -> io::Result<Call> {
+    pub(crate) fn receive(&self) -> io::Result<Call> {
         // SAFETY: the kernel wants zeros.
         let mut call: seccomp_notif = unsafe { std::mem::zeroed() };
         self.control(libc::SECCOMP_IOCTL_NOTIF_RECV, &raw mut call)?;
@@ -87,20 +82,27 @@ impl Listener {
     }
 
     /// Ends the caller's wait. It may have ended already.
-    pub(super) fn answer(&self, id: u64, outcome: Result<(), Errno>) {
+    pub(crate) fn answer(&self, id: u64, outcome: Result<(), Errno>) {
         let error = outcome.err().map_or(0, |error| -error.raw_os_error());
         let mut answer = seccomp_notif_resp { id, val: 0, error, flags: 0 };
         let _ = self.control(libc::SECCOMP_IOCTL_NOTIF_SEND, &raw mut answer);
     }
 
+    /// Lets the kernel run the caller's own call, with the arguments that its memory has then.
+    pub(crate) fn go_on(&self, id: u64) {
+        let flags = libc::SECCOMP_USER_NOTIF_FLAG_CONTINUE as u32;
+        let mut answer = seccomp_notif_resp { id, val: 0, error: 0, flags };
+        let _ = self.control(libc::SECCOMP_IOCTL_NOTIF_SEND, &raw mut answer);
+    }
+
     /// Whether the caller still waits. If so, its thread is the one that made the call, and no other
     /// that has its number now.
-    pub(super) fn is_waiting(&self, mut id: u64) -> bool {
+    pub(crate) fn is_waiting(&self, mut id: u64) -> bool {
         self.control(libc::SECCOMP_IOCTL_NOTIF_ID_VALID, &raw mut id).is_ok()
     }
 
     /// Puts a descriptor in the place of the caller's socket.
-    pub(super) fn give(&self, call: &Call, ours: BorrowedFd<'_>, flags: OFlags) -> Result<(), Errno> {
+    pub(crate) fn give(&self, call: &Call, ours: BorrowedFd<'_>, flags: OFlags) -> Result<(), Errno> {
         let mut gift = seccomp_notif_addfd {
             id: call.id(),
             flags: libc::SECCOMP_ADDFD_FLAG_SETFD as u32,
@@ -112,7 +114,7 @@ impl Listener {
     }
 
     /// Whether there is a call; `None` if there will never be one again.
-    pub(super) fn has_call(ready: PollFlags) -> Option<bool> {
+    pub(crate) fn has_call(ready: PollFlags) -> Option<bool> {
         match ready {
             ready if ready.contains(PollFlags::IN) => Some(true),
             ready if ready.is_empty() => Some(false),
@@ -120,7 +122,7 @@ impl Listener {
         }
     }
 
-    pub(super) fn poll(&self) -> PollFd<'_> {
+    pub(crate) fn poll(&self) -> PollFd<'_> {
         PollFd::new(&self.0, PollFlags::IN)
     }
 
@@ -135,31 +137,57 @@ impl Listener {
     }
 }
 
-/// A call of `connect` that waits for its answer. All that it says may be a lie.
+/// A call that waits for its answer. All that it says may be a lie.
 #[derive(Debug)]
-pub(super) struct Call(seccomp_notif);
+pub(crate) struct Call(seccomp_notif);
 
 impl Call {
-    pub(super) fn id(&self) -> u64 {
+    pub(crate) fn id(&self) -> u64 {
         self.0.id
     }
 
     /// The number of the calling thread.
-    pub(super) fn thread(&self) -> u32 {
+    pub(crate) fn thread(&self) -> u32 {
         self.0.pid
     }
 
     /// The number of the socket in the caller's process.
-    pub(super) fn socket(&self) -> c_int {
+    pub(crate) fn socket(&self) -> c_int {
         self.0.data.args[0] as c_int
     }
 
-    /// The address as the caller's memory has it now.
-    pub(super) fn address(&self) -> Result<SocketAddr, Errno> {
+    /// The number of the call.
+    pub(crate) fn number(&self) -> c_long {
+        self.0.data.nr.into()
+    }
+
+    /// An argument of the call.
+    pub(crate) fn argument(&self, index: usize) -> u64 {
+        self.0.data.args[index]
+    }
+
+    /// The number of the calling process.
+    pub(crate) fn process(&self) -> Result<Pid, Errno> {
+        let status =
+            fs::read_to_string(format!("/proc/{}/status", self.thread())).map_err(|_| Errno::SRCH)?;
+        let process = status.lines().find_map(|line| line.strip_prefix("Tgid:")?.trim().parse().ok());
+        process.and_then(Pid::from_raw).ok_or(Errno::SRCH)
+    }
+
+    /// The address as the caller's memory has it now, of the call `connect`.
+    pub(crate) fn address(&self) -> Result<SocketAddr, Errno> {
         let [_, address, length, ..] = self.0.data.args;
         let length = (length as c_int).try_into().map_err(|_| Errno::INVAL)?;
         let mut bytes = [0; LONGEST_ADDRESS];
         let bytes = &mut bytes[..LONGEST_ADDRESS.min(length)];
+        if self.memory(address, bytes)? != bytes.len() {
+            return Err(Errno::FAULT);
+        }
+        parsed(bytes).ok_or(Errno::ACCESS)
+    }
+
+    /// Copies the caller's memory as it is now. Returns how many bytes there were.
+    pub(crate) fn memory(&self, address: u64, bytes: &mut [u8]) -> Result<usize, Errno> {
         let ours = libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: bytes.len() };
         let theirs = libc::iovec {
             iov_base: std::ptr::without_provenance_mut(address as usize),
@@ -176,17 +204,14 @@ impl Call {
                 0 as c_ulong,
             )
         };
-        if copied < 0 {
-            return Err(Errno::from_io_error(&io::Error::last_os_error()).unwrap_or(Errno::FAULT));
+        match usize::try_from(copied) {
+            Ok(copied) => Ok(copied),
+            Err(_) => Err(Errno::from_io_error(&io::Error::last_os_error()).unwrap_or(Errno::FAULT)),
         }
-        if copied as usize != bytes.len() {
-            return Err(Errno::FAULT);
-        }
-        parsed(bytes).ok_or(Errno::ACCESS)
     }
 
     /// The flags of the caller's descriptor.
-    pub(super) fn flags(&self) -> OFlags {
+    pub(crate) fn flags(&self) -> OFlags {
         let info = fs::read_to_string(format!("/proc/{}/fdinfo/{}", self.thread(), self.socket()));
         let flags = info.unwrap_or_default();
         let flags = flags.lines().find_map(|line| line.strip_prefix("flags:"));

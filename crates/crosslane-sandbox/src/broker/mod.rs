@@ -1,9 +1,9 @@
 //! Connections to listed hosts. The engine makes them for the process of a library.
 //!
 //! # Protocol
-//! 1. Before it loads the library, its process calls [`listen`]. From then on the kernel hands each
+//! 1. Before it loads the library, its process calls `listen`. From then on the kernel hands each
 //!    `connect` of this process, and of all that it starts, to the owner of the returned descriptor.
-//!    The process sends the descriptor to its engine, keeps no copy, and calls [`probe`].
+//!    The process sends the descriptor to its engine, keeps no copy, and calls `probe`.
 //! 2. A thread of the engine runs [`Broker::serve`]. For each call, it copies the address out of the
 //!    caller's memory, and looks for it in the list. It takes a descriptor of the caller's own socket,
 //!    connects that to the copied address, and answers the call.
@@ -25,13 +25,12 @@
 //! the caller's wait. Its answer is dropped then. If the C library repeats the call, the broker gets
 //! it as a new one.
 
-mod connect;
-mod hosts;
-mod listener;
-mod names;
+pub(crate) mod connect;
+pub(crate) mod hosts;
+pub(crate) mod listener;
+pub(crate) mod names;
 
 pub use connect::Broker;
-pub use listener::{listen, probe};
 
 /// The variable that makes the C library ask for names over TCP, and first without the domains that it
 /// may append, and its value.

@@ -59,7 +59,7 @@ impl Asker {
             };
             let thread = std::thread::Builder::new().name("crosslane-names".into());
             // If there is no thread, the asker sees the end of its connection.
-            let _ = thread.spawn(move || serve(&stream, &asked, &hosts));
+            let _ = thread.spawn(move || serve(&stream, &asked, |name| hosts.resolve(name)));
             return false;
         };
         self.until = Instant::now() + PATIENCE;
@@ -82,8 +82,12 @@ fn known_answers(mut asked: &[u8], hosts: &Hosts) -> Option<Vec<u8>> {
 }
 
 /// Answers questions, the first bytes of which are `asked`, until the other end is closed, or asks nothing
-/// for long.
-fn serve(mut stream: &UnixStream, asked: &[u8], hosts: &Hosts) -> io::Result<()> {
+/// for long. `resolve` returns the addresses of a name, or `None` if there is no such name.
+pub(crate) fn serve(
+    mut stream: &UnixStream,
+    asked: &[u8],
+    resolve: impl Fn(&str) -> Option<Vec<IpAddr>>,
+) -> io::Result<()> {
     stream.set_read_timeout(Some(PATIENCE))?;
     stream.set_write_timeout(Some(PATIENCE))?;
     let mut questions = asked.chain(stream);
@@ -96,7 +100,7 @@ fn serve(mut stream: &UnixStream, asked: &[u8], hosts: &Hosts) -> io::Result<()>
         }
         let mut question = vec![0; length];
         questions.read_exact(&mut question)?;
-        let answer = answer(&question, |name| Some(hosts.resolve(name))).map_err(io::Error::other)?;
+        let answer = answer(&question, |name| Some(resolve(name))).map_err(io::Error::other)?;
         stream.write_all(&answer.unwrap_or_default())?;
     }
 }

@@ -26,6 +26,10 @@ pub struct Sandbox {
     pub env: Vec<String>,
     /// Programs that they may run. These have the same sandbox.
     pub run: Vec<PathBuf>,
+    /// Whether nothing is forbidden, and the engine records what the library touches instead. No setting,
+    /// file or client can ask for this: only the program that the engine is in.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub recorded: bool,
 }
 
 impl Sandbox {
@@ -97,7 +101,11 @@ impl Sandbox {
             let value = self.get(name).filter(|_| self.get(name) != nothing.get(name))?;
             Some(format!("{name}={value}"))
         });
-        let sandbox = if self.strict { "sandbox=strict" } else { "sandbox=on" };
+        let sandbox = match self {
+            Self { recorded: true, .. } => "sandbox=recorded",
+            Self { strict: true, .. } => "sandbox=strict",
+            _ => "sandbox=on",
+        };
         [sandbox.to_owned()].into_iter().chain(allowed)
     }
 

@@ -13,6 +13,7 @@ from crosslane._cli.options import SETTINGS
 from crosslane._cli.output import EXIT_CODES, Failed, err, shown_errors
 from crosslane._cli.sql.query import (
     DATABASE,
+    FORMAT,
     FUNCTIONS,
     QUERY,
     ROWS,
@@ -31,13 +32,7 @@ from crosslane._cli.sql.stats import print_stats
 @FUNCTIONS
 @DATABASE
 @click.option("--read-only", is_flag=True, help="Open the database file for reading only.")
-@click.option(
-    "--format",
-    "style",
-    type=click.Choice(["table", "csv", "json", "jsonl", "markdown"]),
-    default="table",
-    help="How to print each result.",
-)
+@FORMAT
 @ROWS
 @THREADS
 @SETTINGS
@@ -76,15 +71,15 @@ def sql(
         con = connect(database, threads, functions=files, read_only=read_only, settings=settings)
         while watch:
             with contextlib.suppress(Failed), shown_errors():
-                _run(con, query, style, rows, started, stats)
+                run_statements(con, query, style, rows, started, stats)
             _wait_for_change(con)
             started = time.perf_counter()
-        _run(con, query, style, rows, started, stats)
+        run_statements(con, query, style, rows, started, stats)
         with contextlib.suppress(duckdb.Error):
             con.close()
 
 
-def _run(con: Any, query: str, style: str, rows: int, started: float, stats: bool) -> None:
+def run_statements(con: Any, query: str, style: str, rows: int, started: float, stats: bool = False) -> None:
     """Runs all statements, and prints their results."""
     run = Run(con, statements_of(con, query), json=style in ("json", "jsonl"))
     count = 0

@@ -27,6 +27,13 @@ DATABASE = click.option(
     metavar="FILE",
     help="The database file; by default one in memory.",
 )
+FORMAT = click.option(
+    "--format",
+    "style",
+    type=click.Choice(["table", "csv", "json", "jsonl", "markdown"]),
+    default="table",
+    help="How to print each result.",
+)
 ROWS = click.option(
     "--rows",
     type=click.IntRange(min=0),

@@ -81,6 +81,7 @@ fn init(ruby: &Ruby) -> Result<(), Error> {
     native.define_singleton_method("parse_signature", function!(signature::parse_signature, 1))?;
     native.define_singleton_method("own_sandbox", function!(signature::own_sandbox, 2))?;
     native.define_singleton_method("zygote", function!(worker::zygote::zygote, 2))?;
+    native.define_singleton_method("note_variable", function!(worker::zygote::note_variable, 1))?;
     native.define_singleton_method("pause", function!(pause, 2))?;
     native.define_singleton_method("final?", function!(is_final, 1))?;
     native.define_singleton_method("hashes", function!(hashes, 1))?;

@@ -65,6 +65,12 @@ module Crosslane
       [packages, $LOAD_PATH.map(&:to_s).reject { |folder| "#{folder}/".start_with?(*below) }]
     end
 
+    # Tells the recorder of variables that are read from now on.
+    def note_variables
+      require "crosslane/worker/variables"
+      ENV.singleton_class.prepend(NotedVariables)
+    end
+
     # Opens the standard streams again if a file has closed them. A stream that a file has put in
     # place of one is kept.
     def open_streams

@@ -26,6 +26,11 @@ pub(crate) fn zygote(half: Value, arguments: Vec<String>) -> Result<(), Error> {
     lived.map_err(|error| guest.raised.unwrap_or_else(|| io_error(error)))
 }
 
+/// Tells the recorder of the engine that a variable of the environment is read.
+pub(crate) fn note_variable(name: String) {
+    crosslane_guest::note_variable(name.as_ref());
+}
+
 /// Stays on the stack, where the collector finds its objects.
 struct Ruby {
     /// The `Crosslane::Zygote`.
@@ -94,7 +99,17 @@ impl Guest for Ruby {
         let (packages, modules) = self.fails(reads)?;
         let [packages, modules] =
             [packages, modules].map(|paths| paths.into_iter().map(PathBuf::from).collect());
-        Ok(Runtime { packages, modules, sources: &["rb", "so"], ..Runtime::default() })
+        Ok(Runtime {
+            packages,
+            modules,
+            sources: ["rb", "so"].map(String::from).to_vec(),
+            ..Runtime::default()
+        })
+    }
+
+    fn note_variables(&mut self) -> Result<(), Failure> {
+        let noting = self.call::<Value>("note_variables");
+        self.fails(noting.map(drop))
     }
 
     fn open_streams(&mut self) -> Result<(), Failure> {
