@@ -6,13 +6,18 @@
 use crate::machine::Machine;
 use crosslane::{Net, Sandbox};
 use landlock::{
-    ABI, Access, AccessFs, BitFlags, CompatLevel, Compatible, PathBeneath, PathFd, Ruleset, RulesetAttr,
-    RulesetCreated, RulesetCreatedAttr, RulesetStatus, Scope, make_bitflags,
+    ABI, Access, AccessFs, BitFlags, CompatLevel, Compatible, PathBeneath, PathFd, PathFdError, Ruleset,
+    RulesetAttr, RulesetCreated, RulesetCreatedAttr, RulesetStatus, Scope, make_bitflags,
 };
 use serde::{Deserialize, Serialize};
+use std::collections::hash_map::Entry;
 use std::collections::{HashMap, VecDeque};
-use std::fs;
 use std::path::{Path, PathBuf};
+use std::sync::{LazyLock, Mutex, PoisonError};
+use std::{fs, io};
+
+/// Files of `/proc` that stay open for their rules.
+static KEPT: LazyLock<Mutex<HashMap<PathBuf, PathFd>>> = LazyLock::new(Mutex::default);
 
 /// The newest version of which this module knows the accesses.
 const NEWEST: ABI = ABI::V5;
@@ -217,11 +222,18 @@ impl Rules {
 
     /// Allows access to a path. If there is no such path, there is nothing to allow.
     fn allow(&mut self, path: &Path, access: Accesses) -> Result<(), String> {
-        let Ok(descriptor) = PathFd::new(path) else { return Ok(()) };
+        let descriptor = match PathFd::new(path) {
+            Ok(descriptor) => descriptor,
+            Err(PathFdError::OpenCall { source, .. }) if is_missing(&source) => return Ok(()),
+            Err(error) => return Err(error.to_string()),
+        };
         if path.starts_with("/proc") {
             // The kernel makes another file of this name when nobody has had this one open for a while,
             // and the rule is for this one. So it stays open.
-            std::mem::forget(PathFd::new(path));
+            let mut kept = KEPT.lock().unwrap_or_else(PoisonError::into_inner);
+            if let Entry::Vacant(place) = kept.entry(path.to_owned()) {
+                place.insert(PathFd::new(path).map_err(|error| error.to_string())?);
+            }
         }
         let rule = PathBeneath::new(descriptor, possible(path, access));
         let added = (&mut self.0).add_rule(rule);
@@ -235,6 +247,12 @@ impl Rules {
         }
         self.allow(path, access)
     }
+}
+
+/// Whether there is nothing at a path that this user could open.
+fn is_missing(error: &io::Error) -> bool {
+    use io::ErrorKind::{NotADirectory, NotFound, PermissionDenied};
+    matches!(error.kind(), NotFound | NotADirectory | PermissionDenied)
 }
 
 /// The sources in a folder and below it, of at most [`MOST_LOOKED_AT`] files and folders. Those of a

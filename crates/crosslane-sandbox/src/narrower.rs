@@ -6,7 +6,9 @@ use crate::machine::Machine;
 use crate::privileges;
 use crate::{Runtime, Sandbox};
 use landlock::RulesetCreated;
+use std::fs;
 use std::io;
+use std::os::unix::fs::MetadataExt;
 
 /// What the lanes of one function enter, in place of a [`LaneFilter`]. It is prepared once, since to look
 /// at the folders of sources may take longer than a fork.
@@ -45,17 +47,51 @@ impl Narrower {
         })
     }
 
-    /// Restricts this process for good. It is a lane that has one thread, and has not run anything of the
-    /// library since its fork.
+    /// Restricts this process for good: a lane after its fork.
     ///
     /// # Errors
-    /// What the kernel refuses. The process must not go on then.
+    /// What the kernel refuses, or if the process has several threads: hooks of the fork may have started
+    /// some, and Landlock reaches one. The process must not go on then.
     pub fn enter(&self) -> io::Result<()> {
+        if threads()? != 1 {
+            return Err(io::Error::other(
+                "a hook of its fork has started a thread, which the sandbox of the function would not reach",
+            ));
+        }
         if self.has_privileges {
             privileges::drop_all()?;
         }
         files::restrict(self.rules.try_clone()?).map_err(io::Error::other)?;
         self.filters.enter()?;
         self.lane.enter()
+    }
+}
+
+/// The number of threads of this process. A process in a sandbox cannot list them, but the kernel counts them
+/// as links of the folder in which they are, beside the two of each folder.
+fn threads() -> io::Result<u64> {
+    Ok(fs::metadata("/proc/self/task")?.nlink().saturating_sub(2))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::Barrier;
+
+    #[test]
+    fn threads_are_counted() {
+        let before = threads().unwrap();
+        let barrier = Barrier::new(4);
+        std::thread::scope(|scope| {
+            for _ in 0..3 {
+                scope.spawn(|| {
+                    barrier.wait();
+                    barrier.wait();
+                });
+            }
+            barrier.wait();
+            assert!(threads().unwrap() >= before + 3);
+            barrier.wait();
+        });
     }
 }

@@ -119,6 +119,9 @@ def map(
         raise DeclarationError(
             f"the option {given} belongs to the function's declaration; map takes it of other functions"
         )
+    given = declaration_of(function)
+    if given is not None and given.own_sandbox is not None:
+        raise given.error('map takes its sandbox as settings={"sandbox": "on"}')
     if isinstance(function, (str, os.PathLike)):
         source = input_batches(reader)
         return MappedStream(_of_file(os.fspath(function), *workers), source)

@@ -67,6 +67,7 @@ def udf(function: Any = None, /, **options: Unpack[Options]) -> Any:
             workers as GPUs for them.
         sandbox: ``"on"``: workers of its own call the function, in a sandbox that allows what the
             next four options list; ``"strict"``: one in which it opens nothing (docs/security.md).
+            It is for calls from SQL. Other functions of the file may call it as any function.
         allow_read: a path that the function may read, or a list of them.
         allow_write: paths that it may read and change.
         allow_net: whether it may connect to other machines.

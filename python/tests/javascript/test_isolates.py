@@ -415,8 +415,15 @@ def test_isolates_of_one_snapshot_are_not_one(script: Load) -> None:
     )
     con.execute("CREATE TABLE t AS SELECT i FROM range(200) r(i)")
     ready(con, "draw")
-    assert value(con, "SELECT count(DISTINCT draw(i)) FROM t") == 200
-    assert value(con, "SELECT count(*) FROM crosslane_lanes() WHERE rows > 1") == min(2, CPUS)
+    drawn: list[tuple[float]] = []
+
+    def all_lanes_draw() -> bool:
+        # On a busy machine, one lane may seem to be enough.
+        drawn.extend(con.execute("SELECT draw(i) FROM t").fetchall())
+        return bool(value(con, "SELECT count(*) FROM crosslane_lanes() WHERE rows > 1") == min(2, CPUS))
+
+    assert eventually(all_lanes_draw)
+    assert len(set(drawn)) == len(drawn)
 
 
 def test_a_killed_engine_leaves_no_host_behind(tmp_path: Path) -> None:

@@ -192,3 +192,5 @@ def test_functions_of_a_program_map_streams_in_a_sandbox(tmp_path: Path) -> None
         pa.table(crosslane.map(table, opens, settings={"sandbox": True}))
     with pytest.raises(Exception, match="sandbx"):
         crosslane.map(table, opens, settings={"sandbx": True})
+    with pytest.raises(crosslane.DeclarationError, match="map takes its sandbox as settings"):
+        crosslane.map(table, crosslane.udf(sandbox="on")(opens))

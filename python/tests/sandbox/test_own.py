@@ -206,6 +206,21 @@ def test_a_file_that_starts_threads_has_no_such_functions(
     assert "where a function has a sandbox of its own" in message
 
 
+@pytest.mark.parametrize("settings", [{}, {"sandbox": "on"}], ids=["free", "sandboxed"])
+def test_a_fork_that_starts_threads_is_no_worker(
+    con: duckdb.DuckDBPyConnection, tmp_path: Path, settings: dict[str, str]
+) -> None:
+    head = (
+        "import os, threading\n"
+        "def start(): threading.Thread(target=threading.Event().wait, daemon=True).start()\n"
+        "os.register_at_fork(after_in_child=start)\n"
+    )
+    for name, setting in settings.items():
+        con.execute("CALL crosslane_set(?, ?)", [name, setting])
+    crosslane.load(con, python(tmp_path / "functions.py", "sandbox='on'", head))
+    assert "a hook of its fork has started a thread" in error(con, "SELECT f(1)")
+
+
 def test_functions_of_the_program_itself(con: duckdb.DuckDBPyConnection) -> None:
     @crosslane.udf(deterministic=False, sandbox="on")
     def opens(path: str) -> str:
