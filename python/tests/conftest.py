@@ -17,7 +17,8 @@ import pytest
 
 import crosslane
 
-# A background command of a shell ignores it, and so would all that tests start.
+# A background command of a shell ignores this signal. Without this line, all processes that the tests start
+# would ignore it.
 if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
@@ -26,7 +27,7 @@ Load = Callable[[str], duckdb.DuckDBPyConnection]
 
 
 def processes() -> list[psutil.Process]:
-    """All living processes below this one."""
+    """All running processes below this one."""
     return [process for process in psutil.Process().children(recursive=True) if lives(process)]
 
 
@@ -39,7 +40,7 @@ def lives(process: psutil.Process) -> bool:
 
 
 def name(process: psutil.Process) -> str:
-    """A process's name; empty if it has ended, as any may between two looks."""
+    """A process's name, or an empty text if the process has ended. Any process may end between two looks."""
     try:
         return process.name()
     except psutil.NoSuchProcess:
@@ -47,7 +48,7 @@ def name(process: psutil.Process) -> str:
 
 
 def kill(victims: Iterable[psutil.Process]) -> None:
-    """Kills processes, of which one may take others along, or end by itself before its turn comes."""
+    """Kills processes. A process may already have ended, by itself or with another one."""
     for process in victims:
         with contextlib.suppress(psutil.NoSuchProcess):
             process.kill()
@@ -55,12 +56,12 @@ def kill(victims: Iterable[psutil.Process]) -> None:
 
 #: Whether this is the version of DuckDB that runs all tests.
 IS_NEWEST = not duckdb.__version__.startswith("1.")
-#: How many tests another version leaves out.
+#: The number of tests that another version leaves out.
 LEFT_OUT = pytest.StashKey[int]()
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leaves out what does not depend on DuckDB's version, unless this is the newest."""
+    """Leaves out the tests that do not depend on DuckDB's version, unless this is the newest."""
     if not IS_NEWEST:
         every = len(items)
         items[:] = [item for item in items if item.get_closest_marker("any_duckdb") is None]
@@ -74,12 +75,13 @@ def pytest_report_collectionfinish(config: pytest.Config) -> str:
 
 #: A browser and its driver, as Debian has them.
 BROWSER, DRIVER = shutil.which("chromium"), shutil.which("chromedriver")
-#: The processors that lanes may use, and so the warm lanes of a library.
+#: The number of processors that lanes may use. A library has at most as many warm lanes.
 CPUS = len(os.sched_getaffinity(0))
 
 
 def eventually(condition: Callable[[], bool], seconds: float = 5) -> bool:
-    """Whether a condition becomes true in time. While the machine stands still nobody can do anything: a look counts for 0.5 s at most."""
+    """Whether a condition becomes true in time. One look counts for at most 0.5 s, because the whole machine
+    may pause."""
     while seconds > 0:
         begun = time.monotonic()
         if condition():
@@ -91,7 +93,7 @@ def eventually(condition: Callable[[], bool], seconds: float = 5) -> bool:
 
 @pytest.fixture(autouse=True)
 def _nothing_is_left(request: pytest.FixtureRequest) -> Iterator[None]:
-    """No test leaves a process behind, unless its module keeps an engine for all its tests."""
+    """No test leaves a process running, unless its module keeps an engine for all its tests."""
     before = set(processes())
     yield
     kept = {"engine", "engines", "flight_server", "fns", "served_client", "served_engine", "tables"}
@@ -184,8 +186,10 @@ def browser() -> Iterator[Any]:
 
 
 def printed(capfd: pytest.CaptureFixture[str], *until: str) -> str:
-    """What is in the log when all of `until` has come to it; nothing comes to stdout. Closing waits for no log."""
-    # The file behind descriptor 2 is read beside pytest, which would cut off what comes while it reads.
+    """The content of the log once all of `until` are in it. Nothing is printed to stdout. Closing waits for
+    no log."""
+    # The test reads the file of descriptor 2 itself, because pytest would cut off text that is written during
+    # a read.
     log = Path("/proc/self/fd/2")
     assert eventually(lambda: all(text.encode() in log.read_bytes() for text in until)), log.read_bytes()
     out, err = capfd.readouterr()
@@ -201,16 +205,16 @@ def value(con: duckdb.DuckDBPyConnection, query: str) -> object:
 
 @contextlib.contextmanager
 def once_at_work(con: duckdb.DuckDBPyConnection, act: Callable[[], object]) -> Iterator[None]:
-    """Does something when a lane is at work on the query of the block, however long that takes to begin."""
+    """Does something while a lane works on the query of the block, however long the query takes to begin."""
     busy = "SELECT sum(busy) > 0 FROM crosslane_pools()"
     with con.cursor() as watch:
-        # What still ends of a query before would be taken for this one.
+        # A query before this one may still be ending. The loop below would take it for this one.
         assert eventually(lambda: not value(watch, busy))
         begun: list[bool] = []
 
         def run() -> None:
             begun.append(eventually(lambda: bool(value(watch, busy)), 30))
-            # Mostly in the midst of the call, and never before the query.
+            # The call runs by now in most cases, and the query has always begun.
             time.sleep(0.1)
             act()
 
@@ -224,7 +228,8 @@ def once_at_work(con: duckdb.DuckDBPyConnection, act: Callable[[], object]) -> I
 
 
 def ready(con: duckdb.DuckDBPyConnection, function: str) -> None:
-    """Waits until there are all lanes that a function may be spread over: the second one is made when the first is used."""
+    """Waits until the engine has all lanes over which it may spread a function. A call makes the engine start
+    the second lane."""
     con.execute(f"SELECT {function}(i) FROM range(1) r(i)").fetchall()
     assert eventually(lambda: value(con, "SELECT idle FROM crosslane_pools()") == CPUS)
 

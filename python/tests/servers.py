@@ -15,7 +15,7 @@ from types import TracebackType
 class Server:
     """``crosslane serve``, which ends with the ``with`` block.
 
-    By default its functions have no sandbox: those of tests leave files behind that show what they did.
+    By default, the functions have no sandbox, because functions of tests write files to show what they did.
     """
 
     def __init__(
@@ -70,16 +70,16 @@ class Server:
         self.printed.extend(self.process.stderr)
 
     def next(self) -> str:
-        """The next line that it says."""
+        """The next line that the server prints."""
         return self._said.get(timeout=60).strip()
 
     @property
     def log(self) -> str:
-        """What it and the functions have printed so far."""
+        """The text that the server and the functions have printed so far."""
         return "".join(self.printed)
 
     def end(self, how: int = signal.SIGTERM, seconds: float = 60) -> int:
-        """Ends it, and returns its exit code."""
+        """Ends the server, and returns its exit code."""
         if self.process.poll() is None:
             self.process.send_signal(how)
         code = self.process.wait(seconds)

@@ -1,4 +1,4 @@
-"""Aggregates: classes whose instances hold what was accumulated of a group."""
+"""Aggregates: classes whose instances hold the accumulated values of a group."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def at_rest(con: duckdb.DuckDBPyConnection) -> bool:
     return value(con, "SELECT coalesce(sum(busy), 0) FROM crosslane_pools()") == 0
 
 
-#: A group of which no row counts has the result of a new instance, 0, where `sum` says NULL.
+#: A group in which no row counts has the result of a new instance, 0, where `sum` gives NULL.
 QUERIES = [
     "SELECT {total}(x) FROM data",
     "SELECT few, {total}(x) FROM data GROUP BY few ORDER BY few",
@@ -42,10 +42,10 @@ QUERIES = [
 ]
 
 
-def test_it_gives_what_duckdbs_own_gives(
+def test_an_aggregate_gives_the_results_of_duckdbs_own(
     totals: duckdb.DuckDBPyConnection, subtests: pytest.Subtests
 ) -> None:
-    # So that small tables have tasks for all threads.
+    # With this setting, even small tables have tasks for all threads.
     totals.execute("PRAGMA verify_parallelism")
     for threads in (1, 2, 8) if IS_NEWEST else (1, 2):
         with subtests.test(f"{threads} threads"):
@@ -63,7 +63,7 @@ def test_nested_types_and_order(totals: duckdb.DuckDBPyConnection) -> None:
     assert (
         totals.execute(query.format("things")).fetchall() == totals.execute(query.format("list")).fetchall()
     )
-    # Without an order, the same things.
+    # Without an order, the lists have the same elements.
     query = "SELECT few, list_sort({}([x::VARCHAR, few::VARCHAR])) FROM data GROUP BY few ORDER BY few"
     assert (
         totals.execute(query.format("things")).fetchall() == totals.execute(query.format("list")).fetchall()
@@ -81,7 +81,7 @@ def test_windows_combine_states_that_are_kept(totals: duckdb.DuckDBPyConnection)
     assert eventually(lambda: at_rest(totals))
 
 
-def test_what_there_is_of_nothing(totals: duckdb.DuckDBPyConnection) -> None:
+def test_aggregates_of_no_rows(totals: duckdb.DuckDBPyConnection) -> None:
     assert value(totals, "SELECT total(x) FROM data WHERE i < 0") == 0
     assert value(totals, "SELECT total(NULL)") == 0
     assert (
@@ -158,7 +158,8 @@ def test_a_query_that_fails_elsewhere_leaves_nothing(
         with subtests.test(query):
             assert "elsewhere" in error(totals, query)
             assert eventually(lambda: at_rest(totals))
-            # The states that DuckDB has forgotten are gone, too: none of these has the number of one.
+            # The query has removed the states that DuckDB has forgotten, too. No state here may have the
+            # number of one of them.
             assert value(totals, "SELECT total(x) FROM data WHERE i = 7") == value(
                 totals, "SELECT sum(x) FROM data WHERE i = 7"
             )
@@ -189,7 +190,8 @@ def test_a_class_may_be_registered(con: duckdb.DuckDBPyConnection, lane: Any) ->
     ]
     con.execute("SET threads = 4")
     con.execute("PRAGMA verify_parallelism")
-    # Instances of a class that no other process can import go from lane to lane.
+    # The engine sends instances of this class from lane to lane, though no other process can import the
+    # class.
     query = "SELECT sum(p) FROM (SELECT x // 2 AS g, multiplied(x) AS p FROM range(2, 20000) t(x) GROUP BY g)"
     assert value(con, query) == sum(2 * g * (2 * g + 1) for g in range(1, 10000))
     assert eventually(lambda: at_rest(con))
@@ -199,7 +201,7 @@ def test_a_class_may_be_registered(con: duckdb.DuckDBPyConnection, lane: Any) ->
 
 def test_names_and_types_that_change(con: duckdb.DuckDBPyConnection) -> None:
     assert crosslane.register(con, Multiplied, name="p") == "p(x BIGINT) -> BIGINT"
-    # The same types.
+    # Another registration may have the same types.
     crosslane.register(con, Multiplied, name="p")
     assert value(con, "SELECT p(x) FROM range(1, 5) t(x)") == 24
     with pytest.raises(duckdb.Error, match="cannot change an aggregate: p has other types"):
@@ -214,7 +216,7 @@ def test_names_and_types_that_change(con: duckdb.DuckDBPyConnection) -> None:
 
 
 def aggregate(**methods: Callable[..., Any] | None) -> type:
-    """A class like Multiplied, but for these methods."""
+    """A class like Multiplied, except for these methods."""
     kept = {name: getattr(Multiplied, name) for name in ("__init__", "update", "merge", "finish")}
     kept |= methods
     return type("Odd", (), {name: method for name, method in kept.items() if method is not None})

@@ -54,15 +54,18 @@ def troubles(load: Load) -> duckdb.DuckDBPyConnection:
     return con
 
 
-#: With the row 777 like this. So many rows of a group are on several lanes that they are merged.
+#: A query whose row 777 has this value. Several lanes have so many rows of a group that the query merges
+#: states.
 ONE = "SELECT i % 3 AS g, {}(CASE WHEN i = 777 THEN '{}' ELSE x END) FROM rows GROUP BY g ORDER BY g"
 
 
-#: The same, where all methods see the row.
+#: The same with windows, where all methods see the row.
 FRAMES = "SELECT {}(CASE WHEN i = 777 THEN '{}' ELSE x END) OVER (ORDER BY i ROWS 50 PRECEDING) FROM rows WHERE i < 6000"
 
 
-def test_what_raises_says_where(troubles: duckdb.DuckDBPyConnection, subtests: pytest.Subtests) -> None:
+def test_an_exception_says_where_it_was_raised(
+    troubles: duckdb.DuckDBPyConnection, subtests: pytest.Subtests
+) -> None:
     for moment in ("update", "finish"):
         with subtests.test(moment):
             message = error(troubles, ONE.format("plain", f"raise {moment}"))
@@ -74,7 +77,7 @@ def test_what_raises_says_where(troubles: duckdb.DuckDBPyConnection, subtests: p
             assert eventually(lambda: at_rest(troubles))
 
 
-def test_what_raises_in_merge(troubles: duckdb.DuckDBPyConnection) -> None:
+def test_an_exception_in_merge(troubles: duckdb.DuckDBPyConnection) -> None:
     for function in ("plain", "lenient"):
         message = error(troubles, FRAMES.format(function, "raise merge"))
         assert f"{function}: ValueError: trouble in merge" in message
@@ -108,7 +111,7 @@ def test_a_result_that_is_none_of_its_type(troubles: duckdb.DuckDBPyConnection) 
 
 
 def test_errors_may_be_left_out(troubles: duckdb.DuckDBPyConnection) -> None:
-    # The row was added before it raised, at the first try and at the second.
+    # Each of the two tries added the row before it raised.
     assert troubles.execute(ONE.format("lenient", "raise update")).fetchall() == [
         (0, 6668),
         (1, 6667),
@@ -122,7 +125,7 @@ def test_errors_may_be_left_out(troubles: duckdb.DuckDBPyConnection) -> None:
     assert troubles.execute(ONE.format("lenient", "garbage")).fetchall() == [(0, None), (1, 6667), (2, 6666)]
     counted = "SELECT errors, retries FROM crosslane_stats() WHERE function = 'lenient'"
     assert troubles.execute(counted).fetchall() == [(3, 3)]
-    # The states of a lane that dies are lost, whatever the options.
+    # A lane that dies loses its states, whatever the options are.
     assert "the states that it held" in error(troubles, ONE.format("lenient", "die update"))
     assert eventually(lambda: at_rest(troubles))
 
@@ -169,7 +172,7 @@ def test_memory_goes_with_the_query(load: Load) -> None:
     con.execute("SET threads = 1")
 
     def largest() -> int:
-        # As many rows at once as there are workers would not all come to different ones.
+        # A query with as many rows as there are workers would not give one row to each of them.
         return max(process.memory_info().rss for process in processes())
 
     before = largest()
@@ -178,7 +181,7 @@ def test_memory_goes_with_the_query(load: Load) -> None:
         == 200_000_000
     )
     assert eventually(lambda: at_rest(con) and largest() < before + 50_000_000)
-    # Nor is anything kept for as many groups.
+    # The workers also keep nothing for as many groups as there are here.
     assert (
         value(con, "SELECT sum(h) FROM (SELECT i, heavy(1) AS h FROM range(900000) t(i) GROUP BY i)")
         == 900_000
@@ -209,18 +212,19 @@ def test_a_memory_limit_is_one_for_all_states(load: Load) -> None:
         """
     )
     con.execute("SET threads = 1")
-    # Each exchange would have room for itself. What an earlier query has freed may be used again, and does not count.
+    # Each exchange alone would have enough memory. The memory that an earlier query has freed may be used
+    # again, and does not count.
     few = "SELECT sum(b) FROM (SELECT i AS g, {}(i) AS b FROM range(200) t(i) GROUP BY g)"
     many = (
         "SELECT sum(b) FROM (SELECT i // 16 AS g, {}(i) AS b FROM generate_series(1, 40000) t(i) GROUP BY g)"
     )
     rows = "SELECT in_columns(i) FROM range(3000000) t(i)"
     for _ in range(3):
-        # What a query has taken is free for the next one.
+        # The next query may use the memory that this query has taken.
         for function in ("blocks", "in_columns"):
             assert value(con, few.format(function)) == 200
         assert "blocks: MemoryError" in error(con, many.format("blocks"))
-        # What is collected takes a part of it.
+        # The rows that the engine collects take a part of the memory.
         assert int(str(value(con, rows))) > 3
     assert eventually(lambda: at_rest(con))
 

@@ -154,7 +154,7 @@ ODD_ONES = [
 
 
 @pytest.mark.any_duckdb
-def test_instances_of_any_make(load: Load, subtests: pytest.Subtests) -> None:
+def test_instances_of_unusual_classes_are_states(load: Load, subtests: pytest.Subtests) -> None:
     con = load(ODD)
     con.execute("SET threads = 2")
     con.execute("PRAGMA verify_parallelism")
@@ -166,14 +166,15 @@ def test_instances_of_any_make(load: Load, subtests: pytest.Subtests) -> None:
 
 def instances_pass(con: duckdb.DuckDBPyConnection, function: str) -> None:
     expected = "count(*) || ' ' || sum(i)"
-    # From lane to lane: of many rows each, of few, and of a number of rows that is about how many wait.
+    # The states go from lane to lane. They have many rows each, then few, and then about as many rows as may
+    # wait.
     for groups in (7, 1000, 1700, 9000):
         query = f"SELECT i % {groups} AS g, {{}} AS s FROM data GROUP BY g ORDER BY g"
         assert (
             con.execute(query.format(f"{function}(x)")).fetchall()
             == con.execute(query.format(expected)).fetchall()
         )
-    # Copies, of which each goes into several others.
+    # The engine copies these states, and combines each copy with several others.
     for before in (3, 60):
         query = f"SELECT {{}} OVER (ORDER BY i ROWS {before} PRECEDING) FROM data WHERE i < 2200"
         framed = (

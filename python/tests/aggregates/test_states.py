@@ -1,4 +1,5 @@
-"""Aggregates of prepared statements: each run is one of its own, though DuckDB keeps the states of the one before."""
+"""Aggregates of prepared statements: each run is independent, though DuckDB keeps the states of the run
+before."""
 
 from __future__ import annotations
 

@@ -73,7 +73,7 @@ def columns_are_aggregated(con: duckdb.DuckDBPyConnection) -> None:
     frame = "OVER (ORDER BY i ROWS BETWEEN 40 PRECEDING AND 3 FOLLOWING)"
     query = f"SELECT i, {{}}([i::VARCHAR]) {frame} FROM data WHERE i < 500 ORDER BY i"
     assert con.execute(query.format("lists")).fetchall() == con.execute(query.format("list")).fetchall()
-    # More rows than are collected.
+    # The query has more rows than the engine collects at once.
     query = "SELECT sum(hash(g, t::BIGINT)) FROM (SELECT i % 999 AS g, {}(i) AS t FROM range(2500000) t(i) GROUP BY g)"
     assert value(con, query.format("sums")) == value(con, query.format("sum"))
     assert eventually(lambda: at_rest(con))
@@ -100,7 +100,7 @@ class Kept:
 """
 
 
-#: These need what is slow to import.
+#: These functions need a module that is slow to import.
 PARTS = """
 from crosslane import udaf
 from typing import Annotated
@@ -186,7 +186,7 @@ def test_groups_have_columns_of_their_own(load: Load) -> None:
             == con.execute(query.format("sum(i)::DOUBLE")).fetchall()
         )
         con.execute("SET threads = 1")
-        # A group may share what is as large as a few rows.
+        # A group may share an array that is as large as a few rows.
         query = (
             f"SELECT max(b) FROM (SELECT i % {groups} AS g, {{}}(i) AS b FROM range(200000) t(i) GROUP BY g)"
         )
@@ -229,7 +229,7 @@ def test_a_time_limit_is_one_for_each_group(load: Load) -> None:
         """
     )
     con.execute("SET threads = 1")
-    # They all have their update at once, when their results are due.
+    # The engine calls update for all groups at once, when their results are due.
     query = "SELECT count(*), sum(s) FROM (SELECT i % 600 AS g, steady(i - {}) AS s FROM range(1800) t(i) GROUP BY g)"
     assert con.execute(query.format(0)).fetchall() == [(600, 1800)]
     assert "steady: timed out after 0.5 s" in error(con, query.format(7))

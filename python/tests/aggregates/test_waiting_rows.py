@@ -135,14 +135,14 @@ class Late:
         assert "ValueError: no merge" in error(con, query)
 
 
-def test_no_values_wait_too(waiting: duckdb.DuckDBPyConnection) -> None:
+def test_rows_without_values_wait_too(waiting: duckdb.DuckDBPyConnection) -> None:
     for rows in (3, 15, 16, 200):
         query = f"SELECT i % 4000 AS g, {{}}() FROM range({rows} * 4000) t(i) GROUP BY g ORDER BY g"
         expected = waiting.execute(query.format("count")).fetchall()
         assert waiting.execute(query.format("nothing")).fetchall() == expected
 
 
-def test_what_raises_for_a_row_that_waited(waiting: duckdb.DuckDBPyConnection) -> None:
+def test_an_exception_for_a_row_that_waited(waiting: duckdb.DuckDBPyConnection) -> None:
     query = "SELECT count(*), sum(t) FROM (SELECT i // {} AS g, {}(i, CASE WHEN i % 2 = 0 THEN 'ä' END) AS t FROM range(3000) t(i) GROUP BY g)"
     for of_a_group in (1, 3, 40):
         message = error(waiting, query.format(of_a_group, "strict"))
@@ -159,7 +159,7 @@ def test_what_raises_for_a_row_that_waited(waiting: duckdb.DuckDBPyConnection) -
 
 
 def test_a_time_limit_is_one_for_each_row(waiting: duckdb.DuckDBPyConnection) -> None:
-    # Rows that wait would be many in an exchange of few.
+    # An exchange of few groups would have many waiting rows.
     assert waiting.execute(
         "SELECT i % 2 AS g, steady(i) FROM range(28) t(i) GROUP BY g ORDER BY g"
     ).fetchall() == [

@@ -1,4 +1,4 @@
-"""Workers that do not come: every wait for one ends."""
+"""Workers that do not start: every wait for a worker ends."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from ..conftest import Library, Load, error, value
 
 pytestmark = pytest.mark.any_duckdb
 
-#: Forks nothing for a long time, and at the first call only.
+#: A file whose first fork does not return for a long time. Nothing is forked.
 STALLED = """
 import os, time
 os.fork = lambda: time.sleep(1000)
@@ -32,7 +32,7 @@ def f(x: int) -> int: return x
 """
 
 
-#: Has one worker; when a second is wanted, it tells that, and makes none.
+#: A file that makes one worker. When the engine wants a second worker, the file reports that, and makes none.
 ONE_WORKER = """
 import os, time
 from pathlib import Path
@@ -79,7 +79,7 @@ def test_cancel_ends_the_wait_for_a_worker(
     first, second = crosslane.cursor(con), crosslane.cursor(con)
     holder = threading.Thread(target=lambda: told.append(str(value(first, f"SELECT waits('{busy}')"))))
     holder.start()
-    # The function has the other end.
+    # The function opens the other end of this pipe.
     with open(busy, "w") as end:
         waiter = threading.Thread(target=lambda: told.append(error(second, "SELECT f(i) FROM range(9) r(i)")))
         waiter.start()
@@ -110,7 +110,7 @@ def test_a_reload_waits_for_no_worker(con: duckdb.DuckDBPyConnection, load: Load
 def test_a_file_that_closes_the_connection_to_its_engine(
     con: duckdb.DuckDBPyConnection, library: Library
 ) -> None:
-    # With the second, a file lives on that sends nothing any more.
+    # In the second case, the file goes on, but sends nothing any more.
     for then in ("", "time.sleep(1000)"):
         for descriptors in ("3", "0, 1, 2, 3"):
             path = library(
@@ -137,7 +137,8 @@ HANGS = {
 }
 
 
-#: Makes one worker, which hangs; then one in which the fork raises; then none.
+#: A file whose first worker hangs. The second fork raises in the new worker, and the third one raises in the
+#: zygote.
 RAISES = {
     "py": """
 import os, time
@@ -214,7 +215,7 @@ def loaded(path: Path) -> Iterator[Control]:
 
 
 def fork(control: Control, lane: int) -> dict[str, object]:
-    """The answer to the wish for a lane."""
+    """The answer to the request for a lane."""
     text = json.dumps({"op": "fork", "lane": lane, "spin_microseconds": 0}).encode()
     with open(os.devnull) as nothing:
         descriptors = [nothing.fileno()] * 3
@@ -223,7 +224,7 @@ def fork(control: Control, lane: int) -> dict[str, object]:
 
 
 def unfork(control: Control, lane: int) -> None:
-    """Ends a lane that lives."""
+    """Ends a running lane."""
     control.send(op="unfork", lane=lane)
     ended = control.receive()[0]
     assert (ended["op"], ended["lane"], ended["signal"]) == ("exited", lane, signal.SIGKILL)

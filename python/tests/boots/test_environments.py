@@ -23,7 +23,7 @@ from ..conftest import error, processes, value
 
 pytestmark = pytest.mark.any_duckdb
 
-#: Writes a file that needs packages, and returns its path.
+#: A function that writes a file with dependencies, and returns the file's path.
 Write = Callable[..., Path]
 
 
@@ -48,7 +48,7 @@ def wheels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     folder.mkdir()
     wheel(folder, 1)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    # Programs of an environment get nothing of this one.
+    # Programs of an environment must not import modules from this folder.
     monkeypatch.setenv("PYTHONPATH", str(folder))
     monkeypatch.setenv("UV_CACHE_DIR", str(tmp_path / "uv"))
     return folder
@@ -125,7 +125,7 @@ assert con.execute("SELECT one(), other()").fetchall() == [(1, 1)]
     assert [process.returncode for process in started] == [0, 0, 0], said
     made = [path for path in (tmp_path / "cache/crosslane/environments").iterdir() if path.is_dir()]
     assert len(made) == 1
-    # Whoever comes later uses what is there.
+    # A later program uses the same environment.
     assert subprocess.run([sys.executable, "-c", program], capture_output=True, text=True).stderr == ""
 
 
@@ -150,7 +150,7 @@ def test_a_lock_pins_versions(con: duckdb.DuckDBPyConnection, wheels: Path, writ
 
 def test_check_knows_the_environment(write: Write) -> None:
     path = write("checked", "'tiny'", VERSION.format(name="checked"))
-    # A child process prints what it has checked.
+    # A child process prints the result of the check.
     done = subprocess.run(
         [sys.executable, "-m", "crosslane._cli", "check", "--explain", path], capture_output=True, text=True
     )
@@ -196,7 +196,9 @@ def test_the_same_needs_in_two_folders(
     assert con.execute("SELECT of_1(), of_2()").fetchall() == [(1, 2)]
 
 
-def test_what_is_broken_is_made_again(con: duckdb.DuckDBPyConnection, tmp_path: Path, write: Write) -> None:
+def test_a_broken_environment_is_made_again(
+    con: duckdb.DuckDBPyConnection, tmp_path: Path, write: Write
+) -> None:
     path = write("again", "'tiny'", VERSION.format(name="again"))
     (cache,) = {environments._folder(part).rsplit("/", 1)[0] for part in ("notes", "environments")}
     crosslane.load(con, path)

@@ -70,7 +70,7 @@ class Server:
         return name
 
     def zygote(self, *modules: str) -> tuple[Control, int]:
-        """A new zygote, and the descriptor of what it prints."""
+        """A new zygote, and the descriptor from which the test reads its output."""
         ours, theirs = socket.socketpair()
         printed, log = os.pipe()
         with theirs:
@@ -98,7 +98,7 @@ def server(tmp_path: Path) -> Iterator[Server]:
         yield server
 
 
-#: A file that fails unless a module is imported already, or is not.
+#: A file that fails unless `{known}` says rightly whether a module is already imported.
 KNOWS = """
 import sys
 assert ("{module}" in sys.modules) is {known}
@@ -139,7 +139,7 @@ def test_what_imports_print_goes_to_the_zygote_s_log(server: Server, library: Li
 def test_modules_with_threads_are_imported_by_each_zygote(server: Server, library: Library) -> None:
     text = "import threading\nthreading.Thread(target=threading.Event().wait, daemon=True).start()"
     module = server.module("threaded", text)
-    # A fork would have the module, but not its thread.
+    # A forked process would have the module, but not the module's thread.
     zygote, _ = server.zygote(module)
     answer = zygote.load(library(KNOWS.format(module=module, known=False)))
     assert (answer["op"], answer["reloads"]) == ("loaded", False)

@@ -1,4 +1,5 @@
-"""Workers that are kept ready: for many files, and for those that queries use. And files that are loaded side by side."""
+"""Idle workers: how many the engine keeps for many files, and for files that queries use. Also files that
+load at the same time."""
 
 from __future__ import annotations
 
@@ -13,12 +14,12 @@ from ..conftest import CPUS, error, eventually, value
 
 pytestmark = pytest.mark.any_duckdb
 
-#: How many idle workers all files may have together.
+#: The bound on the idle workers of all files together.
 BOUND = 2 * CPUS
 
 
 def files(folder: Path, count: int) -> list[Path]:
-    """So many files of one function each."""
+    """Writes this number of files with one function each."""
     paths = [folder / f"file_{number}.py" for number in range(count)]
     for number, path in enumerate(paths):
         path.write_text(
@@ -29,12 +30,13 @@ def files(folder: Path, count: int) -> list[Path]:
 
 
 def idle(con: duckdb.DuckDBPyConnection) -> dict[str, int]:
-    """The idle workers of each file that has some, by its name."""
+    """The number of idle workers of each file, by the file's name. Files without idle workers are left
+    out."""
     pools = con.execute("SELECT library, idle + busy FROM crosslane_pools() WHERE idle + busy > 0").fetchall()
     return {Path(path).stem: count for path, count in pools}
 
 
-def test_a_file_that_nobody_has_called_keeps_one_worker(tmp_path: Path) -> None:
+def test_a_file_without_calls_keeps_one_worker(tmp_path: Path) -> None:
     con = crosslane.connect(functions=files(tmp_path, 1))
     assert eventually(lambda: idle(con) == {"file_0": 1})
     assert value(con, "SELECT f0(1)") == 1
@@ -46,13 +48,13 @@ def test_all_files_together_keep_a_bound(tmp_path: Path) -> None:
     count = BOUND + 3
     con = crosslane.connect(functions=files(tmp_path, count))
     assert eventually(lambda: sum(idle(con).values()) == BOUND)
-    # All can be called, and those that were called last have the workers.
+    # Every file can be called. The files that were called last have the workers.
     for number in range(count):
         assert value(con, f"SELECT f{number}(1)") == number + 1
     last = f"file_{count - 1}"
     assert eventually(lambda: sum(idle(con).values()) <= BOUND and last in idle(con), 20), idle(con)
     assert "file_0" not in idle(con)
-    # A smaller bound ends what is too much.
+    # With a smaller bound, the engine ends the workers above it.
     con.execute("CALL crosslane_set('warm_lanes', 1)").fetchall()
     assert eventually(lambda: sum(idle(con).values()) == 1, 20), idle(con)
     con.close()
@@ -70,7 +72,7 @@ def test_a_query_that_uses_many_files_keeps_its_workers(tmp_path: Path) -> None:
 
 def test_the_last_of_two_files_counts(tmp_path: Path) -> None:
     paths = files(tmp_path, 6)
-    # The first takes longest to be loaded.
+    # The first file takes the longest time to load.
     paths[0].write_text("import time\ntime.sleep(0.5)\n" + paths[0].read_text())
     con = crosslane.connect(functions=paths)
     assert value(con, "SELECT which_file()") == str(paths[-1])

@@ -12,7 +12,7 @@ import pytest
 
 pytestmark = pytest.mark.any_duckdb
 
-#: Each line with a warning says which rule warns.
+#: The comment of each line with a warning names the rule.
 FUNCTIONS = """
 import asyncio
 import datetime as dt
@@ -253,7 +253,7 @@ def test_rules(tmp_path: Path) -> None:
     ]
     run = check("--strict", "functions.py", cwd=tmp_path)
     found = re.findall(r"^warning in functions\.py:(\d+): ([a-z-]+): \S", run.stderr, re.MULTILINE)
-    # Two calls of one line are two warnings.
+    # Two calls in one line give two warnings.
     assert sorted({(int(line), rule) for line, rule in found}) == expected, run.stderr
     assert len(found) == len(expected) + 1
     assert run.returncode == 1
@@ -275,7 +275,7 @@ def test_files_without_warnings(tmp_path: Path) -> None:
     assert (run.returncode, run.stdout, run.stderr) == (0, "", "")
 
 
-#: Files that cannot be loaded, and how their annotation begins.
+#: Files that cannot be loaded, and the first words of their annotation.
 UNLOADABLE = {
     "syntax.py": ("from crosslane import udf\ndef f(:\n", "line=2,title=SyntaxError::invalid syntax"),
     "raises.py": (
@@ -300,7 +300,7 @@ def test_annotations_for_github(tmp_path: Path) -> None:
     assert (run.returncode, run.stderr) == (1, "")
     lines = run.stdout.splitlines()
     warnings = [line for line in lines if "title=missing-annotation" in line]
-    # The error of the load names only the first.
+    # The error of the load names only the first file.
     assert [re.findall(r"line=3,.*::(.+?);", line) for line in warnings] == [
         ["parameter rest of f has no type"],
         ["parameter x of f has no type"],

@@ -62,7 +62,7 @@ def test_formats(functions: Path) -> None:
     assert outputs["markdown"].splitlines()[2:] == ["| 0 | NULL |", "| 2 | a\\|b |"]
 
 
-#: Values that Python's objects cannot show as DuckDB means them, or not at all.
+#: Values that Python's objects show differently from DuckDB, or cannot show.
 VALUES = [
     "INTERVAL 14 MONTH",
     "INTERVAL (-1) DAY",
@@ -162,7 +162,7 @@ def test_each_statement_prints_its_result() -> None:
 
 
 def test_a_query_is_run_once(functions: Path) -> None:
-    """What it reads may be a pipe; what it calls may count."""
+    """A query may read a pipe, and its functions may count their calls."""
     query = "SELECT x, x AS y FROM read_csv('/dev/stdin')"
     result = crosslane("sql", "--format", "json", query, input="x\n1\n2\n")
     assert json.loads(result.stdout) == [{"x": 1, "y": 1}, {"x": 2, "y": 2}], result.stderr
@@ -189,7 +189,7 @@ def at_terminal(*arguments: str, columns: int = 80) -> str:
     )
     os.close(child)
     printed = b""
-    # The terminal of a process that has ended is an error.
+    # Reading from the terminal is an error once its process has ended.
     with contextlib.suppress(OSError):
         while chunk := os.read(parent, 65536):
             printed += chunk
@@ -205,7 +205,7 @@ def test_a_table_wider_than_the_terminal_is_readable() -> None:
     assert "row 2" in printed
     assert all(f" name_{i} " in printed for i in range(60))
     assert all(len(line) <= 80 for line in printed.splitlines())
-    # A long value alone is folded.
+    # The command folds a single long value, and does not show the rows as blocks.
     folded = at_terminal("sql", "SELECT 1 AS a, repeat('x', 200) AS long")
     assert folded.count("x") == 200
     assert "row 1" not in folded
@@ -293,7 +293,7 @@ def test_doctor() -> None:
     assert {finding["what"]: finding["state"] for finding in report["findings"]}["extension"] == "good"
 
 
-#: What is broken: the text that is said of it, and what breaks a copy of the package in a folder.
+#: What is broken: the name, the state, and the function that breaks a copy of the package in a folder.
 BROKEN: dict[str, tuple[str, str, Callable[[Path], None]]] = {
     "no native module": ("guest", "bad", lambda folder: remove(folder, "crosslane/_guest*")),
     "not a native module": ("guest", "bad", lambda folder: spoil(folder, "crosslane/_guest*")),
@@ -343,7 +343,7 @@ def test_doctor_in_a_broken_environment(broken: str, tmp_path: Path) -> None:
     shutil.copytree(Path(crosslane_package.__file__).parent, package, symlinks=True)
     break_it(tmp_path)
     environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
-    # An editable installation would bring back what is gone.
+    # An editable installation would provide the removed modules again.
     program = """if True:
         import sys
         sys.meta_path = [finder for finder in sys.meta_path if "editable" not in repr(finder)]
@@ -371,7 +371,7 @@ def test_doctor_in_a_broken_environment(broken: str, tmp_path: Path) -> None:
     as_text = subprocess.run(command, **options)
     assert as_text.returncode == result.returncode
     assert what in as_text.stdout
-    # A zygote that cannot run says so in the log.
+    # A zygote that cannot run reports this in the log.
     assert "Traceback" not in result.stderr + as_text.stderr or broken == "not a zygote"
 
 
@@ -393,7 +393,7 @@ def test_exit_codes_are_documented() -> None:
 
 
 def test_paths_in_errors_are_not_cut(tmp_path: Path) -> None:
-    """Not even by the end of a line."""
+    """The command does not cut a path at the end of a line either."""
     folder = tmp_path / "a folder with a long name" / ("b" * 100)
     folder.mkdir(parents=True)
     file = folder / "functions.py"
@@ -410,14 +410,14 @@ def interrupted(functions: Path, query: str, group: bool) -> tuple[int, str]:
     process = subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
     )
-    # The program, which has to start, its zygote, and the lanes.
+    # The test waits for the program, which has to start, its zygote, and the lanes.
     assert eventually(lambda: len(processes()) >= 2 + CPUS, 30)
     time.sleep(0.5)
     if group:
         os.killpg(process.pid, signal.SIGINT)
     else:
         process.send_signal(signal.SIGINT)
-    # The time that the issue allows is measured by the benchmark; here it must end at all.
+    # The benchmark measures the time that the issue allows. This test checks only that the command ends.
     _, err = process.communicate(timeout=20)
     return process.returncode, err
 
@@ -444,7 +444,7 @@ def test_ctrl_c_while_a_file_is_loaded(tmp_path: Path, arguments: list[str]) -> 
         text=True,
         start_new_session=True,
     )
-    # The program has to start.
+    # The program has to start first.
     assert eventually(begun.exists, 30)
     os.killpg(process.pid, signal.SIGINT)
     _, err = process.communicate(timeout=30)

@@ -1,4 +1,5 @@
-"""The plugin of dbt, in what dbt-duckdb makes of a profile. That dbt itself works is shown by docs/clients.md."""
+"""The plugin of dbt, in the objects that dbt-duckdb makes from a profile. docs/clients.md shows that dbt
+itself works."""
 
 from __future__ import annotations
 
@@ -12,9 +13,9 @@ from dbt.adapters.duckdb.credentials import DuckDBCredentials
 
 from ..conftest import Library
 
-#: What answers a query as dbt does for a model, with a handle of its own.
+#: A function that answers a query with a handle of its own, as dbt does for a model.
 Query = Callable[[str], object]
-#: Makes it from the plugin's options and the rest of the profile.
+#: A function that makes such a handle from the plugin's options and the rest of the profile.
 Profile = Callable[..., Query]
 
 

@@ -1,4 +1,4 @@
-"""What the doctor says of Spark: nothing is wrong where there is none, and what is broken is named."""
+"""What the doctor says about Spark. Without Spark nothing is wrong. The doctor names each broken part."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ PROGRAM = """if True:
 def findings(
     folder: Path, python: Path | str = sys.executable, patch: str = "pass", **variables: str
 ) -> dict[str, tuple[str, str]]:
-    """The state of each thing and what is said of it, by a package in the folder."""
+    """The state of each part and the doctor's text about it, with a package in the folder."""
     result = subprocess.run(
         [python, "-c", PROGRAM.format(patch=patch)],
         env={**os.environ, "PYTHONPATH": str(folder), **variables},
@@ -50,7 +50,7 @@ def findings(
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """A folder with a package to break, a Spark of which there is only the version, and a Java."""
+    """A folder with a package that a test may break, a Spark that has only its version, and a Java."""
     (tmp_path / "crosslane").mkdir()
     for file in PACKAGE.iterdir():
         (tmp_path / "crosslane" / file.name).symlink_to(file)
@@ -78,7 +78,7 @@ def other_jar(folder: Path) -> None:
         jar.writestr(POM, "groupId=dev.crosslane\r\nversion=0.0.9\r\n")
 
 
-#: What is the matter: of what something is said, the state, some of the text, and what makes it so.
+#: What is wrong: the part, its state, some words of the text, and the function that breaks it.
 MATTERS: dict[str, tuple[str, str, str, Callable[[Path], object]]] = {
     "an old Spark": (
         "pyspark",
@@ -176,9 +176,11 @@ def test_java_loads_the_library_that_is_here(version: str, tmp_path: Path) -> No
     assert str(Path("bin", "java")) in said["Java"][1]
 
 
-def test_only_threads_of_an_import_are_told_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_doctor_names_only_threads_that_an_import_starts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.syspath_prepend(tmp_path)
-    # A thread of a check before ends during the import.
+    # A thread that another check has started ends during the import.
     end = threading.Event()
     before = threading.Thread(target=end.wait)
     before.start()

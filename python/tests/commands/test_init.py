@@ -33,7 +33,7 @@ def test_a_new_folder(tmp_path: Path) -> None:
     written = contents(folder)
     assert set(written) == {"crosslane.d.ts", "functions.js", "functions.py", "jsconfig.json"}
     assert written["crosslane.d.ts"] == TYPES
-    # The command that it says works.
+    # The command that the output recommends works.
     command = shlex.split(result.output.splitlines()[-1].removeprefix("try: crosslane "))
     run = subprocess.run(
         [sys.executable, "-m", "crosslane._cli", *command, "--format", "csv"], capture_output=True, text=True

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-#: A notebook: its cells are run one after the other, as far as one fails.
+#: A notebook. It runs its cells one after the other until one fails.
 NOTEBOOK = """
 import sys
 from IPython.core.interactiveshell import InteractiveShell
@@ -22,7 +22,7 @@ shell.history_manager.end_session()
 
 
 def said(tmp_path: Path, *cells: str) -> str:
-    """What cells print, errors among it."""
+    """The output of the cells, with errors."""
     program = tmp_path / "notebook.py"
     program.write_text(NOTEBOOK.format(cells=["%load_ext crosslane", *map(textwrap.dedent, cells)]))
     ended = subprocess.run(
@@ -78,7 +78,7 @@ def test_a_cell_that_is_run_again_replaces_its_functions(
     )
     assert "scaled(x BIGINT) -> BIGINT" in shown
     assert "answer 42\n" in shown
-    # A cell that cannot be run leaves the functions in place.
+    # A cell that cannot be run leaves the functions unchanged.
     assert shown.count("answer 4200\n") == 2
 
 

@@ -22,7 +22,7 @@ pytestmark = pytest.mark.any_duckdb
 COMMAND = [sys.executable, "-m", "crosslane._cli"]
 
 
-#: Works until its own samples show it.
+#: A function that works until the profiler has taken samples of it.
 WORKS = """
 import os
 from pathlib import Path
@@ -51,14 +51,14 @@ async def pauses(x: int) -> int:
 
 
 def profile_of(page: Path) -> dict[str, Any]:
-    """The samples that the page of a trace has."""
+    """The samples on the page of a trace."""
     text = re.search(r'id="data">(.*?)</script>', page.read_text(), re.DOTALL)
     assert text
     return json.loads(text[1])["profile"]
 
 
 def names(line: dict[str, Any]) -> set[str]:
-    """The functions below a line of a profile."""
+    """The functions that are called from a line of a profile."""
     return {line.get("name", "")}.union(*map(names, line["called"]))
 
 
@@ -74,7 +74,7 @@ def test_a_profile_has_the_lines_of_functions(library: Library, tmp_path: Path) 
         assert line["file"] == str(path)
         assert text[line["line"] - 1].strip() in ("inner(1_000_000)", "while not is_sampled():")
     assert "inner" in names(profile)
-    # Nothing of Crosslane is in it, and its folder is gone.
+    # The profile shows nothing of Crosslane, and its folder is deleted.
     assert all("/crosslane/" not in line["file"] for line in profile["called"])
     assert profile["samples"] == sum(line["samples"] for line in profile["called"])
 
@@ -86,7 +86,7 @@ def test_a_profile_of_a_block(con: duckdb.DuckDBPyConnection, library: Library, 
         assert value(con, "SELECT works(i) FROM range(1) r(i)") == 0
     assert "inner" in names(profile_of(page))
     assert "CROSSLANE_PROFILE" not in os.environ
-    # Without one, the page has none.
+    # Without a profile, the page has no samples.
     with crosslane.trace(con, page):
         value(con, "SELECT 1")
     assert profile_of(page) is None

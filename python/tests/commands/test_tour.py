@@ -1,4 +1,5 @@
-"""The tour (`make demo`): its queries on a part of the real flights, checked against what plain SQL or Python says."""
+"""The tour (`make demo`): its queries on a part of the real flights. Plain SQL or Python gives the expected
+results."""
 
 from __future__ import annotations
 
@@ -24,7 +25,7 @@ def imported(name: str) -> ModuleType:
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
-    # Its dataclasses look for it there.
+    # Dataclasses look for their module in `sys.modules`.
     sys.modules[name] = module
     spec.loader.exec_module(module)
     return module
@@ -35,9 +36,10 @@ demo = imported("demo")
 
 @pytest.fixture(scope="module")
 def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[duckdb.DuckDBPyConnection]:
-    """The tour's database, with one flight of ten, and all of Hawaiian Airlines, of which there is one a day."""
+    """The tour's database. It has one flight of ten, and all flights of Hawaiian Airlines, which has one a
+    day."""
     with pytest.MonkeyPatch.context() as patch:
-        # It unpacks its data here.
+        # The tour unpacks its data in the working directory.
         patch.chdir(tmp_path_factory.mktemp("tour"))
         patch.setenv("FLIGHTS_SERVICE", demo.start_service())
         con = crosslane.connect()
@@ -61,7 +63,7 @@ def one(con: duckdb.DuckDBPyConnection, query: str) -> tuple[object, ...]:
 def test_a_query_of_the_tour(engine: duckdb.DuckDBPyConnection, query: str) -> None:
     rows = crosslane.execute(engine, query).fetchall()
     assert len(rows) >= 3
-    # Only flights that were cancelled have no values.
+    # Only cancelled flights have no values.
     assert sum(None in row for row in rows) <= 1
 
 
@@ -120,7 +122,7 @@ def test_a_model_that_workers_have_loaded(engine: duckdb.DuckDBPyConnection) -> 
 
 
 def test_a_stream(engine: duckdb.DuckDBPyConnection, capsys: pytest.CaptureFixture[str]) -> None:
-    """Each minute in the air is one of the input's; the way that the tour shows it, and in SQL."""
+    """Each minute in the air comes from the input, both in the tour's program and in SQL."""
     demo.stream(engine)
     assert "A stream: flights in, their minutes in each hour out" in capsys.readouterr().out
     crosslane.load(engine, demo.STREAM)

@@ -1,4 +1,4 @@
-"""Traces: what is recorded, and how a program and the command line write it."""
+"""Traces: what they record, and how a program and the command line write them."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ class Total:
 
 
 def events(con: duckdb.DuckDBPyConnection, kind: str, columns: str = "*") -> list[tuple[Any, ...]]:
-    """The events of a kind, the first ones first."""
+    """The events of a kind, from the first to the last."""
     return con.execute(f"SELECT {columns} FROM crosslane_events() WHERE kind = ?", [kind]).fetchall()
 
 
@@ -107,7 +107,7 @@ def start(con: duckdb.DuckDBPyConnection) -> None:
 
 
 def stop(con: duckdb.DuckDBPyConnection) -> int:
-    """Ends a trace; the number of its events."""
+    """Ends a trace, and returns the number of its events."""
     ((on, count, dropped),) = con.execute("CALL crosslane_trace(false)").fetchall()
     assert (on, dropped) == (False, 0)
     return count
@@ -124,11 +124,11 @@ def test_a_query_is_traced(con: duckdb.DuckDBPyConnection, library: Library) -> 
     file = library(FUNCTIONS)
     crosslane.load(con, file)
     assert value(con, "SELECT sum(plain(i)) FROM range(10_000) r(i)") == 50_005_000
-    # One worker per processor is kept ready, and the last ones may still prepare themselves.
+    # The engine keeps one worker per processor ready, and the last ones may still set up their functions.
     assert eventually(lambda: len(events(con, "set_up")) == CPUS, 30)
     count = stop(con)
     assert value(con, "SELECT count(*) FROM crosslane_events()") == count
-    # A slice is written, worked on and read.
+    # The engine writes a slice, a worker calls the function with it, and the engine reads the results.
     rows = "SELECT sum(rows) FROM crosslane_events() WHERE function = 'plain' AND kind = "
     assert [value(con, f"{rows}'{kind}'") for kind in ("copy_in", "function", "copy_out")] == [10_000] * 3
     spent = "SELECT sum(duration_us) / 1e6 FROM crosslane_events() WHERE kind = 'function'"
@@ -140,7 +140,7 @@ def test_a_query_is_traced(con: duckdb.DuckDBPyConnection, library: Library) -> 
         assert sorted(events(con, kind, "lane, pid")) == workers
     assert set(events(con, "function", "lane, pid")) <= set(workers)
     assert value(con, "SELECT min(start_us) >= 0 AND min(duration_us) >= 0 FROM crosslane_events()")
-    # Nothing more is recorded, and the next trace begins anew.
+    # The ended trace records nothing more, and the next trace has none of its events.
     con.execute("SELECT plain(1)").fetchall()
     assert value(con, "SELECT count(*) FROM crosslane_events()") == count
     start(con)
@@ -150,7 +150,7 @@ def test_a_query_is_traced(con: duckdb.DuckDBPyConnection, library: Library) -> 
     con.execute("SELECT plain(7), plain(NULL)").fetchall()
     stop(con)
     assert events(con, "function", "function, rows, detail") == [("plain", 1, "x = 7")]
-    # The function ran after its arguments came, and before its results were there.
+    # The function ran after the engine had written its arguments, and before the engine took its results.
     ((written, _),), ((began, ended),), ((_, taken),) = (
         events(con, kind, "start_us, start_us + duration_us") for kind in ("copy_in", "function", "copy_out")
     )
@@ -189,7 +189,7 @@ def test_all_kinds_of_functions_are_traced(con: duckdb.DuckDBPyConnection, libra
     rows = {(function, kind): count for function, kind, count in traced.fetchall()}
     for kind in ("function", "copy_out"):
         assert [rows[name, kind] for name in ("count_to", "same", "breaks")] == [10_000, 10_000, 1]
-        # An aggregate also asks for its result, and may merge the states of two workers.
+        # An aggregate also computes its result, and may merge the states of two workers.
         assert rows["total", kind] > 10_000
     assert [rows[name, "copy_in"] for name in ("count_to", "same", "breaks")] == [1, 10_000, 1]
     assert events(con, "exception", "function, detail") == [("breaks", "ValueError: half way")]
@@ -205,7 +205,7 @@ def test_waits_and_borrowed_workers_are_traced(
     borrowed = value(con, "SELECT sum(fanned_out) FROM crosslane_stats()")
     assert len(events(con, "fan_out")) == borrowed
     assert CPUS == 1 or borrowed > 0
-    # While all workers are busy, a query waits until another one was started.
+    # While all workers are busy, a query waits until the engine has started another worker.
     file = tmp_path / "busy"
     file.touch()
     threads = [
@@ -237,7 +237,7 @@ def test_a_block_is_traced(
     con: duckdb.DuckDBPyConnection, library: Library, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     page, other = tmp_path / "a.html", tmp_path / "b.html"
-    # The file is written whatever the block does.
+    # The program writes the file, whatever the block does.
     monkeypatch.chdir(tmp_path)
     with pytest.raises(KeyError), crosslane.trace(con, page.name):
         monkeypatch.chdir("/")
@@ -245,7 +245,7 @@ def test_a_block_is_traced(
         con.execute("SELECT plain(1)").fetchall()
         with pytest.raises(duckdb.Error, match="traced already"), crosslane.trace(con, other):
             pass
-        # The refused trace has not ended the other one.
+        # The refused trace has not ended the first trace.
         assert con.execute("SELECT plain(2)").fetchall() == [(3,)]
         raise KeyError
     data = data_of(page)
@@ -273,7 +273,7 @@ def test_files_that_cannot_have_a_trace(
         with pytest.raises(kind, match=re.escape(text)), crosslane.trace(con, tmp_path / name):
             raise AssertionError("the block runs")
     with monkeypatch.context() as patch:
-        # The user of the tests may write everywhere.
+        # The user who runs the tests may be able to write everywhere.
         patch.setattr(os, "access", lambda path, mode: path != tmp_path)
         with (
             pytest.raises(PermissionError, match="may not write there"),
@@ -305,7 +305,7 @@ def test_a_trace_file_for_other_viewers(
     (writing, *_) = [one for one in events if one["name"] == "copy_in"]
     assert names["thread_name", os.getpid(), writing["tid"]] == f"thread {writing['tid']}"
     assert sum(one["args"]["rows"] for one in events if one["name"] == "exception" and one["ph"] == "i") == 10
-    # Nobody knows the processes of the workers of servers.
+    # The trace does not know the processes of a server's workers.
     remote = [Event("function", "f", f"crosslane://{host}:1", 1, None, 5, 0.0, 1.0, 1, None) for host in "ab"]
     events = json.loads(to_chrome(Recording("", remote, 0)))["traceEvents"]
     assert len({one["pid"] for one in events if one["ph"] == "X"}) == 2

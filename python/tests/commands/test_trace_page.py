@@ -48,7 +48,7 @@ def test_the_page(tmp_path: Path, browser: Any) -> None:
             "return [...document.querySelectorAll(arguments[0])].map((one) => one.textContent)", where
         )
 
-    # All texts are texts, and the page has loaded nothing.
+    # All names are shown as text, and the page has loaded nothing.
     assert texts("#title") == [HOSTILE]
     assert browser.execute_script("return document.scripts.length") == 2
     assert browser.execute_script("return performance.getEntriesByType('resource').length") == 0
@@ -81,7 +81,7 @@ def test_the_page(tmp_path: Path, browser: Any) -> None:
         )
 
     def alpha(fraction: float, row: int) -> int:
-        """How strong the colour at a point is, after the page has painted."""
+        """The opacity of the colour at a point, after the page has painted."""
         return browser.execute_async_script(
             "const [x, y, done] = arguments; const scale = window.devicePixelRatio;"
             " requestAnimationFrame(() => requestAnimationFrame(() =>"
@@ -90,21 +90,21 @@ def test_the_page(tmp_path: Path, browser: Any) -> None:
         )
 
     def shown() -> float:
-        """The nanoseconds that the time line shows."""
+        """The number of nanoseconds that the time line shows."""
         return browser.execute_script("return timeLine.view.to - timeLine.view.from")
 
     canvas = browser.find_element("id", "timeline")
     show_all = browser.find_element("id", "all")
     whole = shown()
-    # Half of the time of each worker is work, which is drawn as half of the colour.
+    # Each worker works half of the time. The page draws that with half of the colour's opacity.
     assert 100 < alpha(0.33, 0) < 200
     assert 100 < alpha(0.73, 1) < 200
     assert not show_all.is_enabled()
-    # A click on a slow call shows it.
+    # A click on a slow call shows the call.
     browser.find_element("css selector", "#slowest button").click()
     assert shown() == pytest.approx(5e6)
     assert (alpha(0.47, 2), alpha(0.13, 2)) == (255, 0)
-    # The pointer explains it.
+    # The pointer shows an explanation of the call.
     browser.execute_script("arguments[0].scrollIntoView({ block: 'center' })", canvas)
     size = canvas.size
     x, y = place(0.5, 2)
@@ -119,7 +119,8 @@ def test_the_page(tmp_path: Path, browser: Any) -> None:
         "at 500 ms, worker 3, process 7",
         f"x = '{HOSTILE}'",
     ]
-    # The wheel zooms to the pointer, a drag to what it spans, and two clicks show all.
+    # The wheel zooms in at the pointer. A drag zooms to its range. A double click shows everything, and so
+    # does the button.
     origin = ScrollOrigin.from_element(canvas, int(x - size["width"] / 2), int(y - size["height"] / 2))
     ActionChains(browser).scroll_from_origin(origin, 0, -400).perform()
     assert eventually(lambda: shown() < 4e6)
@@ -129,12 +130,12 @@ def test_the_page(tmp_path: Path, browser: Any) -> None:
     assert 0 < shown() < whole / 2
     show_all.click()
     assert shown() == whole
-    # Keys zoom and move, and so does a drag with Shift.
+    # Keys zoom and move the view. A drag with Shift moves it, too.
     canvas.send_keys("++")
     assert shown() == pytest.approx(whole * 0.36)
 
     def begin() -> float:
-        """The first moment that is shown, as a part of the whole."""
+        """The beginning of the visible range, as a fraction of the whole."""
         return browser.execute_script("return timeLine.view.from") / whole
 
     assert begin() == pytest.approx(0.32)
@@ -146,7 +147,7 @@ def test_the_page(tmp_path: Path, browser: Any) -> None:
     assert shown() == pytest.approx(whole * 0.36)
     canvas.send_keys("0")
     assert shown() == whole
-    # A search leaves the colour of what it finds.
+    # A search keeps the colour of the calls that it finds.
     search = browser.find_element("id", "search")
     before = alpha(0.33, 0), alpha(0.33, 1)
     search.send_keys("F1")
@@ -154,16 +155,17 @@ def test_the_page(tmp_path: Path, browser: Any) -> None:
     assert after[0] < before[0]
     assert after[1] == before[1]
     search.send_keys(Keys.BACKSPACE * 2)
-    # A kind can be hidden.
+    # A click on the legend hides a kind.
     browser.find_element("css selector", "#legend button[data-kind=function]").click()
     assert alpha(0.33, 0) == 0
-    # Nothing was refused by the browser, and no script has failed. It warns that this test reads points.
+    # The browser has refused nothing, and no script has failed. The browser warns that this test reads
+    # points.
     assert [one for one in browser.get_log("browser") if "getImageData" not in one["message"]] == []
 
 
 def test_pages_of_unusual_traces(tmp_path: Path, browser: Any) -> None:
     def show(*events: Event) -> list[str]:
-        """The numbers that a page of these events shows."""
+        """The numbers on a page of these events."""
         page = tmp_path / "a.html"
         page.write_text(to_page(Recording("", list(events), 0)))
         browser.get(page.as_uri())
@@ -171,12 +173,12 @@ def test_pages_of_unusual_traces(tmp_path: Path, browser: Any) -> None:
         return browser.execute_script(numbers)
 
     assert show() == ["0 ns", "0", "0 ns", "0 ns", "0", "0", "0"]
-    # A query whose workers die has very many of them.
+    # A query whose workers die has a great number of these events.
     lost = [Event("lane_lost", "f", "/a/b.py", i, i, 1, i * 10.0, 0.0, 0, None) for i in range(1, 1001)]
     assert show(*lost)[4:] == ["1,000", "0", "1,000"]
     names = browser.execute_script("return trace.rows.map((row) => row.name)")
     assert (len(names), names[0], names[-1]) == (251, "worker 1, process 1", "750 more")
-    # One event of each kind that the engine has.
+    # One event of each kind that the engine records.
     source = (ROOT / "crates" / "crosslane" / "src" / "trace" / "event.rs").read_text()
     kinds = re.findall(r'=> "(\w+)"', source)
     show(*(Event(kind, "f", "/a/b.py", 1, 1, 1, at * 10.0, 0.0, 1, None) for at, kind in enumerate(kinds)))
@@ -203,7 +205,7 @@ def test_the_profile(tmp_path: Path, browser: Any) -> None:
     browser.get(page.as_uri())
 
     def bars() -> list[tuple[str, int, int, int]]:
-        """The bars: their texts, depths, lefts and widths, in percent."""
+        """The bars of the profile: their texts, depths, lefts and widths, in percent."""
         found = browser.execute_script(
             "return [...document.querySelectorAll('#lines button')].map((bar) =>"
             " [bar.textContent, bar.dataset.depth, bar.style.left, bar.style.width])"
@@ -222,7 +224,7 @@ def test_the_profile(tmp_path: Path, browser: Any) -> None:
     assert bars() == whole
     shown = browser.find_elements("css selector", "#lines button")
     assert shown[1].get_attribute("title").endswith("/a/b.py:500\n50 % of the samples (500)")
-    # A click shows a bar in the whole width, and another one all.
+    # A click on a bar shows it in the whole width, and another click shows all bars.
     shown[1].click()
     assert bars() == [
         ("outer (b.py:750)", 0, 0, 100),

@@ -1,4 +1,4 @@
-"""Results that outlive the program."""
+"""Results that stay in a file after the program has ended."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from crosslane._cli import main
 from ..conftest import value
 from .tripled import TRIPLED, tripled
 
-#: Runs as a program of its own: loads a file, calls `f` for some rows, and prints the sum and how many
-#: rows were called.
+#: A separate program. It loads a file, calls `f` for some rows, and prints the sum and the number of called
+#: rows.
 PROGRAM = """
 import sys
 import crosslane
@@ -34,7 +34,7 @@ print(total, rows)
 
 
 def ran(path: Path, function: str = "f") -> tuple[int, int]:
-    """What the program prints."""
+    """The output of the program."""
     printed = subprocess.run(
         [sys.executable, "-c", PROGRAM, path, function], capture_output=True, text=True, check=True
     )
@@ -69,14 +69,14 @@ def test_the_next_program_finds_results(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, language: str
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    # JavaScript may not name a file.
+    # A JavaScript file may not name a cache file.
     cache = "true" if language == "js" else '"kept.db"'
     path = tripled(tmp_path, language, "cache", cache)
     total, rows = ran(path, "tripled")
     assert total == sum(3 * (i % 50) for i in range(5000))
     assert 50 <= rows <= 100
     assert ran(path, "tripled") == (total, 0)
-    # The file is beside that of the functions.
+    # The cache file is in the folder of the functions.
     assert (tmp_path / ("cache/crosslane/results.db" if language == "js" else "kept.db")).exists()
 
 
@@ -107,7 +107,7 @@ def test_a_file_that_has_changed_has_no_results(written: Callable[[str], Path]) 
     total, rows = ran(written(text))
     assert rows > 0
     assert ran(written(text.replace("+ 1", "+ 2")))[0] == total + 5000
-    # The results of the first version are still there, for a while.
+    # The cache still has the results of the first version, for a while.
     assert ran(written(text)) == (total, 0)
 
 
@@ -121,7 +121,7 @@ def test_a_copy_of_a_file_has_its_results(written: Callable[[str], Path], tmp_pa
     assert ran(copy)[1] == 0
 
 
-def test_a_program_that_writes_for_long_stops_nobody(written: Callable[[str], Path]) -> None:
+def test_a_program_that_writes_for_long_stops_no_other_program(written: Callable[[str], Path]) -> None:
     path = written('@udf(cache="kept.db")\ndef f(x: int) -> int: return x + 1')
     total, _ = ran(path)
     with opened(path.parent / "kept.db") as run:
@@ -159,7 +159,7 @@ def test_nulls_and_failures_are_not_kept(written: Callable[[str], Path]) -> None
 
 
 @pytest.mark.parametrize("result", ["x''", "x'00'", "randomblob(200)", "zeroblob(144)", "'a text'"])
-def test_what_somebody_else_wrote_is_no_result(written: Callable[[str], Path], result: str) -> None:
+def test_a_result_of_another_writer_is_no_result(written: Callable[[str], Path], result: str) -> None:
     path = written('@udf(cache="kept.db")\ndef f(x: int) -> str: return f"{x}"')
     PROGRAM_OF_TEXTS = PROGRAM.replace("sum({sys.argv[2]}(i % 50))", "sum(length({sys.argv[2]}(i % 50)))")
     command = [sys.executable, "-c", PROGRAM_OF_TEXTS, path, "f"]

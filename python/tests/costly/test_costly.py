@@ -1,4 +1,4 @@
-"""Functions that cost something: equal rows are called once, results are kept, calls have a rate."""
+"""Expensive functions: the engine calls equal rows once, keeps results, and limits the rate of calls."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ EXAMPLES = Path(__file__).parents[3] / "examples"
 
 
 def counted(con: duckdb.DuckDBPyConnection, function: str) -> tuple[int, int]:
-    """The rows that were called, and those whose result was known."""
+    """The number of called rows, and the number of rows whose result was known."""
     row = con.execute("SELECT rows, reused FROM crosslane_stats() WHERE function = ?", [function]).fetchone()
     assert row
     return row
@@ -135,7 +135,7 @@ def test_an_expensive_function_is_called_once_for_equal_rows(load: Load) -> None
             return x
         """)
     for name in ("slow", "each"):
-        # This measures it.
+        # The first query measures the cost of the function.
         assert value(con, f"SELECT sum({name}(i)) FROM range(20) r(i)") == 190
         assert value(con, f"SELECT sum({name}(i % 5)) FROM range(1000) r(i)") == 2000
     assert counted(con, "slow") == (25, 995)
@@ -183,7 +183,7 @@ def test_calls_have_a_rate(con: duckdb.DuckDBPyConnection, tmp_path: Path, langu
         with pytest.raises(duckdb.Error, match=message):
             crosslane.load(con, tripled(tmp_path, language, "rate", rate))
     crosslane.load(con, tripled(tmp_path, language, "rate", "'1/h'"))
-    # One row may begin at once, and the others wait.
+    # One row may begin at once. The others wait.
     failed: list[str] = []
     query = "SELECT sum(tripled(i)) FROM range(3) r(i)"
     thread = threading.Thread(target=lambda: failed.append(error(con, query)))
@@ -215,7 +215,7 @@ def test_functions_of_one_declaration_share_what_they_keep(load: Load) -> None:
         """)
     assert value(con, "SELECT sum_of(5)") == 7
     assert value(con, "SELECT sum_of(5)") == 7
-    # There is one call an hour, whatever the number of arguments is.
+    # The rate is one call an hour, whatever the number of arguments is.
     cancelled: list[str] = []
     thread = threading.Thread(target=lambda: cancelled.append(error(con, "SELECT sum_of(5, 2)")))
     thread.start()
@@ -251,7 +251,7 @@ def test_options_that_cannot_be(con: duckdb.DuckDBPyConnection, library: Library
         assert "function f" in str(raised.value)
 
 
-#: Functions whose result is the number of rows of their call, which have at most 100.
+#: Functions whose result is the number of rows of their call. A call has at most 100 rows.
 BATCHED = {
     "py": """
         import pyarrow as pa
@@ -285,7 +285,7 @@ def test_a_call_gets_no_more_rows_than_its_batch(
     path.write_text(textwrap.dedent(BATCHED[language].format(100)))
     crosslane.load(con, path)
     sizes = "SELECT max(size), sum(size / size)::INTEGER FROM (SELECT size(i) AS size FROM range(2500) r(i))"
-    # The second query knows what a row costs.
+    # For the second query, the engine knows the cost of a row.
     for _ in range(2):
         assert con.execute(sizes).fetchall() == [(100, 2500)]
     assert value(con, "SELECT options LIKE '%batch=100%' FROM crosslane_functions()")

@@ -1,4 +1,4 @@
-"""Failed calls are tried again: after which pause, and that the pause is no lack of progress."""
+"""The engine repeats failed calls. These tests check the pauses, and that a pause is no lack of progress."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from crosslane._runtime.retries import retry_after
 
 from ..conftest import Load, error, value
 
-#: What functions of Python and Ruby do: they fail twice, and return the time from the first to the
-#: third call, and how many workers were called. `RAISED` is replaced by what a failed call raises.
+#: The code that functions of Python and Ruby call. The first two calls raise `RAISED`, which the tests
+#: replace. The third call returns the time since the first call, and the number of workers that were called.
 PYTHON = """
 import os, time
 from crosslane import Retry, udf
@@ -43,7 +43,7 @@ def called
   [$begun.last - $begun.first, $workers.size]
 end
 """
-#: The functions, by the names of their files. `OPTIONS` is replaced.
+#: The functions, by the names of their files. The tests replace `OPTIONS`.
 TWICE = {
     "row.py": """
 @udf("f(x BIGINT) -> DOUBLE[]", OPTIONS)
@@ -111,7 +111,8 @@ def test_a_pause_is_as_long_as_the_error_says_and_no_lack_of_progress(
 def test_the_error_of_the_last_try_is_that_of_the_query(
     con: duckdb.DuckDBPyConnection, tmp_path: Path, file: str, retries: int, after: float
 ) -> None:
-    """Nobody waits for longer than an hour: such a call is not tried again."""
+    """The engine never pauses for longer than an hour. It does not repeat a call that asks for a longer
+    pause."""
     raised = (
         f'Retry("busy", after={after})'
         if file.endswith(".py")
@@ -138,7 +139,7 @@ def test_a_table_function_waits_as_its_error_says(load: Load, tmp_path: Path) ->
 
 
 def test_a_guest_cannot_pause_for_ever(load: Load) -> None:
-    """Each pause belongs to a try of a row, so a function that never comes back is late."""
+    """Each pause belongs to a try of a row, so a function that never returns is late."""
     con = load("""
         import time
         from crosslane import Retry, udf
@@ -204,7 +205,7 @@ def test_an_exception_of_ruby_whose_methods_fail_is_shown(
 
 
 def headers(**named: str) -> email.message.Message:
-    """Headers as urllib has them."""
+    """Headers in the form that urllib gives them."""
     message = email.message.Message()
     for name, text in named.items():
         message[name.replace("_", "-")] = text

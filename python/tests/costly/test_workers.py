@@ -1,4 +1,4 @@
-"""Functions with workers of their own: no more than they say, with GPUs of their own."""
+"""Functions with their own workers: no more than they declare, each with its own GPUs."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import crosslane
 
 from ..conftest import Library, Load, error, eventually, processes, value
 
-#: `heavy` has one worker, `light` any number.
+#: `heavy` has one worker, and `light` has any number.
 HEAVY = {
     "py": """
         import os, time
@@ -37,12 +37,12 @@ HEAVY = {
         udf("light(x BIGINT) -> BIGINT", deterministic: false) { |x| pid }
         """,
 }
-#: Enough for several workers, if a function has several.
+#: So many rows need several workers, if a function has several.
 ROWS = 1000
 
 
 def pids(con: duckdb.DuckDBPyConnection, function: str) -> set[int]:
-    """The workers that were called for many rows."""
+    """The workers that the query has called for many rows."""
     query = f"SELECT DISTINCT {function}(i) FROM range({ROWS}) r(i)"
     return {pid for (pid,) in con.execute(query).fetchall()}
 
@@ -61,7 +61,7 @@ def test_a_function_has_workers_of_its_own(
         light.update(pids(con, "light"))
         return len(light) >= 2
 
-    # The rows are enough for two workers.
+    # There are enough rows for two workers.
     eventually(has_two_workers)
     assert len(heavy) == 1
     assert pids(con, "heavy") == heavy
@@ -78,7 +78,7 @@ def test_isolates_are_counted(con: duckdb.DuckDBPyConnection, tmp_path: Path) ->
         udf("heavy(x BIGINT) -> BIGINT", { workers: 1, deterministic: false }, (x) => ++calls);
         """)
     crosslane.load(con, path)
-    # One isolate counts all calls.
+    # One isolate has counted all calls.
     assert value(con, "SELECT count(DISTINCT heavy(i)) FROM range(200_000) r(i)") == 200_000
 
 
@@ -114,7 +114,7 @@ def test_only_its_workers_hold_what_a_function_prepares(load: Load, tmp_path: Pa
     assert not models & light
     assert models <= noted("model")
     assert len(noted("model")) <= 2
-    # The shared workers have prepared the other class, and only that one.
+    # The shared workers have prepared only the other class.
     assert light <= noted("other")
     assert not noted("other") & noted("model")
     con.close()
@@ -228,9 +228,9 @@ def test_each_worker_sees_its_gpus(
         return len(gpus) == 2
 
     eventually(has_two_workers)
-    # No two workers have the same.
+    # No two workers see the same GPUs.
     assert sorted(gpus.values()) == ["4,5", "6,7"]
-    # Others have what the program has.
+    # Workers of other functions see the GPUs of the program.
     crosslane.load(
         con, library("import os\n@udf\ndef f(x: int) -> str: return os.environ['CUDA_VISIBLE_DEVICES']")
     )
@@ -284,12 +284,12 @@ def test_gpus_that_are_not_there_are_an_error(
     else:
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
     path = library(GPU.format(gpus=gpus))
-    # The driver of a cluster loads functions that others call.
+    # The driver of a cluster loads functions that its workers call.
     crosslane.load(con, path)
     text = error(con, "SELECT seen(i) FROM range(1) r(i)")
     assert message in text
     assert f"{path}:4: function seen" in text
-    # A machine without one can do without.
+    # A program that sees no GPU may call the function without one.
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     crosslane.load(con, path)
     assert list(con.execute("SELECT seen(i) FROM range(1) r(i)").fetchall()[0][0].split()[1:]) == []

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-#: Its file, by language. `OPTION` and `VALUE` are replaced.
+#: The text of the file, by language. `OPTION` and `VALUE` are replaced.
 TRIPLED = {
     "py": """
 from crosslane import udf
@@ -19,7 +19,8 @@ def tripled(x: int) -> int:
 
 
 def tripled(folder: Path, language: str, option: str, value: str) -> Path:
-    """Writes the function in a language, with this text as the value of an option. Returns its file."""
+    """Writes the function in a language, with this text as the value of an option. Returns the path of the
+    file."""
     path = folder / f"functions.{language}"
     path.write_text(TRIPLED[language].replace("OPTION", option).replace("VALUE", value))
     return path

@@ -1,4 +1,4 @@
-"""Calls of functions with columns: names, wrong arguments, threads, Ctrl-C and the end."""
+"""Calls of functions with columns: names, wrong arguments, threads, Ctrl-C and the end of the program."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from crosslane import udf
 
 from ..conftest import Library, eventually
 
-#: The function says that it has begun, and waits for a file.
+#: The function creates a file to show that it has begun, and waits for another file.
 WAITS = """
 import pathlib, time
 
@@ -44,7 +44,7 @@ def test_names(fns: crosslane.Functions) -> None:
     assert (len(fns), "slug" in fns, "slugs" in fns) == (19, True, False)
     assert repr(fns.slug) == "<crosslane function slug(title VARCHAR) -> VARCHAR>"
     assert (fns.slug.__name__, fns.slug.__doc__) == ("slug", "The title in an address.")
-    # A function does not take the name of a method, and can be called nevertheless.
+    # An attribute is always the method of that name. The function can still be called by its name.
     assert fns["close"]([1]) == fns["my close"]([1]) == [1]
     with pytest.raises(AttributeError, match="there is no function Slugs; did you mean slug"):
         fns.Slugs  # noqa: B018
@@ -247,7 +247,7 @@ def test_pickles(library: Library, monkeypatch: pytest.MonkeyPatch, tmp_path: Pa
     again, twice = pickle.loads(pickled)
     assert (again.twice([1]), twice([2])) == ([2], [4])
     assert again.cursor().execute("SELECT current_setting('threads')").fetchall() == [(1,)]
-    # Functions that are unpickled again have the same workers, until somebody closes them.
+    # Functions that are unpickled again have the same workers until somebody closes them.
     third, _ = pickle.loads(pickled)
     again.close()
     with pytest.raises(duckdb.ConnectionException):
@@ -288,7 +288,7 @@ def test_cancel(library: Library, tmp_path: Path) -> None:
 
 @pytest.mark.any_duckdb
 def test_the_end_of_a_program_ends_calls(library: Library, tmp_path: Path) -> None:
-    """Threads of polars may be in a call then, and Python does not wait for them."""
+    """Threads of polars may still be in a call, and Python does not wait for them."""
     program = f"""
 import threading, time, pathlib, crosslane
 fns = crosslane.Functions({str(library(WAITS))!r})

@@ -44,14 +44,14 @@ def test_pandas(fns: crosslane.Functions) -> None:
     numbers = pd.Series([1, 2, 3], index=[7, 8, 9], name="n")
     result = fns.plus_one(numbers)
     pd.testing.assert_series_equal(result, numbers + 1)
-    # A view of Arrow's memory would refuse this.
+    # A column that used Arrow's memory would refuse this assignment.
     result[7] = 0
     assert fns.slug(pd.Series(["A b", None])).tolist()[0] == "a-b"
 
 
 @pytest.mark.parametrize("dtype", ["Int64", "int64[pyarrow]"])
 def test_dtypes_of_pandas(fns: crosslane.Functions, dtype: str) -> None:
-    """A number that a float cannot have stays what it is."""
+    """A large integer that a float cannot hold stays unchanged."""
     numbers = pd.Series([2**60, None], dtype=dtype)
     pd.testing.assert_series_equal(fns.plus_one(numbers), numbers + 1)
 
@@ -73,7 +73,7 @@ def test_numpy(fns: crosslane.Functions) -> None:
     assert type(result) is np.ndarray
     assert (result.dtype, result.tolist()) == (np.int64, [1, 2, 3])
     result[0] = 5
-    # NaN is a number in NumPy, and NULL is NaN in a result.
+    # NaN is a number in NumPy. A result shows NULL as NaN.
     assert fns.told(np.array([1.5, np.nan])).tolist() == ["1.5", "nan"]
     assert np.isnan(fns.halved(np.ma.array([1.0, 2.0], mask=[True, False]))[0])
     assert fns.plus_one(np.arange(10)[::3]).tolist() == [1, 4, 7, 10]

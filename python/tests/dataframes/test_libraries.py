@@ -21,7 +21,7 @@ FRAME = pl.DataFrame({"title": ["Hello World", None, "A b"], "n": [1, 2, 3], "ha
 
 @pytest.fixture
 def clean() -> Iterator[None]:
-    """Removes what a test adds to the libraries."""
+    """Removes the additions of a test from the libraries."""
     yield
     for place in (pl.Expr, pl.Series, pd.Series):
         if hasattr(place, "crosslane"):
@@ -71,7 +71,7 @@ def test_groups_of_polars(fns: crosslane.Functions) -> None:
 
 
 def test_an_expression_makes_no_calls_of_its_own(tmp_path: Path) -> None:
-    """polars calls a function of `map_batches` with rows that it makes up, to see the type."""
+    """To find out a type, polars calls the functions of `map_batches` with rows that it has made up."""
     path = tmp_path / "functions.py"
     path.write_text("from crosslane import udf\n@udf\ndef f(x: str) -> int: return {'a': 1}[x]")
     with crosslane.Functions(path) as fns:

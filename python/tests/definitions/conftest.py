@@ -12,13 +12,13 @@ from ..conftest import eventually
 
 @pytest.fixture(autouse=True)
 def _own_home(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Nothing of the user is read or written."""
+    """The tests read and write no file of the user."""
     for name in ("XDG_CACHE_HOME", "XDG_CONFIG_HOME"):
         monkeypatch.setenv(name, str(tmp_path / name))
 
 
 def closed(path: Path) -> None:
-    """Waits until the database's file may be opened with other settings."""
+    """Waits until another program may open the database's file with other settings."""
 
     def is_closed() -> bool:
         try:

@@ -105,7 +105,7 @@ def test_async_bodies(con: duckdb.DuckDBPyConnection) -> None:
 
 @pytest.mark.any_duckdb
 def test_texts_of_all_characters(con: duckdb.DuckDBPyConnection) -> None:
-    """Names, options and bodies are no code in another language."""
+    """Names, options and bodies are never run as code of another language."""
     body = '"\'#{1}\\\\ \\u00e9 " + x'
     for language in ("python", "javascript", "ruby", "lua"):
         shown = body.replace("\\u00e9", "\\u{e9}") if language == "lua" else body
@@ -126,7 +126,7 @@ def test_a_name_is_taken_once(con: duckdb.DuckDBPyConnection) -> None:
     )
     crosslane.execute(con, f.format("", "IF NOT EXISTS", "INT", "INT", "0"))
     assert value(con, "SELECT f(1)") == 1
-    # Also with another type of the result.
+    # This is also an error for another type of the result.
     crosslane.execute(con, f.format("OR REPLACE", "", "INT", "VARCHAR", "f'<{x}>'"))
     assert value(con, "SELECT f(1)") == "<1>"
     con.execute("CREATE MACRO m(x) AS x")

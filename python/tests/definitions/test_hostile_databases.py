@@ -1,4 +1,4 @@
-"""Databases from elsewhere, in which the names of functions and operators mean something else."""
+"""Databases from elsewhere in which the names of functions and operators have another meaning."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ import crosslane
 from ..conftest import value
 from .conftest import closed
 
-#: Scalar functions and operators that are used when a database is opened, functions are loaded and
-#: results are printed, with as many parameters.
+#: Scalar functions and operators with their parameters. The engine uses them to open a database, to load
+#: functions and to print results.
 SCALARS = {
     "current_connection_id": "",
     "current_setting": "a",
@@ -36,7 +36,7 @@ SCALARS = {
     "~~": "a, b",
     "jaro_winkler_similarity": "a, b",
 }
-#: Table functions, too.
+#: Table functions with the same use.
 TABLES = (
     "duckdb_connection_count", "duckdb_databases", "duckdb_functions", "duckdb_tables", "duckdb_types",
     "crosslane_functions", "crosslane_outdated", "crosslane_restore", "crosslane_set", "crosslane_settings",
@@ -46,12 +46,12 @@ TABLES = (
 
 @pytest.fixture
 def hostile(tmp_path: Path) -> Path:
-    """A database in which most names would load a file of functions, which leaves a trace."""
+    """A database in which most names load a file of functions. The file leaves a trace when it runs."""
     evil = tmp_path / "evil.py"
     evil.write_text(f"open({str(tmp_path / 'trace')!r}, 'w').close()\n")
     path = tmp_path / "hostile.duckdb"
     with crosslane.connect(path) as con:
-        # The commands have to be there when their callers are made.
+        # DuckDB must know the commands before it can create macros that call them.
         loads = f"SELECT max(version)::BIGINT FROM system.main.crosslane_load('{evil}')"
         for name, parameters in SCALARS.items():
             con.execute(f'CREATE MACRO "{name}"({parameters}) AS ({loads})')
@@ -86,7 +86,8 @@ def test_to_open_a_database_runs_nothing(hostile: Path, tmp_path: Path) -> None:
 
 
 def test_the_trap_works(hostile: Path, tmp_path: Path) -> None:
-    """A user who calls one of its macros does run the file, as the test above must not."""
+    """A user who calls one of the macros does run the file. The test above checks that nothing else runs
+    it."""
     con = crosslane.connect(hostile)
     with pytest.raises(duckdb.Error, match="declares no function"):
         con.execute("SELECT lower('A')").fetchall()
@@ -119,7 +120,7 @@ def test_another_table_of_the_name_is_left_alone(tmp_path: Path, columns: str) -
     assert con.execute("FROM crosslane_definitions()").fetchall() == []
     with pytest.raises(duckdb.Error, match=r"has a table crosslane\.definitions of its own"):
         crosslane.execute(con, EVIL)
-    # Nothing is left of it.
+    # The refused definition has left nothing.
     assert con.execute("FROM crosslane_functions()").fetchall() == []
     crosslane.execute(con, EVIL.replace("CREATE", "CREATE TEMP"))
     assert value(con, "SELECT f()") == 1

@@ -27,7 +27,7 @@ G = "CREATE FUNCTION g(x INT) RETURNS INT LANGUAGE javascript AS $$ x * 10 $$"
 
 @pytest.fixture
 def shop(tmp_path: Path) -> Path:
-    """A database with definitions, and a view over one of them."""
+    """A database with definitions, and with a view that uses one of them."""
     path = tmp_path / "shop.duckdb"
     with crosslane.connect(path) as con:
         crosslane.execute(con, f"{F}; {G}; CREATE TEMP FUNCTION t() RETURNS INT LANGUAGE python AS $$ 1 $$")
@@ -37,7 +37,7 @@ def shop(tmp_path: Path) -> Path:
 
 
 def opened(path: Path, **options: object) -> tuple[duckdb.DuckDBPyConnection, list[str]]:
-    """The database, and the warnings that it gave."""
+    """The database, and the warnings that opening it gave."""
     with warnings.catch_warnings(record=True) as given:
         warnings.simplefilter("always")
         con = crosslane.connect(path, **options)
@@ -76,7 +76,7 @@ def test_a_database_from_elsewhere_runs_nothing(shop: Path, tmp_path: Path) -> N
         "functions that this database defines were not loaded (f, g): nobody has trusted them here" in warned
     )
     assert con.execute("FROM crosslane_functions()").fetchall() == []
-    # What the user defines is trusted, and only that.
+    # Crosslane trusts the definitions of this user, and no others.
     crosslane.execute(con, "CREATE FUNCTION h() RETURNS INT LANGUAGE python AS $$ 5 $$")
     con.close()
     closed(shop)
@@ -86,7 +86,7 @@ def test_a_database_from_elsewhere_runs_nothing(shop: Path, tmp_path: Path) -> N
     con.execute("CALL crosslane_trust()").fetchall()
     con.execute("CALL crosslane_restore()").fetchall()
     assert value(con, "SELECT f(1) + g(1)") == 12
-    # Somebody else changes a definition.
+    # Another program changes a definition.
     con.execute(
         "UPDATE crosslane.definitions SET definition = replace(definition, '+ 1', '+ 2') WHERE function = 'f'"
     )
@@ -113,7 +113,7 @@ def test_trust_and_dump_show_the_code(shop: Path, tmp_path: Path) -> None:
     assert (code, out, err) == (0, "answer\n42\n", "")
     code, dumped, err = command("dump", str(shop))
     assert (code, dumped, err) == (0, f"{F};\n{G};\n", "")
-    # It can be read again.
+    # The command can read its own output again.
     other = tmp_path / "other.duckdb"
     code, out, err = command("sql", "--db", str(other), "--format", "csv", f"{dumped} SELECT f(1) AS f")
     assert (code, err) == (0, "")
@@ -121,7 +121,7 @@ def test_trust_and_dump_show_the_code(shop: Path, tmp_path: Path) -> None:
     assert command("dump", str(other)) == (0, dumped, "")
 
 
-def test_one_that_cannot_be_loaded_takes_no_other_along(shop: Path) -> None:
+def test_a_broken_definition_does_not_stop_the_others(shop: Path) -> None:
     con, _ = opened(shop)
     broken = (
         "CREATE FUNCTION b() RETURNS INT LANGUAGE python handler = 'f' AS $$\nimport nothing_like_this\n$$"
@@ -141,7 +141,7 @@ def test_one_that_cannot_be_loaded_takes_no_other_along(shop: Path) -> None:
     con.close()
 
 
-def test_what_is_dropped_stays_away(shop: Path) -> None:
+def test_a_dropped_definition_is_not_restored(shop: Path) -> None:
     con, _ = opened(shop)
     con.execute("CALL crosslane_drop('F')").fetchall()
     crosslane.unregister(con, "g")
@@ -169,7 +169,7 @@ def test_load_restores_if_it_is_told_to(monkeypatch: pytest.MonkeyPatch, shop: P
     monkeypatch.setenv("CROSSLANE_RESTORE", "1")
     con = duckdb.connect(str(shop), config={"allow_unsigned_extensions": "true"})
     con.execute(f"LOAD '{crosslane.extension_path()}'")
-    # It would look for an interpreter of its own for f.
+    # For f, the extension would look for another Python interpreter.
     assert value(con, "SELECT g(2)") == 20
     con.close()
 
@@ -194,7 +194,7 @@ def test_a_definition_that_is_not_loaded_is_not_lost(shop: Path) -> None:
         crosslane.execute(con, other)
     with pytest.raises(duckdb.Error, match="keeps a definition of f that is not loaded"):
         crosslane.execute(con, other.replace("FUNCTION", "FUNCTION IF NOT EXISTS"))
-    # A temporary function hides it until the end.
+    # A temporary function hides the definition until the connection is closed.
     crosslane.execute(con, other.replace("CREATE", "CREATE TEMP"))
     crosslane.execute(con, other.replace("CREATE", "CREATE OR REPLACE TEMP"))
     assert value(con, "SELECT f(1)") == 0

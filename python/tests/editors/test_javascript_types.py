@@ -69,7 +69,7 @@ setTimeout((text) => console.log(text, new TextDecoder().decode(new TextEncoder(
 [1, 2].findLast((x) => x > 1);
 """
 
-#: Each line says which error the compiler reports.
+#: The comment of each line names the error that the compiler reports.
 WRONG = """
 udf("a() -> BIGINT", { vectorised: true }, () => 1);  // TS2561
 udf("a() -> BIGINT", { nulls: "never" }, () => 1);  // TS2322
@@ -90,7 +90,7 @@ process.exit();  // TS2591
 
 def test_the_compiler_accepts_right_use_only(tmp_path: Path) -> None:
     assert CliRunner().invoke(main, ["init", str(tmp_path)]).exit_code == 0
-    # An example in the documentation is right, too.
+    # The example in the documentation has no errors either.
     examples = re.findall(
         r"^```js\n(// (?:delays|totals)\.js\n.*?)^```$",
         (ROOT / "docs/javascript.md").read_text(),
@@ -104,7 +104,7 @@ def test_the_compiler_accepts_right_use_only(tmp_path: Path) -> None:
     )
     (tmp_path / "wrong.ts").write_text(WRONG)
     run = subprocess.run(
-        # The types themselves are checked, too.
+        # The compiler checks the types themselves, too.
         [TSC, "-p", tmp_path / "jsconfig.json", "--skipLibCheck", "false", "--pretty", "false"],
         cwd=tmp_path,
         capture_output=True,
@@ -121,7 +121,7 @@ def test_the_compiler_accepts_right_use_only(tmp_path: Path) -> None:
 
 
 def test_the_types_have_all_options() -> None:
-    """An option that a function can be declared with is in the types, and no other."""
+    """The types have every option of a declaration, and no other."""
     source = (ROOT / "crates/crosslane-js/src/js/library/declare.js").read_text()
     types = (PACKAGE / "crosslane.d.ts").read_text()
 

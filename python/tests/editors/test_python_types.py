@@ -11,7 +11,7 @@ import pytest
 
 pytestmark = pytest.mark.any_duckdb
 
-#: Each line says which error mypy reports, or which type it reveals.
+#: The comment of each line names the error that mypy reports, or the type that it reveals.
 PROGRAM = """
 from collections.abc import Iterator
 
@@ -82,7 +82,7 @@ call(twice, [1], time_out=5)  # error: call-arg
 """
 
 
-#: Types of other packages do not matter, and take mypy ten seconds.
+#: The test does not need the types of other packages, which would take mypy ten seconds.
 SETTINGS = """
 [mypy]
 strict = true

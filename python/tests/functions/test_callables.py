@@ -1,4 +1,4 @@
-"""What `register` takes: any callable, from wherever the program has it, and nothing is done to it."""
+"""`register` takes any callable, wherever the program defines it, and does not change it."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ pytestmark = pytest.mark.any_duckdb
 LANES = pytest.mark.parametrize("lane", ["process", "thread"])
 
 
-#: A module that workers import, too, and for which they need not import pytest.
+#: A module that workers import, too. A worker that imports it need not import pytest.
 SHOP = '''
 from __future__ import annotations
 
@@ -195,7 +195,7 @@ def test_a_method_of_a_declared_function_keeps_its_object(con: duckdb.DuckDBPyCo
 
 
 def _module(path: Path, name: str, text: str) -> types.ModuleType:
-    """A module that only this program has."""
+    """A module that only this program can import."""
     path.write_text(text)
     spec = importlib.util.spec_from_file_location(name, path)
     assert spec is not None
@@ -258,7 +258,7 @@ def test_functions_of_a_pytest_file(tmp_path: Path, mode: str) -> None:
         "    con.close()\n"
     )
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", f"--import-mode={mode}"]
-    # From elsewhere, so that the file's folder is not where modules are looked for.
+    # pytest runs in another folder, so Python does not look for modules in the file's folder.
     (tmp_path / "elsewhere").mkdir()
     done = subprocess.run(
         [*command, str(tmp_path)], cwd=tmp_path / "elsewhere", capture_output=True, text=True
@@ -334,7 +334,8 @@ def test_defaults_can_be_left_out(con: duckdb.DuckDBPyConnection, library: Libra
             ("6!", "4!", "2x")
         ]
         assert value(con, "SELECT count(*) FROM duckdb_functions() WHERE function_name = 'f'") == 3
-    # Registered with less, it can be called with less only.
+    # A registration with one parameter replaces the one with defaults. Then the function takes one argument
+    # only.
     crosslane.register(con, lambda x: "one", "f(x BIGINT) -> VARCHAR")
     assert value(con, "SELECT f(i) FROM range(1) r(i)") == "one"
 
@@ -354,7 +355,7 @@ def test_all_kinds_have_defaults(load: Load) -> None:
     for name in ("waits", "blocks"):
         assert con.execute(f"SELECT {name}(i), {name}(i, 2) FROM range(4, 5) r(i)").fetchall() == [(12, 8)]
     assert value(con, "SELECT exact(2, 2)") == 4
-    # A signature says exactly how it is called.
+    # A signature says exactly how many arguments a call has.
     assert "No function matches" in error(con, "SELECT exact(2)")
 
 
@@ -375,7 +376,7 @@ def test_further_keywords_are_not_passed(load: Load) -> None:
     assert value(con, "SELECT f(3)") == 6
 
 
-def test_a_decorator_above_the_declaration_has_its_say(load: Load) -> None:
+def test_a_decorator_above_the_declaration_is_called(load: Load) -> None:
     con = load(
         """
         import functools

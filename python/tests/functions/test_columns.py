@@ -53,7 +53,8 @@ def test_a_null_changes_no_integer_beside_it(load: Load, subtests: pytest.Subtes
                 assert con.execute(query.format("odd")).fetchall() == [(1,), (None,), (0,)]
 
 
-#: (the SQL type, a value, numpy's dtype, pandas' dtype, pandas' dtype where NULL is admitted)
+#: (the SQL type, a value, the dtype of numpy, the dtype of pandas, the dtype of pandas for a function that
+#: takes NULLs)
 DTYPES = [
     ("BOOLEAN", "true", "bool", "bool", "boolean"),
     ("TINYINT", "1", "int8", "int8", "Int8"),
@@ -66,7 +67,7 @@ DTYPES = [
 ]
 
 
-def test_what_the_dtype_is_no_null_decides(load: Load, subtests: pytest.Subtests) -> None:
+def test_nulls_do_not_decide_the_dtype(load: Load, subtests: pytest.Subtests) -> None:
     con = load(
         f"""{IMPORTS}
         for n, sql in enumerate({[case[0] for case in DTYPES]!r}):
@@ -114,7 +115,7 @@ def test_rows_with_null_are_left_out(load: Load) -> None:
     con.execute("INSERT INTO t VALUES (1, 1, 'a'), (NULL, 1, 'a'), (1, NULL, 'a'), (1, 1, NULL)")
     nulls = con.execute("SELECT rows(a, b, c) IS NULL FROM t").fetchall()
     assert nulls == [(False,), (True,), (False,), (True,)]
-    # There is nothing to call the function with.
+    # All rows have a NULL, so the function is not called.
     assert con.execute("SELECT rows(a, b, c) FROM t WHERE c IS NULL").fetchall() == [(None,)]
     parts = "[{'a': INTERVAL 1 MONTH}, NULL]::STRUCT(a INTERVAL)[2]"
     con.execute(f"CREATE TABLE n AS SELECT {parts} AS x UNION ALL SELECT NULL UNION ALL SELECT {parts}")
@@ -192,7 +193,7 @@ FITTING = [
 
 
 def functions(cases: list[tuple[str, str, str]], options: str = "", before: str = "", name: str = "f") -> str:
-    """The text of a function f_0, f_1, ... for each (type, result, ...)."""
+    """The text of functions f_0, f_1, ...: one for each (type, result, ...)."""
     each = "{before}def {name}_{n}(x): return {result}"
     text = [textwrap.dedent(IMPORTS)]
     if any("pl." in result for _, result, _ in cases):
@@ -397,7 +398,7 @@ OUT_OF_STEP = """
 
 @pytest.fixture
 def one_worker() -> Iterator[duckdb.DuckDBPyConnection]:
-    """An engine whose calls all go to the same worker."""
+    """An engine that sends all calls to the same worker."""
     with crosslane.connect(config={"threads": 1}) as con:
         con.execute("CALL crosslane_set('warm_lanes', 1)")
         yield con
@@ -414,14 +415,16 @@ def test_a_generator_of_columns_goes_on_from_batch_to_batch(
     assert value(con, "SELECT count(DISTINCT n) FROM t") == last + 1
     assert value(con, "SELECT begun(i) FROM range(1, 2) r(i)") == last + 1
     assert "LookupError: minus one" in error(con, "SELECT begun(i) FROM range(-1, 0) r(i)")
-    # It begins anew.
+    # The engine starts a new generator.
     assert value(con, "SELECT begun(i) FROM range(1, 2) r(i)") == 0
     assert value(con, "SELECT weighted(1.5, 4)") == 7
     assert value(con, "SELECT weighted(1.5, NULL)") is None
     assert value(con, "SELECT plain('a', 'b')") == "a-b"
 
 
-def test_a_generator_that_does_not_keep_step(one_worker: duckdb.DuckDBPyConnection, library: Library) -> None:
+def test_a_generator_that_does_not_yield_one_column_for_each_batch(
+    one_worker: duckdb.DuckDBPyConnection, library: Library
+) -> None:
     con = one_worker
     crosslane.load(con, library(OUT_OF_STEP))
     assert "asked for another batch before it yielded" in error(con, "SELECT greedy(i) FROM range(1, 2) r(i)")

@@ -239,8 +239,8 @@ def test_wrong_places(con: duckdb.DuckDBPyConnection) -> None:
     assert "/nowhere/python, which does not exist" in error(con, f"FROM crosslane_load('{__file__}')")
 
 
-def test_settings_are_set_as_what_they_are(con: duckdb.DuckDBPyConnection, subtests: pytest.Subtests) -> None:
-    # Each changes its setting.
+def test_settings_keep_their_types(con: duckdb.DuckDBPyConnection, subtests: pytest.Subtests) -> None:
+    # Each call changes the setting that it names.
     for call, shown in (
         ("'idle_timeout', 2.5", "2.5"),
         ("'idle_timeout', 3", "3"),

@@ -1,6 +1,7 @@
-"""What users of DuckDB's own Python functions rely on: the same function in both, and what differs.
+"""Users of DuckDB's own Python functions rely on these things. Some are the same in Crosslane, and some
+differ.
 
-docs/migration/duckdb-python.md says the same to readers.
+docs/migration/duckdb-python.md tells readers the same.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ def absent(_: Any) -> None:
 
 
 def widened(pair: dict[str, Any]) -> dict[str, Any]:
-    """A new field, and the others in another order."""
+    """Returns a new field, and the other fields in another order."""
     return {"c": 0, "b": pair["b"], "a": 200}
 
 
@@ -36,7 +37,8 @@ class Offset:
         return x + 100
 
 
-#: name, function, parameters' types, result's type, options here, options there, expression over rows (a, b).
+#: name, function, parameters' types, result's type, options in Crosslane, options in DuckDB, expression over
+#: rows (a, b).
 SAME: list[tuple[str, Callable[..., Any], list[str], str, dict[str, Any], dict[str, Any], str]] = [
     ("both", lambda a, b: a + b, ["BIGINT", "BIGINT"], "BIGINT", {}, {}, '"both"(a, b)'),
     ("thrice", lambda s: s * 3, ["VARCHAR"], "VARCHAR", {}, {}, "thrice(a::VARCHAR)"),
@@ -70,7 +72,7 @@ def test_the_same_in_both(con: duckdb.DuckDBPyConnection, subtests: pytest.Subte
             crosslane.register(con, function, f'"{name}"({parameters}) -> {result}', **here)
             assert con.execute(query).fetchall() == expected
             assert len(expected) == 4
-            # Every registration starts all functions anew.
+            # Each registration starts the workers of all registered functions again.
             crosslane.unregister(con, name)
 
 
@@ -122,7 +124,7 @@ def test_integers_that_do_not_fit(con: duckdb.DuckDBPyConnection, subtests: pyte
 
 
 def test_nan_is_no_null(con: duckdb.DuckDBPyConnection) -> None:
-    # Two objects, of which one is the module's own.
+    # These are two objects. One of them belongs to the module math.
     for nothing in (math.nan, float("nan")):
         crosslane.register(con, lambda _, nothing=nothing: nothing, "f(x BIGINT) -> DOUBLE")
         ((result,),) = con.execute("SELECT f(1)").fetchall()

@@ -62,7 +62,7 @@ def test_null_gives_null_without_a_call_unless_it_is_admitted(load: Load) -> Non
     assert value(con, "SELECT sees(NULL, 1)") == "None"
 
 
-#: Functions of columns that add one, by what they return.
+#: Functions of columns that add one, by the library of their results.
 ADD_ONE = {
     "pyarrow": "(x: pa.Int64Array) -> pa.Int64Array: return pc.add(x, 1)",
     "numpy": "(x: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]: return x + 1",

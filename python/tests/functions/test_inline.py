@@ -1,4 +1,5 @@
-"""Functions of one expression run inside the loop over a batch, and nobody can tell; all others are called."""
+"""Functions of one expression run inside the loop over a batch, with the results of a call. All other
+functions are called."""
 
 from __future__ import annotations
 
@@ -75,13 +76,13 @@ INLINED = [plus_one, documented, branches, factorial, joins, ADDS, *TWO]
 
 
 class Looped:
-    """A loop, and its cells as the guest's iterator uses them."""
+    """A loop with its cells. The test uses the cells as the guest's iterator does."""
 
     def __init__(self, loop: Callable[..., Any], result: CellType, arguments: list[CellType]) -> None:
         self.loop, self.result, self.arguments = loop, result, arguments
 
     def __call__(self, *rows: Any) -> list[Any]:
-        """The results of rows: of values, or of tuples if there are several parameters."""
+        """The results of rows. A row is a value, or a tuple if there are several parameters."""
         results = []
 
         def values() -> Iterator[Any]:
@@ -121,7 +122,7 @@ def test_several_parameters() -> None:
     looped = inlined(several, 3)
     assert looped is not None
     assert looped((1, 2, 3), (5, 1, 1)) == [-3, 4]
-    # What is not passed has its default.
+    # A parameter without an argument has its default.
     assert inlined(several, 2) is None
 
 
@@ -242,7 +243,7 @@ exec("def without_source(x):\n    return x * 2\n", NAMESPACE)
         NAMESPACE["without_source"],
     ],
 )  # fmt: skip
-def test_all_else_is_called(function: Callable[..., Any]) -> None:
+def test_all_other_functions_are_called(function: Callable[..., Any]) -> None:
     assert inlined(function) is None
 
 
@@ -322,7 +323,7 @@ def imported(path: Path, text: str) -> Any:
 
 
 def test_what_cannot_be_parsed_is_called(monkeypatch: pytest.MonkeyPatch) -> None:
-    """CPython's parser raises this if another thread parses at the same time."""
+    """CPython's parser raises this error if another thread parses at the same time."""
 
     def function(x: int) -> int:
         return x - 1
@@ -354,7 +355,7 @@ def test_a_changed_file_is_no_source(tmp_path: Path) -> None:
     path = tmp_path / "changed.py"
     module = imported(path, "def f(x): return x + 1\ndef g(x): return x\n")
     path.write_text("def f(x): return x + 2\ndef g(x): return  x\n")
-    # The second differs by a column only, which tracebacks show.
+    # The text of the second function differs only by a column. Tracebacks show columns.
     assert inlined(module.f) is None
     assert inlined(module.g) is None
     path.unlink()
@@ -366,7 +367,7 @@ def test_a_changed_file_is_no_source(tmp_path: Path) -> None:
 
 def test_a_traceback_is_that_of_the_call(tmp_path: Path) -> None:
     text = "def f(x, y):\n    if x:\n        return 0\n    return (x +\n        1 // y)\n"
-    # Equal code in another file has a traceback of its own.
+    # A function of another file with the same code has a traceback with that file.
     for name in ("one", "other"):
         function = imported(tmp_path / f"{name}.py", text).f
         looped = inlined(function, 2)
@@ -390,7 +391,7 @@ def test_a_traceback_is_that_of_the_call(tmp_path: Path) -> None:
 TABLE = "CREATE TABLE t AS SELECT i, CASE WHEN i % 3 > 0 THEN i END a, CASE WHEN i % 7 > 0 THEN i / 2 END b FROM range(5000) r(i)"
 
 
-#: Functions of all kinds of results, for the options {options} under names that end in {n}.
+#: Functions with all types of results. They have the options {options}, and their names end in {n}.
 RESULTS = """
 @udf({options})
 def number_{n}(a: int) -> int: return a + 1

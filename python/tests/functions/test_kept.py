@@ -1,4 +1,5 @@
-"""A function's arguments may be objects that rows before had: nobody can tell, whatever a function does with them."""
+"""A function's arguments may be objects that earlier rows had. No function can notice this, whatever it does
+with its arguments."""
 
 from __future__ import annotations
 
@@ -76,7 +77,7 @@ def hangs(value: Any) -> Callable[[], Any]:
 
 
 def runs(value: Any) -> Callable[[], Any]:
-    """In a thread that still runs while the rows behind this one are called."""
+    """Keeps a value in a thread that still runs while later rows are called."""
     go, answers = threading.Event(), queue.SimpleQueue[Any]()
 
     def late() -> None:
@@ -94,7 +95,7 @@ def runs(value: Any) -> Callable[[], Any]:
     return answer
 
 
-#: What keeps a value, and says later what it is.
+#: Ways to keep a value and to return it later.
 KEEPERS: dict[str, Callable[[Any], Callable[[], Any]]] = {
     "list": lambda value: [value].copy,
     "closure": lambda value: lambda: value,
@@ -114,13 +115,16 @@ def same(one: Any, other: Any) -> bool:
 
 
 @pytest.mark.parametrize("sql", COLUMNS)
-def test_what_is_kept_stays(con: duckdb.DuckDBPyConnection, subtests: pytest.Subtests, sql: str) -> None:
+def test_kept_arguments_do_not_change(
+    con: duckdb.DuckDBPyConnection, subtests: pytest.Subtests, sql: str
+) -> None:
     values = COLUMNS[sql]
     keeper = KEEPERS["list"]
     kept: dict[int, Callable[[], Any]] = {}
 
     def keep(value: Any, which: int) -> Any:
-        # Of some values nobody keeps anything: the objects of these are given again.
+        # For every third value, nothing keeps the argument. Later rows get the objects of these arguments
+        # again.
         return kept.update({which: keeper(value)}) if which % 3 else None
 
     def first(value: Any, which: int) -> Any:
@@ -174,8 +178,8 @@ def test_the_row_before(con: duckdb.DuckDBPyConnection, inline: bool) -> None:
 
 
 @pytest.mark.parametrize("inline", [True, False])
-def test_texts_are_found_by_what_they_say_now(con: duckdb.DuckDBPyConnection, inline: bool) -> None:
-    """A str keeps its hash."""
+def test_a_text_has_the_hash_of_its_present_content(con: duckdb.DuckDBPyConnection, inline: bool) -> None:
+    """A str keeps its hash, which must not be that of an earlier text."""
     known = {f"text {number}": number for number in range(1000)}
 
     def lookup(x: str) -> int:
@@ -187,7 +191,7 @@ def test_texts_are_found_by_what_they_say_now(con: duckdb.DuckDBPyConnection, in
 
 
 def test_interned_texts_stay(con: duckdb.DuckDBPyConnection) -> None:
-    """Their table has no reference of its own in some versions."""
+    """In some versions of Python, the table of interned texts has no reference of its own."""
     names = []
 
     class Some:
@@ -234,7 +238,7 @@ def test_objects_are_used_again(con: duckdb.DuckDBPyConnection) -> None:
     rows = con.execute(
         "SELECT held(1000 + i, (1::BIGINT << 61) + i, i / 2, 'text ' || i, repeat('text ', 100) || i) FROM range(9) r(i)"
     ).fetchall()
-    # The reference of who uses it again.
+    # The expected counts include the reference of the loop, which uses the object again.
     assert [row[0] for row in rows] == ["[1, 0, 1, 1, 0]"] * 9
 
 
@@ -256,7 +260,7 @@ def test_arguments_that_are_results(con: duckdb.DuckDBPyConnection) -> None:
 
 
 def test_a_function_that_drives_its_own_loop(con: duckdb.DuckDBPyConnection) -> None:
-    """Rows that somebody else takes have no result, which is an error and no crash."""
+    """If another loop takes rows, they have no result. That is an error, and no crash."""
 
     def takes(x: int) -> int:
         values = sys._getframe(1).f_locals["values"]
@@ -291,7 +295,8 @@ def test_objects_that_ask_for_rows_when_they_go(load: Load) -> None:
 
 
 def test_another_thread_that_is_within_the_iterator_when_the_loop_ends(load: Load) -> None:
-    """The row that it took has no result, which is an error; and the batch waits until it has left."""
+    """The row that this thread took has no result, which is an error. The batch waits until the thread has
+    left the iterator."""
     con = load(
         """
         import sys, threading, time

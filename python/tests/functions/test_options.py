@@ -1,4 +1,5 @@
-"""Options are checked where they are declared: an error with file and line, and not a hang or a silent other meaning."""
+"""Options are checked at the declaration. A wrong one is an error with file and line, never a hang or another
+meaning."""
 
 from __future__ import annotations
 
@@ -17,7 +18,7 @@ from ..conftest import Load, error, value
 
 pytestmark = pytest.mark.any_duckdb
 
-#: What each option cannot be; the words of all languages.
+#: Values that each option refuses, in words of all languages.
 REFUSED = {
     "timeout": ["INFINITY", "NAN", "-1", "0", "1e20", "'1'", "TRUE"],
     "retries": ["1.5", "10000000000", "-1", "'1'", "NONE", "TRUE"],
@@ -50,7 +51,8 @@ FILES = {
     "rb": "\n\nudf('f(x BIGINT) -> BIGINT', {option}: {text}) {{ |x| x }}\n",
     "js": "\n\nudf('f(x BIGINT) -> BIGINT', {{ {option}: {text} }}, (x) => x);\n",
 }
-#: A file that notes what becomes of each declaration and raises that: its first line, the lines of each, and its last.
+#: Parts of a file that notes the outcome of each declaration, and raises the notes. They are the first line,
+#: the lines of a declaration, and the last line.
 NOTING = {
     "py": (
         "from crosslane import udf; noted = []\n",
@@ -91,7 +93,7 @@ def test_an_option_that_cannot_be(
         return form.format(option=option, text=WORDS[language].get(text, text), kind=kind)
 
     begin, form, end = NOTING[language]
-    # A long message of JavaScript's is cut.
+    # A long message of JavaScript would be cut.
     for options in [[option] for option in REFUSED] if language == "js" else [list(REFUSED)]:
         cases = [(option, text) for option in options for text in REFUSED[option]]
         declarations = [declaration(form, option, text) for option, text in cases]
@@ -103,7 +105,7 @@ def test_an_option_that_cannot_be(
                 assert "DeclarationError: " in note
                 assert f"{option} is" in note
                 assert re.search(rf"{re.escape(str(path))}:{line}\b", note), note
-    # One that the file lets pass.
+    # In this file, no code catches the error.
     message = refusal(declaration(FILES[language], "timeout", "INFINITY"))
     assert "DeclarationError" in message
     assert "timeout is" in message
@@ -178,7 +180,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def run(*command: str, **variables: str) -> str:
-    """What a program says that fails."""
+    """The output of a program that fails."""
     environment = {**os.environ, **variables}
     run = subprocess.run(
         [sys.executable, *command],
@@ -195,7 +197,7 @@ def run(*command: str, **variables: str) -> str:
 def test_a_path_that_is_no_text(
     con: duckdb.DuckDBPyConnection, folder: Path, subtests: pytest.Subtests
 ) -> None:
-    """The name may be relative, and `check` finds what an engine refuses."""
+    """The path may be relative, and `check` reports the same error as an engine."""
     for language in LANGUAGES:
         with subtests.test(language):
             with pytest.raises(duckdb.Error, match="its path is not UTF-8"):

@@ -1,4 +1,4 @@
-"""Stateful functions in Python: classes whose instance each lane makes once, before its first row."""
+"""Stateful functions in Python: classes. Each lane makes one instance before the first row."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ pytestmark = pytest.mark.any_duckdb
 
 
 def settled(con: duckdb.DuckDBPyConnection) -> bool:
-    """Whether the warm lanes are there, and wait for work."""
+    """Whether the warm lanes exist and wait for work."""
     return bool(value(con, "SELECT bool_and(idle >= 1 AND busy = 0) FROM crosslane_pools()"))
 
 
 @pytest.mark.parametrize("how", ["raise ValueError('cannot close')", "time.sleep(1000)", "os._exit(3)"])
-def test_a_tear_down_that_fails_holds_nothing_up(load: Load, how: str) -> None:
+def test_a_failed_tear_down_delays_nothing(load: Load, how: str) -> None:
     con = load(f"""
     import os, time
     @udf
@@ -99,8 +99,9 @@ def test_a_set_up_without_end_is_ended(con: duckdb.DuckDBPyConnection, library: 
     assert "functions_1.py:7): this took longer than load_timeout" in message
 
 
-def test_what_a_set_up_makes_is_the_lanes_own(con: duckdb.DuckDBPyConnection, library: Library) -> None:
-    """Functions with defaults, of any types, async and vectorized: one instance each; and close may be missing."""
+def test_each_lane_has_its_own_instances(con: duckdb.DuckDBPyConnection, library: Library) -> None:
+    """Functions with defaults, of any types, async and vectorized have one instance each. A method close may
+    be missing."""
     path = library("""
     from typing import Any
     import pyarrow as pa
@@ -138,7 +139,7 @@ def test_what_a_set_up_makes_is_the_lanes_own(con: duckdb.DuckDBPyConnection, li
         SELECT with_default(1), with_default(1, 2), of_any(1), of_any('a'), waits(4), whole(9), renamed(1)
     """).fetchone()
     assert row == (6, 3, "int", "str", 8, 9, 2)
-    # The file has made one itself.
+    # The file itself has made an instance of one of the classes.
     assert value(con, "SELECT made_here()") == "Fails,OfAny,OfAny,Waits,Whole,WithDefault"
 
 
@@ -157,9 +158,9 @@ def test_a_class_is_registered(con: duckdb.DuckDBPyConnection, lane: str) -> Non
     assert signature == "adds_up(x BIGINT) -> BIGINT"
     query = "SELECT max(adds_up(i)) FROM range(4) r(i)"
     assert value(con, query) == 6
-    # The class itself is what it was.
+    # The registration has not changed the class.
     assert AddsUp()(5) == 5
-    # An instance is a function like any other.
+    # An instance is registered like any other function.
     crosslane.register(con, AddsUp(), "one(x BIGINT) -> BIGINT", lane=lane)  # type: ignore[arg-type]
     assert value(con, "SELECT one(3)") == 3
 
@@ -178,7 +179,7 @@ def test_a_class_that_cannot_be_made_without_arguments_is_refused(
 
 
 def test_async_functions_of_a_worker_share_their_event_loop(load: Load) -> None:
-    """So a client that one of them has made serves the others."""
+    """A client that one of these functions has made can serve the others."""
     con = load("""
         import asyncio
         loop = None

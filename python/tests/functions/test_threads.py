@@ -1,4 +1,4 @@
-"""Host lanes: functions of this very process, on threads."""
+"""Host lanes: functions run in this process, on threads."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_workers_run_side_by_side_in_this_process(four: duckdb.DuckDBPyConnectio
     def wait(x: int) -> int:
         seen.add(threading.get_ident())
         state["calls"] += 1
-        # The first ones wait for a third: else they could do everything before it wakes up.
+        # The first threads wait for a third one. Without that, they could do all the work before it wakes up.
         while len(seen) < 3 and time.monotonic() < end:
             time.sleep(0.001)
         if x % 1000 == 0:
@@ -63,7 +63,7 @@ def test_what_this_process_has(four: duckdb.DuckDBPyConnection) -> None:
     assert value(four, "SELECT scale(2)") == 6
     factor[0] = 5
     assert value(four, "SELECT scale(2)") == 10
-    # Each way of asking gives up the interpreter's lock.
+    # Each of these ways to run a query releases the interpreter's lock.
     assert four.sql("SELECT scale(x) FROM t LIMIT 2").fetchall() == [(0,), (5,)]
     assert four.table("t").filter("scale(x) = 10").fetchall() == [(2,)]
     assert four.sql("SELECT scale(7)").project("scale(1)").fetchall() == [(5,)]
@@ -90,7 +90,7 @@ def test_errors_and_limits(four: duckdb.DuckDBPyConnection) -> None:
         crosslane.register(four, inverse, lane="fibre")
 
 
-def test_a_host_rests_while_a_call_goes_on_that_nobody_waits_for(
+def test_a_host_sleeps_while_an_abandoned_call_still_runs(
     four: duckdb.DuckDBPyConnection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ended: queue.SimpleQueue[_Lane] = queue.SimpleQueue()
@@ -114,7 +114,7 @@ def test_a_host_rests_while_a_call_goes_on_that_nobody_waits_for(
     assert "stuck: timed out" in error(four, "SELECT stuck(1)")
     while (lane := ended.get(timeout=30)) not in host.lanes():
         pass
-    # It turns again, and does not find what it has found before, at which it would turn for ever.
+    # The host runs again, and does not find the same ended lane. If it did, it would run for ever.
     for _ in range(3):
         os.write(host._waker, b".")
         while swept.get(timeout=30) is not host:
@@ -184,7 +184,7 @@ def test_a_fork_says_what_to_do_and_its_parent_goes_on() -> None:
     assert out.endswith("\n-1\n[(3,)]\n")
 
 
-#: Says when its function is at work.
+#: A program that reports when its function runs.
 AT_WORK = """
     import threading, time
     ran = []
@@ -239,7 +239,7 @@ def test_ctrl_c_ends_a_program(body: str) -> None:
         assert program.stdout.readline() == "begun\n"
         program.send_signal(signal.SIGINT)
         program.communicate(timeout=30)
-    # By the query's error, or by KeyboardInterrupt if it came before; not by an abort.
+    # The program ends by the query's error, or by an earlier KeyboardInterrupt, but not by an abort.
     assert program.returncode in (1, -signal.SIGINT)
 
 
@@ -294,7 +294,7 @@ def test_a_host_that_gets_no_descriptors_says_so_and_lives_on() -> None:
     sent = [os.dup(lane[1].fileno()) for _ in range(3)]
     request = b'{"op": "fork", "lane": 1, "spin_microseconds": 0}'
     most = resource.getrlimit(resource.RLIMIT_NOFILE)
-    # What is above a limit stays open, and nothing can be added.
+    # Descriptors above the limit stay open, and the process can open no more.
     resource.setrlimit(resource.RLIMIT_NOFILE, (3, most[1]))
     try:
         for _ in range(2):

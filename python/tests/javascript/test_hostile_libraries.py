@@ -1,4 +1,4 @@
-"""Functions are right beside a library that changes what the language's prototypes do."""
+"""Functions give right results although a library of the same file changes the language's prototypes."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from ..conftest import Load, value
 
 pytestmark = pytest.mark.any_duckdb
 
-#: Sees and loses what is stored in an array that has no such element of its own.
+#: Setters that take, and lose, a value that code stores in an array without such an element of its own.
 SETTERS = """
 for (const prototype of [Array.prototype, Object.prototype]) {
   for (let index = 0; index < 40; index++) {
@@ -17,7 +17,7 @@ for (const prototype of [Array.prototype, Object.prototype]) {
 }
 """
 
-#: Replaces the methods of the language, which the library's own code needs no more.
+#: Replaces the methods of the language. The code of the library does not need them any more.
 METHODS = """
 const { getOwnPropertyDescriptor: described, defineProperty: define, getPrototypeOf: above } = Object;
 const { ownKeys, apply: call } = Reflect;
@@ -43,7 +43,7 @@ define(Object.prototype, "stateful", { value: true });
 define(Object.prototype, "get", { value: () => 1 });
 """
 
-#: What the functions themselves keep of the language.
+#: The parts of the language that the functions keep for themselves.
 KEPT = """
 let seen;
 const { apply } = Reflect;
@@ -117,10 +117,10 @@ udf("my_stateful_rest(x BIGINT, *rest BIGINT) -> BIGINT", Adds);
 udf("my_fails(x BIGINT) -> BIGINT", (x) => { throw new TypeError("of its own", { cause: new RangeError("the cause") }); });
 """
 
-#: Not deterministic, so that the lane of the later calls runs it and not that of the planner.
+#: The function is not deterministic. So the lane of the later calls runs it, and not the lane of the planner.
 HOSTILE = "udf('my_hostile(x BIGINT) -> BIGINT', { deterministic: false }, (x) => { change(); return x; });"
 
-#: Calls, and what the rows 0, NULL and 2 give.
+#: Calls, and their results for the rows 0, NULL and 2.
 CALLS = {
     "my_number(x)": [1, None, 3],
     "my_text(x)": ["t0", None, "t2"],
@@ -176,5 +176,5 @@ def test_libraries_that_change_the_language_change_no_results(script: Load, chan
         con.execute("SELECT my_fails(1)")
     assert "caused by RangeError: the cause" in str(failure.value)
     assert "functions.js:" in str(failure.value)
-    # A batch whose answer is wrong is called again in another lane, where nothing is changed yet.
+    # The engine would call a batch with a wrong answer again, in another lane where nothing is changed yet.
     assert value(con, "SELECT sum(lanes_lost) FROM crosslane_stats()") == 0

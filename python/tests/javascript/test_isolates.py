@@ -1,4 +1,4 @@
-"""JavaScript functions that run wild, and what becomes of their isolates and of the process around them."""
+"""JavaScript functions that run out of control, and the effects on their isolates and on the process."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def lanes(con: duckdb.DuckDBPyConnection) -> list[tuple[int, int]]:
     return con.execute("SELECT lane, pid FROM crosslane_lanes() ORDER BY lane").fetchall()
 
 
-#: What a function may try, its options, and how that ends.
+#: The code of a function, its options, and the error with which it ends.
 RUNAWAYS = {
     "for (;;) {}": ("timeout: 0.2", "TimeoutError: timed out after 0.2 s"),
     "for (;;) { try { for (;;) {} } catch {} finally {} }": ("timeout: 0.2", "TimeoutError"),
@@ -87,7 +87,8 @@ def test_runaways_end_as_errors_and_their_lanes_go_on(runaways: duckdb.DuckDBPyC
         assert message in text, body
         assert "in row 3 of the batch, with x = 2" in text, body
         assert value(con, f"SELECT sum(f{index}(x)) FROM range(2) r(x)") == 1
-        # The isolate is usable afterwards, or was replaced in place: the lane and its process are the same.
+        # The isolate is usable afterwards, or it was replaced in its lane. The lane and its process are the
+        # same.
         assert lanes(con) == before, body
 
 
@@ -127,7 +128,7 @@ def test_runaways_become_null_where_asked(script: Load) -> None:
     assert stats == [("loops", 1, 0, 0), ("hogs", 1, 0, 0), ("waits", 1, 0, 0), ("retried", 1, 2, 0)]
 
 
-#: What fills memory without ever coming to a check of V8's.
+#: Code that fills memory without ever reaching a check of V8.
 GREEDY = (
     "new Array(2 ** 27).fill(1.1)",
     "new Array(1e9).fill(0)",
@@ -138,14 +139,14 @@ GREEDY = (
     "Object.keys('a'.repeat(3e8))",
     "Object.entries(Object('a'.repeat(3e8)))",
     "new Map(new Array(1e8).entries())",
-    # What V8 does not count, because it lies outside of its heap.
+    # V8 does not count this memory, because it is outside of V8's heap.
     "JSON.parse('[' + '1,'.repeat(1e8) + '1]')",
     "'a,'.repeat(1e8).split(',')",
     "'a\u0301'.repeat(2e8).normalize()",
     "new RegExp('a'.repeat(1e8))",
     "new RegExp('(?:' + 'a|'.repeat(1e7) + 'b)').test('c')",
     "Function('return [' + '1,'.repeat(3e7) + ']')()",
-    # One string, and not an array of them.
+    # This is one string, and not an array of strings.
     "'a'.repeat(5e8).toUpperCase()",
 )
 
@@ -163,13 +164,14 @@ def test_what_fills_memory_where_nothing_can_end_it_ends(script: Load, subtests:
             assert value(con, f"SELECT greedy{at}(1)") == [1]
             text, peak = measured(con, f"SELECT greedy{at}(2)")
             assert "60 MB were used" in text or "a call used up its memory and could not be ended" in text
-            # Without an end it was up to 6.3 GB.
+            # A call that nothing ended used up to 6.3 GB.
             assert peak < 400e6
             assert value(con, "SELECT fine(1)") == 2
 
 
 def measured(con: duckdb.DuckDBPyConnection, query: str) -> tuple[str, int]:
-    """The error that a query ends with, and the most memory that the lanes' process had meanwhile."""
+    """The error with which a query ends, and the peak of the memory of the lanes' process during the
+    query."""
     host = psutil.Process(lanes(con)[0][1])
     peak, over = 0, threading.Event()
 
@@ -205,12 +207,12 @@ def test_an_end_for_want_of_memory_or_room_says_so(script: Load) -> None:
     text = error(con, "SELECT parts(2)")
     assert "its process had to be ended: a value exceeds V8's largest size" in text
     assert value(con, "SELECT filled(1)") == 1
-    # No isolate shall boot during the call, because V8 ends a process in which it finds no room for one.
+    # No isolate shall start during the call. V8 ends a process that has no room for a new isolate.
     con.execute("CALL crosslane_set('warm_lanes', '2')").fetchall()
     assert eventually(lambda: value(con, "SELECT idle FROM crosslane_pools()") == 2)
     con.execute("CALL crosslane_set('warm_lanes', '1')").fetchall()
     host = psutil.Process(lanes(con)[0][1])
-    # V8 reserves 128 MB for the code of the isolate that takes the place of this one: those of this one are given back first.
+    # V8 reserves 128 MB for the code of the next isolate, and first frees the 128 MB of this one.
     host.rlimit(psutil.RLIMIT_AS, (host.memory_info().vms + (100 << 20),) * 2)
     text = error(con, "SELECT filled(2)")
     assert "RangeError: V8 found no memory for its heap: the system gives the process no more\n" in text
@@ -218,7 +220,7 @@ def test_an_end_for_want_of_memory_or_room_says_so(script: Load) -> None:
 
 
 def test_a_list_of_cpp_for_which_there_is_no_memory_ends_its_call(script: Load) -> None:
-    # V8's parser of JSON has lists outside of V8's heap.
+    # V8's parser of JSON keeps lists outside of V8's heap.
     con = script(
         """
         let text = "";
@@ -250,7 +252,7 @@ def test_what_a_call_left_in_memory_is_gone_after_the_error(script: Load) -> Non
 
 
 def test_v8_giving_up_ends_only_its_process(script: Load) -> None:
-    # An array larger than V8's largest: not an exception, but the end of the process.
+    # This array is larger than the largest array of V8. V8 ends the process, and raises no exception.
     con = script(
         """
         udf("fatal(x BIGINT) -> BIGINT", { memory_limit: "8 GB" }, (x) => "x".repeat(2 ** 28).split("").length);
@@ -270,7 +272,7 @@ def test_a_load_whose_process_is_killed_says_so(tmp_path: Path) -> None:
     path.write_text("while (true) {}")
 
     def loading() -> list[psutil.Process]:
-        # One of them may end between two looks.
+        # A process may end between two looks.
         with contextlib.suppress(psutil.NoSuchProcess):
             hosts = [process for process in processes() if "crosslane-js" in process.name()]
             return [process for process in hosts if process.ppid() in {host.pid for host in hosts}]
@@ -305,7 +307,8 @@ def test_a_killed_process_costs_its_lanes_nothing_but_time(script: Load) -> None
             return bool(found)
 
         assert eventually(busy)
-        # What a second look would find may be none: the query may be over.
+        # The test kills the lane that it has found. Another query might find none, because the call may be
+        # over.
         os.kill(found[0][0], signal.SIGKILL)
         killed.set()
 
@@ -332,7 +335,7 @@ def test_a_call_that_cannot_be_ended_costs_the_others_nothing_but_time(script: L
     assert value(con, "SELECT slow(1)") == 1
     ((_, pid), *_) = lanes(con)
     assert "stubborn: timed out after 0.5 s" in error(con, "SELECT stubborn(2)")
-    # The process is ended while this runs, because that call goes on.
+    # The engine ends the process during this query, because the call above goes on.
     assert value(con, "SELECT sum(slow(i)) FROM t") == sum(range(3000))
     assert lanes(con)[0][1] != pid
 
@@ -348,7 +351,7 @@ def test_a_process_that_is_killed_again_and_again_is_an_error(script: Load) -> N
         cursor = con.cursor()
         while not stop.is_set():
             for (pid,) in cursor.execute("SELECT pid FROM crosslane_lanes() WHERE busy").fetchall():
-                # It may be one that was killed before.
+                # The process may already have been killed.
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
             time.sleep(0.05)
@@ -358,7 +361,7 @@ def test_a_process_that_is_killed_again_and_again_is_an_error(script: Load) -> N
     try:
         text = error(con, "SELECT endless(1)")
         assert "SIGKILL" in text
-        # What was printed before the call is none of its output.
+        # The text that was printed before the call is not shown as output of the call.
         assert "loaded" not in text
         assert "called with" not in text
     finally:
@@ -369,7 +372,7 @@ def test_a_process_that_is_killed_again_and_again_is_an_error(script: Load) -> N
 def test_cancelling(script: Load) -> None:
     con = script("udf('endless(x BIGINT) -> BIGINT', (x) => { while (x === 1) {} return x; });")
     assert value(con, "SELECT endless(2)") == 2
-    # It would never end.
+    # The call would never end.
     with (
         once_at_work(con, lambda: crosslane.cancel(con)),
         pytest.raises(duckdb.Error, match=r"cancelled|[Ii]nterrupt"),
@@ -418,7 +421,7 @@ def test_isolates_of_one_snapshot_are_not_one(script: Load) -> None:
     drawn: list[tuple[float]] = []
 
     def all_lanes_draw() -> bool:
-        # On a busy machine, one lane may seem to be enough.
+        # On a busy machine, the engine may use only one lane for a query.
         drawn.extend(con.execute("SELECT draw(i) FROM t").fetchall())
         return bool(value(con, "SELECT count(*) FROM crosslane_lanes() WHERE rows > 1") == min(2, CPUS))
 
@@ -447,7 +450,7 @@ def test_ctrl_c_ends_a_load(tmp_path: Path) -> None:
     path = tmp_path / "endless.js"
     path.write_text("console.log('loading');\nfor (;;);")
     command = [sys.executable, "-m", "crosslane._cli", "sql", "-f", str(path), "SELECT 1"]
-    # A process group of its own, as a terminal's foreground job has.
+    # The command has its own process group, like a foreground job of a terminal.
     job = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, start_new_session=True)
     assert job.stderr is not None
     assert job.stderr.readline() == "loading\n"
@@ -476,7 +479,7 @@ def test_batches_leave_nothing_in_memory(script: Load) -> None:
     con.execute(query.format(300_000)).fetchall()
     before = used()
     con.execute(query.format(2_000_000)).fetchall()
-    # The young generations of two isolates may grow to their full size, and no further.
+    # The young generations of two isolates may grow to their full size, but no further.
     assert used() < before + 100
 
 
@@ -485,9 +488,9 @@ def test_a_host_sleeps_while_there_is_no_call(script: Load) -> None:
     (_, pid), *_ = lanes(con)
 
     def sleeps() -> bool:
-        # It waits in ppoll, whose third argument is a time, or none.
+        # The process waits in ppoll. The third argument of ppoll is a time or null.
         number, *arguments = Path(f"/proc/{pid}/syscall").read_text().split()
-        # One that waits for a page of memory has no number, and no arguments.
+        # If the process waits for a page of memory, the line has no number and no arguments.
         return number not in ("running", "-1") and arguments[2] == "0x0"
 
     for _ in range(2):

@@ -1,4 +1,4 @@
-"""JavaScript functions: values, kinds, errors. `test_isolates.py` has limits and lives."""
+"""JavaScript functions: values, kinds, errors. `test_isolates.py` tests limits and the ends of isolates."""
 
 from __future__ import annotations
 

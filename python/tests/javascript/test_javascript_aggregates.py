@@ -1,4 +1,5 @@
-"""JavaScript's aggregates: classes, or objects of methods, whose states hold what was accumulated of a group."""
+"""JavaScript's aggregates: classes, or objects of methods, whose states hold the accumulated values of a
+group."""
 
 from __future__ import annotations
 
@@ -48,10 +49,12 @@ DATA = (
 
 
 @pytest.mark.parametrize("form", TOTALS)
-def test_it_gives_what_duckdbs_own_gives(script: Load, form: str, subtests: pytest.Subtests) -> None:
+def test_an_aggregate_gives_the_results_of_duckdbs_own(
+    script: Load, form: str, subtests: pytest.Subtests
+) -> None:
     con = script(TOTALS[form])
     con.execute(DATA)
-    # So that small tables have tasks for all threads.
+    # With this setting, even small tables have tasks for all threads.
     con.execute("PRAGMA verify_parallelism")
     for threads in (1, 4):
         con.execute(f"SET threads = {threads}")
@@ -199,13 +202,13 @@ def test_the_update_of_each_group_has_its_own_time(script: Load) -> None:
     )
     con.execute("SET threads = 1")
     query = "SELECT sum(n), count(*) FROM (SELECT counted(i) AS n FROM range({}, 200) t(i) GROUP BY i % 50)"
-    # All updates together take a second.
+    # The updates of all groups together take a second.
     assert con.execute(query.format(0)).fetchall() == [(200, 50)]
     assert "timed out after 0.3 s" in error(con, query.format(-1))
     assert eventually(lambda: at_rest(con))
 
 
-def test_what_another_function_uses_up_after_an_aggregate_is_its_own_error(script: Load) -> None:
+def test_memory_that_another_function_uses_up_after_an_aggregate_is_its_own_error(script: Load) -> None:
     con = script(
         BAD
         + """
@@ -223,7 +226,7 @@ def test_what_another_function_uses_up_after_an_aggregate_is_its_own_error(scrip
         assert value(con, "SELECT count(hog(i)) FROM range(10) t(i)") == 9
 
 
-#: Aggregates that are refused, and why.
+#: Aggregates that are refused, and the reasons.
 REFUSED = [
     (
         "class Total { update() {} merge() {} }",
@@ -260,7 +263,7 @@ REFUSED = [
 
 
 def test_what_cannot_be_declared_says_why(script: Load, subtests: pytest.Subtests) -> None:
-    # One file tries all, and catches the errors.
+    # One file tries all declarations, and catches the errors.
     declared = [f'udaf("total(x BIGINT) -> BIGINT", {source})' for source, _ in REFUSED]
     tried = "\n".join(
         f"try {{ {text}; why.push('nothing is wrong'); }} catch (error) {{ why.push(`${{error}}`); }}"
@@ -271,7 +274,7 @@ def test_what_cannot_be_declared_says_why(script: Load, subtests: pytest.Subtest
     for (source, message), (why,) in zip(REFUSED, found, strict=True):
         with subtests.test(source):
             assert message in why
-    # Without that it is the error of the load.
+    # If the file does not catch the error, the load fails with it.
     with pytest.raises(duckdb.Error) as raised:
         script(declared[0])
     assert REFUSED[0][1] in str(raised.value)

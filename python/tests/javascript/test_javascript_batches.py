@@ -1,4 +1,4 @@
-"""The memory of a batch stays out of the reach of JavaScript that changes the language or its own arguments."""
+"""JavaScript that changes the language or its own arguments cannot reach the memory of a batch."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from ..conftest import Load, value
 
 pytestmark = pytest.mark.any_duckdb
 
-#: Changes what the language does to everything that its own code could touch, and notes what it gets to see.
+#: Changes every part of the language that Crosslane's own code could use, and notes what the changed parts
+#: see.
 TRAPS = """
 const { apply, construct, ownKeys } = Reflect;
 const { defineProperty, entries, getOwnPropertyNames, getOwnPropertyDescriptor } = Object;
@@ -143,7 +144,7 @@ def test_a_function_may_write_into_its_arguments(script: Load) -> None:
         rows = "FROM range(20) r(i)"
         query = f"SELECT list({{}}(i::INTEGER, repeat('x', {length}) || i) ORDER BY i) {rows}"
         assert value(con, query.format("zeroed")) == [7] * 20
-        # What a try has written is not there for the next.
+        # The next try does not see what a failed try has written.
         assert value(con, query.format("twice")) == list(range(20))
     assert value(con, "SELECT count(*) FROM crosslane_stats() WHERE lanes_lost > 0") == 0
 

@@ -97,7 +97,7 @@ def test_rows_may_have_any_shape_that_names_their_columns(script: Load) -> None:
     assert rows(con, "SELECT a, b.x FROM lists()") == [([0], 0), ([0, 1], 1), ([0, 1, 2], 2)]
 
 
-#: What yields something else than rows, and how that ends.
+#: Generators that yield something else than rows, and the errors.
 NO_ROWS = [
     ("yield 5", "yielded 5, which is no row"),
     ("yield [1]", "1 value, where a row has 2 columns (i, s)"),
@@ -127,7 +127,7 @@ def test_what_is_no_row_is_an_error(script: Load, subtests: pytest.Subtests) -> 
             assert pool(con) == (0, 0)
 
 
-#: What gives no rows at all, and how that ends.
+#: Functions that return no rows, and the errors.
 NO_TABLES = [
     ("() => 5", "returned 5 where rows are due"),
     ("() => 'text'", 'returned "text" where rows are due'),
@@ -147,7 +147,7 @@ def test_what_is_no_table_is_an_error(script: Load, subtests: pytest.Subtests) -
             assert message in error(con, f"FROM f{at}()")
 
 
-#: Declarations that are refused, and why.
+#: Declarations that are refused, and the reasons.
 REFUSED = [
     ('udtf("f() -> BIGINT", function* () {})', "ends with -> TABLE(column TYPE, ...)"),
     ('udf("f() -> TABLE(i BIGINT)", () => 1)', "is declared with udtf, not with udf"),

@@ -1,6 +1,8 @@
-"""What JavaScript functions have of the web: texts and bytes, URLs, copies; and methods that V8 leaves out.
+"""The parts of the web that JavaScript functions have: texts and bytes, URLs, copies. Also methods that V8
+leaves out.
 
-Each check is an expression that is evaluated at the top level of a file, so before the snapshot, and in a call.
+Each check is an expression. The top level of a file evaluates it before the snapshot, and a call evaluates it
+again.
 """
 
 from __future__ import annotations
@@ -26,7 +28,7 @@ Check = tuple[str, Any]
 
 
 def check(script: Load, checks: list[Check], before: str = "") -> None:
-    """Evaluates the expressions at load and in a call."""
+    """Evaluates the expressions while the file is loaded, and in a call."""
     calls = ", ".join(f"() => {expression}" for expression, _ in checks)
     con = script(
         f"""{HELPERS}{before}

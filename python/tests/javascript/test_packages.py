@@ -72,7 +72,8 @@ def test_packages_of_scripts_require_their_own_files_and_packages(
 
 
 def test_a_large_package_of_npm(script: Load, tmp_path: Path) -> None:
-    """Its `exports` lead to files with `import * as`, so it is imported by the path of its bundle."""
+    """Its `exports` name files with `import * as`. So the test imports the package by the path of its
+    bundle."""
     shutil.copytree(LUXON, tmp_path / "node_modules" / "luxon")
     text = """
         import {{ DateTime }} from "{}";

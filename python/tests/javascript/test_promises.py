@@ -57,7 +57,7 @@ PROMISES = """
 
 @pytest.fixture
 def promises(tmp_path: Path) -> Iterator[Load]:
-    """Loads functions that note how often they were called: `calls(x)` tells it, on the only lane."""
+    """Loads functions that count their calls. `calls(x)` returns the count. There is only one lane."""
     con = crosslane.connect(config={"threads": 1})
 
     def load(text: str) -> duckdb.DuckDBPyConnection:
@@ -75,7 +75,7 @@ def calls(con: duckdb.DuckDBPyConnection, rows: int, start: int = 0) -> list[obj
     return [count for (count,) in con.execute(query).fetchall()]
 
 
-#: What a row waits for before it rejects.
+#: What a row awaits before it rejects.
 WAITS = ["null", "sleep(0)", "sleep(x % 3)", "sleep((x * 7) % 5)"]
 
 
@@ -93,7 +93,7 @@ def test_a_row_that_rejects_concerns_no_other_row(promises: Load, subtests: pyte
     )
     for at, (wait, declared) in cases:
         with subtests.test(f"{declared}: {wait}"):
-            # Rows of its own.
+            # Each case has its own rows.
             start = 20 * at
             query = f"SELECT x, f{at}(x) FROM range({start}, {start + 20}) r(x)"
             rows = [(x, None if x % 5 == 2 else x) for x in range(start, start + 20)]
@@ -120,7 +120,7 @@ def test_rows_that_reject_are_retried_each_on_its_own(promises: Load) -> None:
 
 
 def test_each_promise_has_the_timeout_of_its_own_row(promises: Load) -> None:
-    # All rows together take longer than one may.
+    # All rows together take longer than the timeout of one row.
     con = promises("""
         udf("f(x BIGINT) -> BIGINT", { timeout: 1, on_error: "null", concurrency: 4, deterministic: false }, async (x) => {
           count(x);
@@ -146,7 +146,7 @@ def test_promises_that_nothing_can_settle_fail_alone(promises: Load) -> None:
     assert calls(con, 20) == [1] * 20
 
 
-def test_rows_that_were_ended_together_show_who_was_to_blame(promises: Load) -> None:
+def test_only_the_culprit_of_rows_that_were_ended_together_fails(promises: Load) -> None:
     con = promises("""
         const options = { on_error: "null", concurrency: 4, deterministic: false };
         udf("loops(x BIGINT) -> BIGINT", { ...options, timeout: 0.3 }, async (x) => {

@@ -1,4 +1,4 @@
-"""What JavaScript functions can reach: the language, imports from their folder, and nothing else."""
+"""JavaScript functions can reach only the language and imports from their folder."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def test_nothing_but_the_language_is_there(script: Load) -> None:
     assert names <= set(GLOBALS.split())
 
 
-#: What may be tried to get out, and how it ends if not with a ReferenceError.
+#: Code that tries to leave the sandbox, and its error if that is not a ReferenceError.
 WAYS_OUT = {
     "process.exit(1)": "",
     "require('fs').readFileSync('/etc/passwd', 'utf8')": "",
@@ -85,7 +85,7 @@ def explorer(script: Load) -> duckdb.DuckDBPyConnection:
 
 
 def leads_nowhere(con: duckdb.DuckDBPyConnection, way: str, expected: str) -> bool:
-    """Whether a way out ends with the error that is expected; what it reaches instead is shown."""
+    """Whether a way out ends with the expected error. If not, the test prints what the code reached."""
     try:
         reached = con.execute("SELECT run(?)", [way]).fetchall()
     except duckdb.Error as refused:
@@ -109,7 +109,7 @@ def test_a_way_out_that_leads_somewhere_is_noticed(explorer: duckdb.DuckDBPyConn
 
 @pytest.fixture
 def secrets(tmp_path: Path) -> Path:
-    """A folder of functions, beside which there is what they must not read."""
+    """A folder of functions, with files beside it that the functions must not read."""
     (tmp_path / "secret.js").write_text("export default 'hunter2';")
     (tmp_path / "secret.json").write_text('"hunter2"')
     (tmp_path / "broken.json").write_text('{"hunter2"')
@@ -126,7 +126,7 @@ def secrets(tmp_path: Path) -> Path:
 
 
 def importing(con: duckdb.DuckDBPyConnection, folder: Path, specifier: str) -> str:
-    """The value, or the error, of a function that gives what it imports."""
+    """The value, or the error, of a function that returns its import."""
     path = folder / "functions.js"
     path.write_text(f"import it from {specifier!r}; udf('f(x BIGINT) -> VARCHAR', () => JSON.stringify(it));")
     try:
@@ -170,7 +170,7 @@ def test_imports_from_other_folders_can_be_allowed(secrets: Path, monkeypatch: p
         assert "not in the file's folder" in importing(con, secrets, "../secret.js")
 
 
-def test_tampering_with_the_language_harms_nobody_else(script: Load) -> None:
+def test_changes_of_the_language_harm_no_other_function(script: Load) -> None:
     con = script(
         """
         udf("tamper(x BIGINT) -> VARCHAR", (x) => {

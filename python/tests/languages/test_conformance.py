@@ -35,7 +35,8 @@ KINDS = {
     "lua-row": "lua_echo",
     "lua-vectorized": "lua_echo_columns",
 }
-#: What a guest does with a value does not depend on DuckDB's version. Where it is not the newest, these kinds pass all types.
+#: The guest's handling of a value does not depend on DuckDB's version. On an older version, these kinds test
+#: all types.
 ADAPTER = ("python-row", "thread-vectorized")
 any_duckdb = pytest.mark.any_duckdb
 LANGUAGES = {"python": "py", "js": "js", "ruby": "rb", "lua": "lua"}
@@ -152,15 +153,16 @@ def fill(
     rows = ", ".join(f"({n}, CAST({value} AS {case['type']}))" for n, value in enumerate(sql))
     con.execute(f"INSERT INTO picks VALUES {rows}, (-1, NULL)")
     con.execute(
-        # The NULL is one of the picks: DuckDB 1.5 has no CASE over arrays, and in 2.0.0 an outer join that
-        # fills them up with NULLs corrupts memory.
+        # The NULL is a row of `picks`. DuckDB 1.5 has no CASE over arrays. In DuckDB 2.0.0, an outer join
+        # that fills arrays with NULLs corrupts memory.
         f"CREATE OR REPLACE TABLE {table} AS SELECT i, x FROM range({size}) r(i)"
         f" JOIN picks ON n = CASE WHEN {null} THEN -1 ELSE i % {len(values)} END ORDER BY i"
     )
 
 
 class Tables:
-    """The tables of a type, which all kinds of functions read. Filling one takes longer than a query over it."""
+    """The tables of a type. Functions of all kinds read them, because filling a table takes longer than a
+    query over it."""
 
     def __init__(self, con: duckdb.DuckDBPyConnection) -> None:
         self._con = con
@@ -196,7 +198,8 @@ def differences(
 
 
 def comes_back(type_: str, kind: str) -> bool:
-    """Whether values keep their order. A Lua table has none: texts that are keys come back in that of texts."""
+    """Whether values keep their order. A Lua table has no order: keys that are texts come back in
+    alphabetical order."""
     return not (kind.startswith("lua") and "MAP(VARCHAR" in type_)
 
 
@@ -372,7 +375,8 @@ def language_of(place: str) -> str:
 
 
 def add(con: duckdb.DuckDBPyConnection, files: list[Path], place: str, stack: ExitStack) -> None:
-    """Loads the functions of files, or attaches them on a server, or registers them on threads of this process."""
+    """Loads the functions of files, attaches them on a server, or registers them on threads of this
+    process."""
     if place.startswith("served"):
         con.execute(f"CALL crosslane_attach('{stack.enter_context(Server(*files)).address}')")
     elif place != "thread":
@@ -422,7 +426,7 @@ def test_table_functions(tables: duckdb.DuckDBPyConnection, case: dict[str, Any]
     else:
         rows = tables.execute(f"SELECT COLUMNS(*)::VARCHAR FROM ({case['query']})").fetchall()
         assert rows == [tuple(row) for row in case["rows"]]
-    # A scan that wants no more rows gives its lane back a moment later.
+    # A scan that needs no more rows gives its lane back a moment later.
     used = "SELECT sum(busy), sum(discarded) FROM crosslane_pools()"
     assert eventually(lambda: tables.execute(used).fetchall() == [(0, 0)])
 
@@ -438,7 +442,7 @@ def test_table_functions_yield_values_unchanged(tables: duckdb.DuckDBPyConnectio
     sql = [text if case.get("expressions") else quoted(text) for text in texts]
     values = ", ".join(f"CAST({value} AS {case['type']})" for value in sql)
     x, y = ("x", "y") if case["type"].startswith(("UHUGEINT", "UNION")) else ("x::VARCHAR", "y::VARCHAR")
-    # The values of each round, beside those of the list itself.
+    # The query compares the values of each round with the values of the list itself.
     query = (
         f"SELECT count(*), count(*) FILTER ({x} IS DISTINCT FROM {y}) FROM"
         f" (SELECT x, ((row_number() OVER () - 1) % {count}) + 1 AS place FROM rows_{index}([{values}, NULL], {size}))"
@@ -469,7 +473,7 @@ def test_stream_functions(language: str, case: dict[str, Any]) -> None:
 def engines(request: pytest.FixtureRequest) -> Iterator[Any]:
     """A connection with the aggregates and the stateful functions of a language."""
     con = crosslane.connect(config={"threads": 4})
-    # So that small tables have tasks for all threads.
+    # With this setting, even small tables have tasks for all threads.
     con.execute("PRAGMA verify_parallelism")
     for statement in TABLE["data"]:
         con.execute(statement)
@@ -492,5 +496,5 @@ def test_aggregates_and_stateful_functions(engines: duckdb.DuckDBPyConnection, c
     else:
         rows = engines.execute(f"SELECT COLUMNS(*)::VARCHAR FROM ({case['query']})").fetchall()
         assert rows == [tuple(row) for row in case["rows"]]
-    # Nobody has states any more.
+    # No worker holds states any more.
     assert eventually(lambda: engines.execute("SELECT sum(busy) FROM crosslane_pools()").fetchall() == [(0,)])

@@ -17,7 +17,7 @@ pytestmark = pytest.mark.any_duckdb
 
 
 def gem(folder: Path, name: str, text: str) -> None:
-    """A gem in a folder of its own, as Bundler takes it by its path."""
+    """A gem in its own folder, which Bundler finds by its path."""
     (folder / name / "lib").mkdir(parents=True)
     (folder / name / "lib" / f"{name}.rb").write_text(text)
     (folder / name / f"{name}.gemspec").write_text(

@@ -1,4 +1,5 @@
-"""Lua functions as guests: what crosslane-guest does for every language, and what is Lua's own."""
+"""Lua functions as guests: the parts that crosslane-guest does for every language, and the parts of Lua
+alone."""
 
 from __future__ import annotations
 
@@ -106,7 +107,7 @@ def test_errors_say_where(lua: Load, con: duckdb.DuckDBPyConnection) -> None:
     )
 
 
-#: Results that are none of a type, and why.
+#: Results that are no values of the type, and the errors.
 NO_RESULTS = [
     ("TINYINT", "128", "RangeError: returned integer 128, which does not fit TINYINT"),
     ("BIGINT", "1.5", "TypeError: returned number 1.5 where BIGINT is due"),
@@ -133,7 +134,7 @@ NO_RESULTS = [
 ]
 
 
-def test_results_that_are_none(lua: Load, subtests: pytest.Subtests) -> None:
+def test_results_of_a_wrong_type(lua: Load, subtests: pytest.Subtests) -> None:
     con = lua(
         "\n".join(
             f"udf([=[f{at}() -> {data_type}]=], function() return {expression} end)"
@@ -236,7 +237,8 @@ def test_a_limit_of_memory_is_an_error_and_ends_with_its_call(lua: Load) -> None
         """
     )
     assert value(con, "SELECT occupy(10)") == 10
-    # What a call has left is not there for the next one, which planning and a query that runs again make.
+    # A call does not see the memory of an earlier call. The planner and a repeated query make such earlier
+    # calls.
     for _ in range(5):
         assert "occupy: MemoryError: not enough memory" in error(con, "SELECT occupy(50)")
     assert con.execute("SELECT occupy(11), free(60)").fetchall() == [(11, 60_000_000)]
@@ -270,7 +272,7 @@ def test_lanes_have_their_own_random_numbers_and_groups(lua: Load) -> None:
     assert found == value(con, "SELECT count(*) FROM crosslane_lanes() WHERE calls > 0") >= 2
 
 
-#: Files that cannot be loaded, and why.
+#: Files that cannot be loaded, and the errors.
 NO_FILES = [
     ("x = 1", "functions.lua: declares no function; write udf("),
     ("local = 1", "SyntaxError: "),
@@ -366,7 +368,7 @@ def test_the_command_line_and_the_doctor_read_the_manifest(
     file.write_text("udf()")
     checked = CliRunner().invoke(main, ["check", str(file)])
     assert checked.exit_code == 1
-    # What else it looks at, test_cli.py has.
+    # `test_cli.py` tests the other parts of the doctor.
     for look in ("run_python", "run_javascript", "run_ruby"):
         monkeypatch.setattr(languages, look, examine._platform)
     monkeypatch.setattr(examine, "_descriptors", examine._platform)

@@ -1,8 +1,8 @@
-"""Functions of all languages and kinds on random rows, each answer compared with a model.
+"""Functions of all languages and kinds on random rows. A model gives the expected answer to each query.
 
-A function gets a number that says what shall become of its row, and answers with how often it was called for
-it, so that the number of calls is compared too. What failed is shown with its seed: `CROSSLANE_SEED=... make test`
-(or pytest) does the same again; `CROSSLANE_QUERIES=...` asks more than usual.
+A function gets a number that determines the outcome of its row. It answers with the number of its calls for
+that row, so the test compares that number, too. A failure is shown with its seed. `CROSSLANE_SEED=... make
+test` (or pytest) repeats the run. `CROSSLANE_QUERIES=...` runs more queries than usual.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ QUERIES = int(os.environ.get("CROSSLANE_QUERIES", "40"))
 #: Functions of each language.
 FUNCTIONS = 24
 
-#: What shall become of a row: a result, an exception, an exception at the first call only, NULL, and a result of a wrong
-#: type at the first call only.
+#: A row's outcome: a result, an exception, an exception at the first call only, NULL, or a wrong type at
+#: the first call only.
 FINE, FAILS, FAILS_FIRST, GIVES_NULL, WRONG_FIRST = range(5)
-#: A row's number is KINDS times its key, and what shall become of it.
+#: A row's number is KINDS times its key, plus the outcome of the row.
 KINDS = 8
 TYPES: dict[str, Callable[[int], Any]] = {
     "BIGINT": lambda value: value,
@@ -58,7 +58,7 @@ class Spec:
     on_error: str
     nulls: str
     returns: str
-    #: Whether it has a second parameter, a text that it does not look at.
+    #: Whether it has a second parameter, a text that the function does not use.
     text: bool
 
     @property
@@ -80,7 +80,7 @@ def specs(language: str) -> list[Spec]:
         Spec(
             language=language,
             name=f"f{index}",
-            # Each kind is there.
+            # The functions of a language have all of its kinds.
             kind=LANGUAGES[language][index % len(LANGUAGES[language])],
             concurrency=choose.choice((1, 2, 4, 16)),
             retries=choose.choice((0, 0, 1, 2)),
@@ -264,7 +264,7 @@ def load(con: duckdb.DuckDBPyConnection, language: str, folder: Path) -> list[Sp
     return declared
 
 
-# ---- the rows and what shall become of them
+# ---- the rows and their outcomes
 
 Row = tuple["int | None", "str | None"]
 
@@ -273,12 +273,12 @@ def rows_of(spec: Spec, query: int, choose: random.Random) -> list[Row]:
     size = choose.choice(SIZES)
     nulls = choose.choice((0, 0, 0.1, 0.5, 1))
     if "vectorized" in spec.kind:
-        # A batch fails as a whole, and which rows are a batch is the engine's affair: all fail, or none.
+        # A batch fails as a whole, and the engine chooses the rows of a batch. So all rows fail, or none.
         failing = choose.choice((0, 0, size)) if size <= 300 else 0
         odd = choose.choice((FAILS, FAILS_FIRST))
         nulls = 0 if failing and spec.nulls == "call" else nulls
     else:
-        # Rows that are called again take their time.
+        # The test limits rows that are called again, because they take time.
         most = 300 if spec.retries == 0 else 12 if spec.kind not in ("row", "sometimes") else 3
         failing = min(most, int(size * choose.choice((0, 0.05, 0.3, 1))))
         odd = None
@@ -296,10 +296,10 @@ def rows_of(spec: Spec, query: int, choose: random.Random) -> list[Row]:
 
 @dataclass
 class Expected:
-    """What the model says of a query."""
+    """The model's answer to a query."""
 
     values: list[Any]
-    #: The rows of which one ends the query.
+    #: The rows that may end the query. One of them does.
     culprits: list[int]
     retries: int = 0
 

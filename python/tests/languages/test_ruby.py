@@ -97,7 +97,7 @@ def test_ruby_classes(ruby: Load) -> None:
         assert value(con, f"SELECT {call}") == shown, call
 
 
-#: What a block returns for a type, and what SQL shows of it.
+#: What a block returns for a type, and how SQL shows it.
 RETURNED = [
     ("DECIMAL(5,2)", "1.005r", "1.01"),
     ("DECIMAL(5,2)", "0.1 + 0.2", "0.30"),
@@ -128,7 +128,7 @@ def test_what_a_block_may_return(ruby: Load, subtests: pytest.Subtests) -> None:
             assert value(con, f"SELECT f{at}()::VARCHAR") == expected
 
 
-#: What a block may not return for a type, and why.
+#: Results that a block may not return for a type, and the errors.
 REFUSED = [
     ("BIGINT", "'5'", 'TypeError: returned String "5" where BIGINT is due'),
     ("BIGINT", "1.5", "TypeError: returned Float 1.5 where BIGINT is due"),
@@ -199,7 +199,8 @@ def test_errors_name_class_message_cause_and_place(ruby: Load) -> None:
 
 
 def why_refused(ruby: Load, texts: list[str]) -> list[str]:
-    """Why each text cannot be declared, all by one process: each is read as if it were a file of its own."""
+    """The reasons why the texts cannot be declared. One process tries them all, and reads each text as a
+    separate file."""
     con = ruby(
         f"""
         why = {json.dumps(texts)}.map do |text|
@@ -214,7 +215,7 @@ def why_refused(ruby: Load, texts: list[str]) -> list[str]:
     return [why for (why,) in con.execute("SELECT unnest(why())").fetchall()]
 
 
-#: What a file may hold instead of functions, and what is said of it.
+#: Texts of files without functions, and the errors.
 NO_FILES = {
     "x = 1": "declares no function; write udf",
     "udf 'f(x BIGNIT) -> INT' do |x| end": "functions.rb:1: function f: ",
@@ -224,7 +225,7 @@ NO_FILES = {
     "def f(": "SyntaxError",
     "exit 3": "SystemExit",
 }
-#: Declarations that are refused, and why.
+#: Declarations that are refused, and the reasons.
 NO_FUNCTIONS = {
     "udf 'f(x BIGNIT) -> INT' do |x| end": "functions.rb:1: function f: ",
     "udf 'f(x INT) -> INT' do |a, b| end": "the signature has 1 parameters, the block has 2",
@@ -272,7 +273,7 @@ def test_limits(ruby: Load) -> None:
         ({}, "1", True),
         ({"RUBYOPT": "-W0"}, "1", True),
         ({"RUBYOPT": "--disable-yjit"}, None, False),
-        # Ruby 3.1 takes any word for yes.
+        # Ruby 3.1 takes any text for yes.
         ({"RUBY_YJIT_ENABLE": "yes"}, "yes", True),
     ],
 )
@@ -301,7 +302,7 @@ def test_functions_are_compiled_unless_the_user_says_how(
 def test_compiled_code_has_little_memory(
     ruby: Load, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], begin: str
 ) -> None:
-    """Ruby 3.1 would write to 256 MiB when it starts."""
+    """Ruby 3.1 would write to 256 MiB of memory when it starts."""
     for name in ("RUBY_YJIT_ENABLE", "RUBYOPT"):
         monkeypatch.delenv(name, raising=False)
     con = ruby(begin + '\nudf("pages() -> BIGINT") { File.read("/proc/self/statm").split[1].to_i }')
@@ -352,7 +353,7 @@ def test_many_rows_wait_at_once(ruby: Load) -> None:
 WAYS_TO_DIE = {
     "exit!(3)": "its worker process ended with exit code 3",
     "Process.kill(:KILL, Process.pid)": "SIGKILL",
-    # Ruby reports it, and aborts.
+    # Ruby reports this signal, and aborts.
     "Process.kill(:SEGV, Process.pid); sleep": "its worker process crashed with SIGABRT",
     "Process.kill(:TERM, Process.pid); sleep": "SIGTERM",
     "exit(4)": "SystemExit: exit",
@@ -387,7 +388,7 @@ def test_what_a_function_prints_reaches_the_log(ruby: Load, capfd: pytest.Captur
     printed(capfd, *(f"line {x}\n" for x in range(50)), *(f"warning {x}\n" for x in range(50)))
 
 
-def test_what_was_printed_before_is_not_told_of_a_later_crash(ruby: Load) -> None:
+def test_a_crash_does_not_show_what_earlier_calls_printed(ruby: Load) -> None:
     con = ruby(
         """
         puts "loaded"
@@ -409,7 +410,7 @@ def test_what_was_printed_before_is_not_told_of_a_later_crash(ruby: Load) -> Non
 def test_a_waiting_worker_ends_at_once_on_a_signal(ruby: Load) -> None:
     con = ruby('udf("f(x BIGINT) -> BIGINT") { |x| x }')
     assert value(con, "SELECT f(1)") == 1
-    # A lane that was just forked has the zygote's handler of the signal for a moment.
+    # A lane that was just forked still has the zygote's handler of the signal for a moment.
     assert eventually(lambda: value(con, "SELECT sum(idle) FROM crosslane_pools()") == CPUS)
     (reaper,) = psutil.Process().children()
     (zygote,) = reaper.children()
@@ -424,7 +425,7 @@ def test_a_waiting_worker_ends_at_once_on_a_signal(ruby: Load) -> None:
 
 def test_a_query_in_ruby_can_be_cancelled(ruby: Load) -> None:
     con = ruby('udf("stuck(x BIGINT) -> BIGINT") { |x| sleep }')
-    # It would never end.
+    # The query would never end.
     with once_at_work(con, lambda: crosslane.cancel(con)):
         text = error(con, "SELECT stuck(i) FROM range(2, 5) r(i)")
     assert re.search("cancelled|Interrupted", text), text

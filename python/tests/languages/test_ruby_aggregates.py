@@ -140,7 +140,7 @@ def test_vectorized_updates_get_the_rows_of_a_group(aggregates: duckdb.DuckDBPyC
     query = "SELECT k, {} FROM t WHERE word IS NOT NULL GROUP BY k ORDER BY k"
     due = rows(con, query.format("sum(i) + count(*) FILTER (word = 'a')"))
     assert rows(con, query.format("by_column(i, word)")) == due
-    # NULLs are left out.
+    # The update gets no NULLs.
     assert rows(con, "SELECT k, by_column(i, word) FROM t GROUP BY k ORDER BY k") == due
     count, calls = divmod(int(str(value(con, "SELECT calls(i) FROM t"))), 1_000_000)
     assert count == 100_000
@@ -171,12 +171,12 @@ def test_errors(aggregates: duckdb.DuckDBPyConnection) -> None:
         con, f"SELECT closed(i) {over}"
     )
     con.execute("SET threads = 4")
-    # The workers are free again, and have no states.
+    # The workers are idle again, and have no states.
     assert value(con, "SELECT total(i) FROM t") == 4999950000
     assert eventually(lambda: value(con, "SELECT sum(busy) FROM crosslane_pools()") == 0)
 
 
-#: Declarations that are refused, and why.
+#: Declarations that are refused, and the reasons.
 REFUSED = [
     ('udaf("f(x BIGINT) -> BIGINT")', "takes a class or a block"),
     ('udaf("f(x BIGINT) -> BIGINT", 5) { 1 }', "takes a class or a block"),
@@ -222,7 +222,7 @@ def test_what_cannot_be_an_aggregate(ruby: Load, subtests: pytest.Subtests) -> N
     for (declared, due), why in zip(REFUSED, found, strict=True):
         with subtests.test(declared):
             assert due in why
-    # It is the error of the load.
+    # If the file does not catch the error, the load fails with it.
     declared, due = REFUSED[0]
     with pytest.raises(duckdb.Error) as caught:
         ruby(declared)

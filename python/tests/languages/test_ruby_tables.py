@@ -158,7 +158,7 @@ def test_batches(ruby: Load) -> None:
     assert "the columns of a batch have 2, 1 values" in error(con, "FROM uneven()")
     assert "a batch of 1 columns where 2 are due: i, s" in error(con, "FROM short()")
     assert "a batch of Hash lacks the column s" in error(con, "FROM lacks()")
-    # What cannot be written makes its batch NULL, as a vectorized function's results.
+    # A value that cannot be written makes its whole batch NULL, as in the results of a vectorized function.
     assert rows(con, "FROM wrong(1)") == [(None,), (None,), (3,), (None,)]
     stats = "SELECT errors FROM crosslane_stats() WHERE function = 'wrong'"
     assert value(con, stats) == 3
@@ -181,7 +181,7 @@ def test_partitions_are_scanned_by_several_workers(ruby: Load) -> None:
         """
     )
     assert rows(con, "SELECT count(*), sum(part), max(k) FROM parts(10)") == [(10, 55, 3)]
-    # Each of DuckDB's threads takes a part, if it wakes up before the other has done all.
+    # Each of DuckDB's threads takes a part, if it wakes up before the other thread has done all parts.
     assert eventually(lambda: value(con, "SELECT count(DISTINCT pid) FROM parts(10, k := 4)") == 2)
     assert "a partition goes to another worker by Marshal" in error(con, "FROM procs()")
     assert rows(con, "FROM empty()") == []
@@ -310,13 +310,13 @@ def test_retries_and_crashes(ruby: Load, tmp_path: Path) -> None:
     assert "SIGKILL" in message
     assert "row 3001" in message
     assert "timed out after 0.3 s" in error(con, "SELECT count(*) FROM stuck(5000)")
-    # Longer than the limit together.
+    # All rows together take longer than the limit.
     assert value(con, "SELECT count(*) FROM slow(10)") == 10
     assert value(con, "SELECT count(*) FROM large(10)") == 2
     assert "NoMemoryError" in error(con, "SELECT count(*) FROM large(100_000_000)")
 
 
-#: Declarations that are refused, and why.
+#: Declarations that are refused, and the reasons.
 REFUSED = [
     ('udf("f() -> TABLE(i BIGINT)") { [] }', "what returns a table is declared with udtf"),
     (
@@ -370,7 +370,7 @@ def test_what_cannot_be_a_table(ruby: Load, subtests: pytest.Subtests) -> None:
 
 
 def test_files_that_cannot_be_loaded(ruby: Load, subtests: pytest.Subtests) -> None:
-    # What is found at a file's end, and one of the others.
+    # The test tries an error at the end of a file, and one of the other errors.
     forgotten = ('udtf("f(n BIGINT) -> TABLE(i BIGINT)")', "has no block, and no def follows")
     for declared, due in (forgotten, REFUSED[0]):
         with subtests.test(declared):

@@ -1,4 +1,4 @@
-"""Stateful functions in all languages: what each lane prepares once, before its first row."""
+"""Stateful functions in all languages. Each lane sets up a function once, before its first row."""
 
 from __future__ import annotations
 
@@ -66,13 +66,14 @@ Guest = Callable[[str], Load]
 
 @pytest.fixture
 def guest(python: Load, script: Load, ruby: Load) -> Guest:
-    """What loads a file of a language."""
+    """A function that loads a file of a language."""
     return lambda language: {"py": python, "js": script}.get(language, ruby)
 
 
 def lines() -> list[str]:
-    """What the functions have printed until now."""
-    # The file behind descriptor 2 is read beside pytest, which would cut off what comes while it reads.
+    """The lines that the functions have printed until now."""
+    # The test reads the file of descriptor 2 itself, because pytest would cut off text that is written during
+    # a read.
     all_lines = Path("/proc/self/fd/2").read_text().splitlines()
     return [line for line in all_lines if line.startswith(("set-up", "closed"))]
 
@@ -83,17 +84,17 @@ def test_each_lane_sets_up_once_before_it_is_used(
 ) -> None:
     con = guest(language)(COUNTERS[language])
     assert eventually(lambda: lines() == ["set-up"] and settled(con)), lines()
-    # No row was there yet.
+    # The lane has had no row yet.
     for _ in range(2):
         assert value(con, "SELECT min(rows_so_far(i)) > 0 FROM range(5000) r(i)")
-        # It is used now, so that other lanes get ready.
+        # A query uses the file now, so the engine starts the other lanes.
         assert eventually(lambda: len(lines()) == CPUS and settled(con)), lines()
     row = con.execute("SELECT signature, options, description FROM crosslane_functions()").fetchone()
     assert row == ("rows_so_far(x BIGINT) -> BIGINT", "set_up=true", "Counts the rows of its lane.")
     con.close()
     assert eventually(lambda: len(lines()) == 2 * CPUS), lines()
     assert lines()[:CPUS] == ["set-up"] * CPUS
-    # What has counted each row was there from the first to the last.
+    # The instances that counted the rows lived from the first row to the last.
     assert sum(int(line.removeprefix("closed after ")) for line in lines()[CPUS:]) == 10_000
 
 
@@ -135,7 +136,7 @@ TEAR_DOWNS = {
 @pytest.mark.parametrize(
     ("language", "how"), [(language, how) for language, all_ in TEAR_DOWNS.items() for how in all_]
 )
-def test_a_tear_down_that_fails_holds_nothing_up(guest: Guest, language: str, how: str) -> None:
+def test_a_failed_tear_down_delays_nothing(guest: Guest, language: str, how: str) -> None:
     con = guest(language)(
         {
             "js": f"udf('f(x BIGINT) -> BIGINT', class {{ call(x) {{ return x; }} close() {{ {how} }} }});",
@@ -170,7 +171,7 @@ def test_the_log_says_which_tear_downs_failed(script: Load, capfd: pytest.Captur
     assert "functions.js:2\n    at " in text[third:fourth]
 
 
-# The first set-up is that of a lane that gets warm, or of the first call.
+# The first set-up happens in a lane that gets warm, or in the first call.
 FAILING = {
     "js": """
         let tries = 0;
@@ -198,9 +199,9 @@ PLACES = {"js": "functions.js:4", "rb": "functions.rb:3"}
 @pytest.mark.parametrize("language", FAILING)
 def test_a_set_up_that_fails_is_the_error_of_the_call_and_is_tried_again(guest: Guest, language: str) -> None:
     con = guest(language)(FAILING[language])
-    # DuckDB calls a function of constants several times if that fails.
+    # DuckDB calls a function of constants several times if it fails.
     score = "SELECT score(i) FROM range(2, 3) t(i)"
-    # Neither retries nor on_error, which are for calls.
+    # `retries` and `on_error` are for calls, and do not count for a set-up.
     message = error(con, score)
     assert "RangeError: no model" in message
     assert "in the set-up of score, before its first row on this lane" in message
@@ -269,7 +270,8 @@ def test_a_set_up_without_end_is_ended(con: duckdb.DuckDBPyConnection, guest: Gu
 
 
 def test_a_set_up_within_a_call_has_the_time_of_loading(con: duckdb.DuckDBPyConnection, script: Load) -> None:
-    """That of an isolate that replaces another, and one that is tried again."""
+    """The limit of loading holds for a set-up in an isolate that replaces another, and for a repeated
+    set-up."""
     con.execute("CALL crosslane_set('load_timeout', '3')")
     con.execute("CALL crosslane_set('warm_lanes', 1)")
     con.execute("SET threads = 1")
@@ -305,7 +307,7 @@ def test_a_set_up_within_a_call_has_the_time_of_loading(con: duckdb.DuckDBPyConn
 def test_a_set_up_within_a_call_may_take_longer_than_the_call(
     con: duckdb.DuckDBPyConnection, script: Load
 ) -> None:
-    """The engine waits for it, too, and not only the guest."""
+    """Both the guest and the engine wait for the set-up."""
     con.execute("CALL crosslane_set('warm_lanes', 1)")
     con.execute("SET threads = 1")
     script("""
@@ -334,8 +336,8 @@ def test_a_set_up_that_uses_too_much_memory_is_ended(script: Load) -> None:
     assert value(con, "SELECT other(2)") == 2
 
 
-def test_what_a_set_up_has_made_is_no_calls_memory(script: Load) -> None:
-    """What a call uses up costs its worker the instances, which the next call makes anew."""
+def test_the_memory_of_a_set_up_counts_for_no_call(script: Load) -> None:
+    """A call that uses up the memory ends the instances of its worker. The next call makes new instances."""
     con = script("""
         udf("sized(n BIGINT) -> BIGINT", { memory_limit: "30 MB" }, class {
           kept = new Uint8Array(25e6).fill(1);
@@ -406,10 +408,9 @@ KINDS = {
 
 
 @pytest.mark.parametrize("language", KINDS)
-def test_what_a_set_up_makes_is_the_lanes_own(
-    con: duckdb.DuckDBPyConnection, guest: Guest, language: str
-) -> None:
-    """Functions of any number and types of arguments, of several rows at once and vectorized: one instance each."""
+def test_each_lane_has_its_own_instances(con: duckdb.DuckDBPyConnection, guest: Guest, language: str) -> None:
+    """Functions of any number and types of arguments, of several rows at once and vectorized, have one
+    instance each."""
     con.execute("CALL crosslane_set('warm_lanes', 1)")
     con.execute("SET threads = 1")
     guest(language)(KINDS[language])
@@ -492,12 +493,12 @@ def test_a_stream_function_may_be_stateful(
     with pytest.raises(Exception, match=r"no model[\s\S]*in the set-up of bad"):
         mapped("bad")
     assert eventually(lambda: "closed" in lines()), lines()
-    # Once for the five batches or more of each stream.
+    # There is one set-up for the five or more batches of each stream.
     assert lines()[0] == "set-up"
     assert lines().count("set-up") <= 3
 
 
-#: Classes and blocks that are refused, and why.
+#: Classes and blocks that are refused, and the reasons.
 WRONG = {
     "js": [
         (

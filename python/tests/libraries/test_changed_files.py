@@ -1,4 +1,4 @@
-"""A library runs what was loaded: a process that is started again refuses a file that has changed."""
+"""A library runs the version that was loaded. A restarted process refuses a file that has changed."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ..conftest import error, eventually, kill, processes, value
 
 pytestmark = pytest.mark.any_duckdb
 
-#: A file and a module that it imports; they change places.
+#: A file and a module that it imports. The tests change one and then the other.
 FILES = {
     "py": (
         "from crosslane import udf\nimport helper\n@udf\ndef f(x: int) -> str: return '{0}' + helper.name\n",
@@ -37,7 +37,7 @@ FILES = {
 def kill_workers() -> None:
     def none_was_left() -> bool:
         left = processes()
-        # One may have started another meanwhile.
+        # One of the processes may have started another one meanwhile.
         kill(left)
         return not left
 
@@ -45,7 +45,8 @@ def kill_workers() -> None:
 
 
 def answer(con: duckdb.DuckDBPyConnection) -> object:
-    """A lane that had been killed may be found out by the first query."""
+    """The answer of a query. The first query may find a lane that was killed. Then the second query
+    answers."""
     try:
         return value(con, "SELECT f(1)")
     except duckdb.Error:
@@ -63,7 +64,7 @@ def test_a_file_that_has_changed_is_not_run(
     con.execute("CALL crosslane_set('warm_lanes', '1')").fetchall()
     crosslane.load(con, path)
     assert value(con, "SELECT f(1)") == "ab"
-    # The same text loads again.
+    # A file with the same text loads again.
     kill_workers()
     assert answer(con) == "ab"
     for changed, file, text, before, after in (
@@ -71,15 +72,15 @@ def test_a_file_that_has_changed_is_not_run(
         ("a module that it imports", helper, module.format("d"), "cb", "cd"),
     ):
         with subtests.test(changed):
-            # As long as the process lives that has loaded it, nothing changes.
+            # Nothing changes while the process that has loaded the file runs.
             file.write_text(text)
             assert value(con, "SELECT f(1)") == before
             kill_workers()
             said = error(con, "SELECT f(i) FROM range(2) r(i)")
             if "has changed since it was loaded" not in said:
-                # A lane that had been killed was found out.
+                # That query found a lane that had been killed.
                 said = error(con, "SELECT f(i) FROM range(2) r(i)")
-            # It stays so.
+            # The next query fails with the same error.
             for shown in (said, error(con, "SELECT f(i) FROM range(2) r(i)")):
                 assert "has changed since it was loaded" in shown
                 assert f"CALL crosslane_load('{path}')" in shown
@@ -90,7 +91,7 @@ def test_a_file_that_has_changed_is_not_run(
 def test_an_edit_within_the_same_second_is_seen(
     monkeypatch: pytest.MonkeyPatch, con: duckdb.DuckDBPyConnection, tmp_path: Path
 ) -> None:
-    """Python's cache of compiled files knows a file by its size and the second of its last change."""
+    """Python's cache of compiled files recognizes a file by its size and by the second of its last change."""
     monkeypatch.delenv("PYTHONDONTWRITEBYTECODE", raising=False)
     main, name, module = FILES["py"]
     path, helper = tmp_path / "functions.py", tmp_path / name

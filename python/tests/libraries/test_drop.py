@@ -33,7 +33,7 @@ def test_a_function_that_is_unregistered_leaves_nothing(con: duckdb.DuckDBPyConn
     assert value(con, "SELECT count(*) FROM duckdb_functions() WHERE function_name = 'Increment'") == 0
     for listing in ("functions", "stats", "lanes", "pools"):
         assert con.execute(f"FROM crosslane_{listing}()").fetchall() == []
-    # It is free for other types, and for macros.
+    # The name can be used again for other types, and for macros.
     crosslane.register(con, str, "increment(x BIGINT) -> VARCHAR", lane=lane)
     assert value(other, "SELECT increment(i) FROM range(1, 2) r(i)") == "1"
     crosslane.unregister(con, "increment")
@@ -81,7 +81,7 @@ def test_a_file_lives_as_long_as_one_of_its_functions(
     assert con.execute("SELECT function FROM crosslane_functions()").fetchall() == [("g",)]
     con.execute("CALL crosslane_drop('g')")
     assert eventually(lambda: not processes()), processes()
-    # The file can be loaded again, in SQL too.
+    # The file can be loaded again, also in SQL.
     con.execute(f"CALL crosslane_load('{path}')")
     assert con.execute("SELECT f(2), g(2)").fetchall() == [(2, -2)]
 
@@ -92,12 +92,12 @@ def test_sql_alone_says_that_a_function_was_dropped(con: duckdb.DuckDBPyConnecti
     con.execute("PREPARE before AS SELECT f($1)")
     assert value(con, "EXECUTE before(1)") == 1
     assert con.execute("CALL crosslane_drop('f')").fetchall() == [("f", "f(x BIGINT) -> BIGINT")]
-    # DuckDB keeps the name.
+    # DuckDB still knows the name.
     for query in ("SELECT f(1)", "SELECT f(i) FROM range(3) r(i)", "EXECUTE before(1)"):
         text = error(con, query)
         assert "f(x BIGINT) -> BIGINT was dropped; to call it again, load " in text
         assert str(path) in text
-    # Another load in Python has DuckDB forget it.
+    # Another load in Python makes DuckDB forget the name.
     crosslane.register(con, _increment, "g(x BIGINT) -> BIGINT", lane="thread")
     assert "f does not exist" in error(con, "SELECT f(1)")
     path.write_text("from crosslane import udf\n@udf\ndef f(x: str) -> str: return x")
@@ -152,7 +152,7 @@ def test_a_built_in_function_that_was_replaced(con: duckdb.DuckDBPyConnection) -
     crosslane.register(con, lambda x: f"<{x}>", "reverse(x VARCHAR) -> VARCHAR", replace=True)
     assert value(con, "SELECT reverse('ab')") == "<ab>"
     crosslane.unregister(con, "reverse")
-    # The extension cannot bring it back.
+    # The extension cannot restore the built-in function.
     assert "reverse(x VARCHAR) -> VARCHAR was dropped" in error(con, "SELECT reverse('ab')")
     with duckdb.connect() as fresh:
         assert value(fresh, "SELECT reverse('ab')") == "ba"

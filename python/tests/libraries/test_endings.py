@@ -1,4 +1,4 @@
-"""What functions have set up ends with the program, whether it closes its database or not."""
+"""The set-ups of functions are ended with the program, whether or not it closes its database."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Loading, reloading, closing: what is visible when, and that nothing is left behind."""
+"""Loading, reloading and closing: which version queries see, and that nothing is left behind."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def test_reloading_replaces_the_functions(con: duckdb.DuckDBPyConnection, librar
     assert value(con, "SELECT f('ab')") == "abab"
     assert "it is now f(x VARCHAR) -> VARCHAR" in error(con, "EXECUTE q")
     assert con.execute("SELECT function, version FROM crosslane_functions()").fetchall() == [("f", 3)]
-    # One zygote, its reaper, and the lanes of the last version only.
+    # There are one zygote, its reaper, and the lanes of the last version only.
     assert eventually(lambda: len(processes()) <= 4), processes()
 
 
@@ -91,7 +91,7 @@ def test_closing_releases_the_file_and_frees_everything(tmp_path: Path, library:
         assert value(con, "SELECT count(*) FROM t") == 3 * (round + 1)
         con.close()
         assert eventually(lambda: not processes())
-        # Another process can open the file for writing.
+        # Another process can now open the file for writing.
         program = (
             f"import duckdb; duckdb.connect({str(file)!r}).execute('INSERT INTO t VALUES (1)'); print('open')"
         )
@@ -136,7 +136,7 @@ def test_an_unfinished_result_keeps_no_lane(load: Load) -> None:
     con.execute("CREATE TABLE t AS SELECT i FROM range(1000000) r(i)")
     cursors = [con.cursor() for _ in range(5)]
     for cursor in cursors:
-        # DuckDB's own buffer would take all of these rows, and finish the result.
+        # DuckDB's own buffer would take all of these rows and finish the result.
         cursor.execute("SET streaming_buffer_size = '100 KB'")
         assert cursor.execute("SELECT f(i) FROM t").fetchmany(1)
     assert eventually(lambda: value(con, "SELECT sum(busy) FROM crosslane_pools()") == 0)
@@ -156,7 +156,7 @@ def test_loading_in_a_transaction(library: Library) -> None:
         crosslane.register(con, lambda x: x + 2, "g(x BIGINT) -> BIGINT")
         crosslane.register(con, lambda x: x + 3, "h(x BIGINT) -> BIGINT", lane="thread")
         if first is None:
-            # It has not looked at DuckDB's functions yet.
+            # The transaction has not looked at DuckDB's functions yet.
             assert con.execute("SELECT f(1), g(1), h(1)").fetchall() == [(2, 3, 4)]
         con.execute("COMMIT")
         assert con.execute("SELECT f(1), g(1), h(1)").fetchall() == [(2, 3, 4)]
@@ -167,7 +167,7 @@ def test_loading_by_sql_in_a_transaction(con: duckdb.DuckDBPyConnection, library
     path = library("@udf\ndef f(x: int) -> int: return x + 1")
     con.execute("BEGIN")
     con.execute(f"FROM crosslane_load('{path}')").fetchall()
-    # The words that the documentation names.
+    # The documentation names these words.
     assert 'Did you mean "main.f"?' in error(con, "SELECT f(1)")
     con.execute("COMMIT")
     assert value(con, "SELECT f(1)") == 2
@@ -239,7 +239,7 @@ def test_each_lane_is_listed(load: Load) -> None:
         counts = sum(count for _, _, count in rows)
         return {pid for pid, _, _ in rows} <= below and counts == 10 and not any(busy for _, busy, _ in rows)
 
-    # DuckDB's threads give lanes back after the result is there, and lanes come and go meanwhile.
+    # DuckDB's threads give lanes back after the result is complete, and lanes start and end meanwhile.
     assert eventually(listed)
 
 
@@ -359,7 +359,7 @@ def test_killing_the_engine_leaves_nothing(library: Library) -> None:
     engine.kill()
     engine.wait()
     assert eventually(lambda: not any(lives(p) for p in family)), family
-    # Nobody kept the pipe open.
+    # No process has kept the pipe open.
     assert engine.stdout.read() == ""
 
 
@@ -398,7 +398,8 @@ def test_a_fork_of_the_engine(library: Library) -> None:
 
 
 def test_a_fork_of_the_engine_keeps_no_cancelled_loop_alive(tmp_path: Path) -> None:
-    """The fork has copies of the sockets of JavaScript's lanes, so that closing them alone tells nobody."""
+    """The fork has copies of the sockets of JavaScript's lanes. So closing the engine's sockets alone would
+    tell the lanes nothing."""
     path = tmp_path / "functions.js"
     path.write_text(
         "udf('f(x BIGINT) -> BIGINT', (x) => x);\nudf('stuck(x BIGINT) -> BIGINT', (x) => { for (;;); });\n"
@@ -443,14 +444,14 @@ def test_a_fork_of_the_engine_keeps_no_cancelled_loop_alive(tmp_path: Path) -> N
     try:
         output, _ = engine.communicate(timeout=60)
     finally:
-        # The fork, too, if the engine has ended without it.
+        # If the engine has ended without ending the fork, this ends it.
         with contextlib.suppress(ProcessLookupError):
             os.killpg(engine.pid, signal.SIGKILL)
     assert output == "True\nended\n"
 
 
 def test_other_clients(library: Library) -> None:
-    """The command line of DuckDB itself, where the interpreter is found by the virtual environment or PATH."""
+    """DuckDB's own command line finds the interpreter by the virtual environment or by PATH."""
     shell = Path(sys.executable).with_name("duckdb")
     path = library("@udf\ndef f(x: int) -> int: return x + 1")
     script = f"LOAD '{crosslane.extension_path()}'; FROM crosslane_load('{path}'); SELECT f(41) AS answer;"
@@ -464,7 +465,8 @@ def test_other_clients(library: Library) -> None:
 
 
 def _shell(extension: Path, path: Path, query: str) -> str:
-    """What DuckDB's own command line prints, where PATH alone would find another interpreter, and none is active."""
+    """The output of DuckDB's own command line. PATH alone would find another interpreter, and no environment
+    is active."""
     shell = Path(sys.executable).with_name("duckdb")
     script = f"LOAD '{extension}'; FROM crosslane_load('{path}'); {query}"
     result = subprocess.run(
@@ -488,7 +490,7 @@ def test_the_interpreter_that_the_package_is_installed_in(
     shutil.copytree(crosslane.extension_path().parent, site / "crosslane", copy_function=os.symlink)
     extension = site / "crosslane/crosslane.duckdb_extension"
     if linked:
-        # One that DuckDB loads from elsewhere.
+        # DuckDB loads the extension through a link from another folder.
         extension.unlink()
         shutil.copy(crosslane.extension_path(), extension)
         other = tmp_path / "crosslane.duckdb_extension"
@@ -531,7 +533,8 @@ def test_without_any_interpreter(library: Library, tmp_path: Path) -> None:
 
 
 def test_interrupting_a_group_of_processes(library: Library, tmp_path: Path) -> None:
-    """A terminal sends Ctrl-C to the whole foreground group; the zygote hears it and passes it on."""
+    """A terminal sends Ctrl-C to the whole foreground group. The zygote gets the signal and reports it to the
+    engine."""
     begun = tmp_path / "begun"
     path = library(
         f"""
@@ -560,7 +563,7 @@ def test_interrupting_a_group_of_processes(library: Library, tmp_path: Path) -> 
     )
     assert engine.stdout is not None
     assert engine.stdout.readline() == "ready\n"
-    # Before, a worker would have nothing to be interrupted in.
+    # Before the call begins, there is nothing that the signal could interrupt in a worker.
     assert eventually(begun.exists, 30)
     os.killpg(engine.pid, signal.SIGINT)
     assert engine.stdout.readline() == "ended\n"

@@ -1,4 +1,4 @@
-"""What `crosslane_functions()` tells of functions, in every language."""
+"""The columns of `crosslane_functions()`, in every language."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Databases whose settings forbid external access, or changes of settings."""
+"""Databases whose settings forbid external access, or forbid changes of settings."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def test_without_external_access_nothing_is_loaded(con: duckdb.DuckDBPyConnectio
     for lane in ("process", "thread"):
         with pytest.raises(duckdb.Error, match="Load files and register functions before"):
             crosslane.register(con, lambda x: x, "h(x BIGINT) -> BIGINT", lane=lane)
-    # What is loaded goes on, also with new workers.
+    # The loaded functions still work, also in new workers.
     assert value(con, "SELECT f(1) + g(1)") == 5
     con.execute("CALL crosslane_set('idle_timeout', '0.2')").fetchall()
     assert eventually(lambda: len(processes()) == 4), "the zygotes and their reapers should be left"
@@ -57,7 +57,7 @@ def test_with_a_locked_configuration_no_setting_changes(
     ):
         assert "the configuration is locked" in error(con, attempt)
     assert value(con, "SELECT value FROM crosslane_settings() WHERE name = 'spin'") == "20"
-    # Loading is another permission.
+    # Loading a file needs another permission.
     crosslane.load(con, library("@udf\ndef f(x: int) -> int: return x + 1"))
     assert value(con, "SELECT f(1)") == 2
 

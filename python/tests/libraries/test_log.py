@@ -1,4 +1,4 @@
-"""What functions print goes to the user's log, and a log that cannot take it hurts nobody."""
+"""The output of functions goes to the user's log. A log that cannot take it does no harm."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ FUNCTIONS = {
         udf("f(x BIGINT) -> BIGINT", deterministic: false) { |x| $stdout.puts "printed " * 2000; x }
         """,
 }
-#: The signals that Python ignores, and DuckDB's shell does not.
+#: A program that does not ignore these signals. Python ignores them, but DuckDB's shell does not.
 PROGRAM = """
 import signal, sys
 for number in (signal.SIGPIPE, signal.SIGXFSZ): signal.signal(number, signal.SIG_DFL)
@@ -59,7 +59,7 @@ def command(database: Path | str, functions: Path) -> list[str]:
 
 def test_what_is_printed_never_reaches_the_database(chatty: Path, tmp_path: Path) -> None:
     database = tmp_path / "data.duckdb"
-    # Without a stderr, DuckDB's file becomes descriptor 2.
+    # Without a stderr, DuckDB's file gets descriptor 2.
     closed = ["sh", "-c", 'exec "$@" 2>&-', "sh", *command(database, chatty)]
     for _ in range(2):
         outcome = subprocess.run(closed, stdout=subprocess.PIPE, text=True, timeout=120)
@@ -72,27 +72,27 @@ def test_what_is_printed_never_reaches_the_database(chatty: Path, tmp_path: Path
 def test_no_standard_descriptor_is_needed(chatty: Path, tmp_path: Path) -> None:
     database = tmp_path / "data.duckdb"
     closed = ["sh", "-c", 'exec "$@" <&- >&- 2>&- 3>&-', "sh", *command(database, chatty)]
-    # Python has no stdout to print "done" to, and says so nowhere.
+    # Python has no stdout for "done", and reports that nowhere.
     assert subprocess.run(closed, timeout=120).returncode == 0
     with duckdb.connect(str(database)) as con:
         assert con.execute("SELECT count(*) FROM t").fetchall() == [(1200,)]
 
 
-def test_a_log_that_nobody_reads_holds_nothing_up(chatty: Path) -> None:
+def test_a_log_without_a_reading_process_delays_no_query(chatty: Path) -> None:
     read, write = os.pipe()
     try:
         outcome = subprocess.run(
             command(":memory:", chatty), stdout=subprocess.PIPE, stderr=write, text=True, timeout=120
         )
         assert (outcome.returncode, outcome.stdout) == (0, "done\n")
-        # What fits into the pipe is there.
+        # The pipe contains as much text as fits into it.
         assert os.read(read, 16).startswith(b"printed ")
     finally:
         os.close(read)
         os.close(write)
 
 
-def test_a_log_whose_reader_is_gone_ends_nobody(chatty: Path) -> None:
+def test_a_log_whose_reader_is_gone_ends_no_process(chatty: Path) -> None:
     read, write = os.pipe()
     os.close(read)
     outcome = subprocess.run(
@@ -102,9 +102,9 @@ def test_a_log_whose_reader_is_gone_ends_nobody(chatty: Path) -> None:
     assert (outcome.returncode, outcome.stdout) == (0, "done\n")
 
 
-def test_a_log_that_is_full_ends_nobody(chatty: Path, tmp_path: Path) -> None:
+def test_a_full_log_ends_no_process(chatty: Path, tmp_path: Path) -> None:
     def limit() -> None:
-        # Less than is printed, more than a lane's memory, which counts as a file.
+        # The limit is less than the printed text. It is more than a lane's memory, which counts as a file.
         resource.setrlimit(resource.RLIMIT_FSIZE, (3_000_000, resource.RLIM_INFINITY))
 
     with (tmp_path / "log").open("wb") as log:

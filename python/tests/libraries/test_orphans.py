@@ -1,4 +1,5 @@
-"""What a file or its functions start ends with the library, whatever ends that, and however it hides."""
+"""Every process that a file or its functions start ends with the library, however the library ends and
+however the process hides."""
 
 from __future__ import annotations
 
@@ -18,7 +19,7 @@ from ..conftest import eventually, lives
 
 pytestmark = pytest.mark.any_duckdb
 
-#: A child, one whose parent has ended, and one that has put itself into a session of its own.
+#: A child, a process whose parent has ended, and a process in its own session.
 HIDING = {
     "py": """
         import os, subprocess
@@ -44,7 +45,8 @@ HIDING = {
     """,
     "js": 'udf("f(x BIGINT) -> BIGINT", (x) => x)',
 }
-#: Before its life an engine may be put below someone else than init; one of its forks may have all its descriptors.
+#: An engine. Before it starts, it may get another parent than init. One of its forks may have all its
+#: descriptors.
 ENGINE = """
     import ctypes, os, signal, sys, time
     import crosslane
@@ -71,7 +73,7 @@ SUBREAPER = """
 
 
 class Family:
-    """An engine and all that is below it."""
+    """An engine and all processes below it."""
 
     def __init__(
         self,
@@ -89,7 +91,7 @@ class Family:
         program = textwrap.dedent(ENGINE.format(path=str(path), forks=forks, children=children))
         if subreaper:
             program = textwrap.dedent(SUBREAPER).format(engine=program)
-        #: The terminal's other end.
+        #: The other end of the terminal.
         self.master, terminal = pty.openpty()
         self.first = subprocess.Popen(
             [sys.executable, "-c", program],
@@ -116,7 +118,7 @@ class Family:
 
     @property
     def zygote(self) -> psutil.Process:
-        """The process that forks the lanes; the host of JavaScript's."""
+        """The process that forks the lanes. For JavaScript, the host."""
         (child,) = [process for process in self.engine.children() if str(process.pid) != self.fork]
         return child if "crosslane-js" in child.name() else child.children()[0]
 
@@ -181,7 +183,7 @@ def test_everything_ends_with_the_terminal(families: list[Family], tmp_path: Pat
 
 @pytest.mark.parametrize("language", HIDING)
 def test_everything_ends_below_a_subreaper(families: list[Family], tmp_path: Path, language: str) -> None:
-    """A fork of the engine holds the descriptors, so that no socket tells of the engine's end."""
+    """A fork of the engine holds the descriptors, so that no socket shows the engine's end."""
     family = Family(tmp_path, language, forks=True, subreaper=True)
     families.append(family)
     family.engine.kill()
@@ -192,14 +194,15 @@ def test_everything_ends_below_a_subreaper(families: list[Family], tmp_path: Pat
 def test_everything_ends_with_a_zygote_whose_end_the_engine_ignores(
     families: list[Family], tmp_path: Path, language: str
 ) -> None:
-    """What a program ignores, the processes that it starts would ignore, too."""
+    """Processes that a program starts ignore the signals that the program ignores."""
     family = Family(tmp_path, language, children="SIG_IGN")
     families.append(family)
     family.zygote.kill()
     assert family.is_gone(), [member for member in family.members if lives(member)]
 
 
-#: `multiprocessing` forks it in the main thread and in one that ends, and it does so itself.
+#: `multiprocessing` forks the engine in the main thread and in a thread that ends. The first fork forks
+#: again.
 FORKING = """
     import multiprocessing, os, sys, threading, time
     import crosslane
@@ -224,7 +227,7 @@ FORKING = """
 
 @pytest.mark.parametrize("subreaper", [False, True], ids=["init", "subreaper"])
 def test_what_multiprocessing_forks_of_an_engine_ends_with_it(tmp_path: Path, subreaper: bool) -> None:
-    """It has copies of the engine's lanes and memory, which would stay."""
+    """Such a fork has copies of the engine's lanes and memory. They would stay if it did not end."""
     path = tmp_path / "functions.py"
     path.write_text("from crosslane import udf\n@udf\ndef f(x: int) -> int: return x\n")
     program = textwrap.dedent(FORKING).format(path=str(path))

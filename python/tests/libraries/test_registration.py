@@ -1,4 +1,4 @@
-"""Which names functions take in a database, and what becomes of those that had them."""
+"""Which names functions take in a database, and the effects on functions that had the names before."""
 
 from __future__ import annotations
 
@@ -21,7 +21,8 @@ def _number(x: object) -> object:
 
 
 def _for(signature: str) -> Callable[..., object]:
-    """A function for a signature, which goes to workers by value: to import this module takes them long."""
+    """A function for a signature. Workers get it by value, because they would take long to import this
+    module."""
     if "y" in signature:
         return lambda x, y: x
     if signature.endswith("VARCHAR"):
@@ -29,7 +30,7 @@ def _for(signature: str) -> Callable[..., object]:
     return lambda x: int(x)
 
 
-#: Signatures before and after, a call, and its result.
+#: Signatures before and after a change, a call, and its result.
 CHANGES: list[tuple[str, str, str, object]] = [
     ("f(x BIGINT) -> BIGINT", "f(x BIGINT) -> VARCHAR", "f(i)", "1"),
     ("f(x BIGINT) -> BIGINT", "f(x DOUBLE) -> BIGINT", "f(i)", 1),
@@ -48,10 +49,10 @@ def test_a_function_with_other_types_takes_the_place_of_the_old_one(
     for lane in lanes:
         for before, after, call, result in CHANGES:
             with subtests.test(f"{lane}: {before}, {after}"):
-                # What was before the first is the last of the case before.
+                # The first signature replaces the last one of the case before.
                 for signature in (after, before, after):
                     crosslane.register(con, _for(signature), signature, lane=lane)
-                    # The types are those of the last declaration, for all connections.
+                    # All connections see the types of the last declaration.
                     (row,) = other.execute(
                         "SELECT parameter_types, return_type FROM duckdb_functions() WHERE function_name = 'f'"
                     ).fetchall()
@@ -113,7 +114,7 @@ def test_a_reloaded_file_with_other_types(con: duckdb.DuckDBPyConnection, librar
     crosslane.load(con, path)
     assert value(con, "SELECT f(1)") == "1.0"
     assert value(con, "SELECT f(i) FROM range(2, 3) r(i)") == "2.0"
-    # A function that is gone says so.
+    # The error of a removed function says that the file does not declare it.
     assert "the file does not declare it any more" in error(con, "SELECT g(i) FROM range(2) r(i)")
 
 
@@ -126,7 +127,7 @@ def test_sql_alone_never_makes_a_function_uncallable(
     try:
         con.execute(f"FROM crosslane_load('{path}')").fetchall()
     except duckdb.Error as refusal:
-        # DuckDB 1.5 cannot replace it, and then the old one stays.
+        # DuckDB 1.5 cannot replace the function, and then the old one stays.
         assert duckdb.__version__.startswith("1.")
         assert "cannot change the type of a function's result: f" in str(refusal)
         assert value(con, "SELECT f(i) FROM range(1, 2) r(i)") == 2
@@ -145,7 +146,7 @@ def test_names_of_macros_are_taken(con: duckdb.DuckDBPyConnection, library: Libr
         crosslane.register(con, lambda x: x, "twice(x BIGINT) -> BIGINT", lane="thread")
     assert crosslane.load(con, path, replace=True)[1] == "Twice(x BIGINT) -> BIGINT"
     assert value(con, "SELECT twice(3)") == -6
-    # The name is ours now.
+    # The name belongs to Crosslane now.
     crosslane.load(con, path)
     # No macro of DuckDB's own can be replaced.
     for replace in (False, True):
@@ -183,7 +184,7 @@ def test_a_load_is_all_or_nothing(con: duckdb.DuckDBPyConnection, library: Libra
     assert con.execute("FROM crosslane_functions()").fetchall() == []
     assert "beginning does not exist" in error(con, "SELECT beginning('a')")
     assert eventually(lambda: not processes()), processes()
-    # The version that was there stays.
+    # The old version stays.
     path.write_text("from crosslane import udf\n@udf\ndef beginning(x: str) -> str: return 'old'")
     crosslane.load(con, path)
     text = f"@udf\ndef beginning(x: str) -> str: return 'new'\n@udf\ndef {taken}(x: str) -> str: return x"
@@ -197,7 +198,7 @@ def test_a_load_is_all_or_nothing(con: duckdb.DuckDBPyConnection, library: Libra
 def test_registered_functions_share_their_processes(con: duckdb.DuckDBPyConnection) -> None:
     for number in range(10):
         crosslane.register(con, lambda x, n=number: x + n, f"plus_{number}(x BIGINT) -> BIGINT")
-    # The zygote, its reaper, and the worker that is ready.
+    # These are the zygote, its reaper, and the worker that is ready.
     assert eventually(lambda: len(processes()) == 3), processes()
     every = ", ".join(f"plus_{number}(1)" for number in range(10))
     assert con.execute(f"SELECT {every}").fetchall() == [tuple(range(1, 11))]
@@ -222,19 +223,21 @@ def test_a_function_that_cannot_be_registered_changes_nothing(con: duckdb.DuckDB
     assert con.execute("SELECT f(1), h(1)").fetchall() == [(2, 3)]
 
 
-def test_a_name_belongs_to_whom_it_was_given_last(con: duckdb.DuckDBPyConnection, library: Library) -> None:
+def test_a_name_belongs_to_the_last_library_that_took_it(
+    con: duckdb.DuckDBPyConnection, library: Library
+) -> None:
     crosslane.register(con, lambda x: "registered", "f(x BIGINT) -> VARCHAR")
     crosslane.register(con, lambda x: "other", "g(x BIGINT) -> VARCHAR")
     crosslane.load(con, library("@udf\ndef f(x: int) -> str: return 'file'"))
     assert value(con, "SELECT f(i) FROM range(1) r(i)") == "file"
-    # The others are started anew; f stays the file's.
+    # The other registered functions start anew. The function f of the file stays.
     crosslane.register(con, lambda x: "new", "g(x BIGINT) -> VARCHAR")
     assert con.execute("SELECT f(i), g(i) FROM range(1) r(i)").fetchall() == [("file", "new")]
     crosslane.register(con, lambda x: "thread", "f(x BIGINT) -> VARCHAR", lane="thread")
     assert value(con, "SELECT f(i) FROM range(1) r(i)") == "thread"
-    # Nothing of the file is called any more.
+    # No query calls a function of the file any more.
     assert value(
         con, "SELECT list(DISTINCT library ORDER BY library)::VARCHAR FROM crosslane_functions()"
     ) == (f"[registered functions, {__name__}.f]")
-    # Those of g: the zygote, its reaper, and workers.
+    # These are the processes of g: the zygote, its reaper, and workers.
     assert eventually(lambda: len(processes()) == 2 + CPUS), processes()

@@ -1,4 +1,4 @@
-"""Files that are loaded again because they have changed."""
+"""Files that the engine loads again because they have changed."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def test_a_file_that_has_changed_is_loaded_again(
         ((library, _, failure),) = crosslane.reload(con)
         assert (library, failure) == (str(path), None)
         assert value(con, "SELECT f(1)") == after
-        # In SQL, there is nothing more to load.
+        # SQL finds no more changed file.
         assert con.execute("CALL crosslane_reload()").fetchall() == []
 
 
@@ -67,7 +67,7 @@ def test_a_broken_file_keeps_its_functions(con: duckdb.DuckDBPyConnection, tmp_p
     assert f'{broken}", line 3' in failed.error
     assert (loaded.library, loaded.version, loaded.error) == (str(whole), 2, None)
     assert con.execute("SELECT f(1), g(1)").fetchall() == [(2, 2)]
-    # Each call tries again.
+    # Each call tries to load the broken file again.
     assert [change.library for change in crosslane.reload(con)] == [str(broken)]
     broken.write_text(NEXT.format("str", "'of another type'"))
     assert [change.error for change in crosslane.reload(con)] == [None]
@@ -102,12 +102,13 @@ def test_a_watch_loads_and_tells(watched: SimpleNamespace, capfd: pytest.Capture
     assert value(con, "SELECT f(1)") == 3
     path.write_text(NEXT.format("int", "helper(x)"))
     printed(capfd, f"crosslane: loaded {path} again\n")
-    # The file imports a module that is not there, and then is. The file itself stays as it is.
+    # The file imports a module that is missing at first. Then the module is added. The file itself does not
+    # change.
     path.write_text("import helper\n" + NEXT.format("int", "helper.n"))
     said = printed(capfd, "No module named 'helper'")
     assert f"crosslane: {path} was not loaded again, and its functions stay as they were: " in said
     (path.parent / "helper.py").write_text("n = 5\n")
-    # It has told of the failure once.
+    # The watch has reported the failure only once.
     assert printed(capfd, f"crosslane: loaded {path} again\n") == f"crosslane: loaded {path} again\n"
     assert value(con, "SELECT f(1)") == 5
     con.close()
@@ -134,7 +135,7 @@ def test_the_command_line_watches(tmp_path: Path) -> None:
     path.write_text(NEXT.format("int", "x + 1"))
     command = [sys.executable, "-m", "crosslane._cli", "sql", "--watch", "-f", str(path), "--format", "csv"]
     with open(out, "w") as to, open(err, "w") as errors:
-        # The query fails at times, which does not end the watch.
+        # The query fails at times, but the watch goes on.
         process = subprocess.Popen([*command, "SELECT f(1) AS f"], stdout=to, stderr=errors)
         try:
             assert eventually(lambda: out.read_text() == "f\n2\n", 30)
@@ -157,7 +158,9 @@ def test_a_watch_needs_files() -> None:
     assert "--watch needs a file of functions: -f FILE" in run.stderr
 
 
-def test_what_was_replaced_or_dropped_since_stays_so(con: duckdb.DuckDBPyConnection, tmp_path: Path) -> None:
+def test_a_reload_restores_no_replaced_or_dropped_function(
+    con: duckdb.DuckDBPyConnection, tmp_path: Path
+) -> None:
     first, second = tmp_path / "first.py", tmp_path / "second.py"
     both = NEXT.format("int", "1") + NEXT.format("int", "1").replace("f(", "g(") + "N = {}\n"
     first.write_text(both.format(1))

@@ -1,4 +1,4 @@
-"""What a file of functions does at its top level, where it is loaded: connect to a database, start threads."""
+"""What a file of functions does at its top level while it is loaded: connect to a database, start threads."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from ..conftest import Library, Load, error, eventually, printed, value
 
 pytestmark = pytest.mark.any_duckdb
 
-#: What would start the next process, which would start the next.
+#: Code that would start a process that runs the same code again.
 LOADS_ITSELF = {
     "connect": "import crosslane\ncon = crosslane.connect(functions=__file__)",
     "load": "import crosslane, duckdb\ncrosslane.load(duckdb.connect(), __file__)",
@@ -30,7 +30,7 @@ LOADS_ITSELF = {
 
 
 def check(*paths: Path) -> subprocess.CompletedProcess[str]:
-    """What `crosslane check` says of files."""
+    """The output of `crosslane check` for files."""
     command = [sys.executable, "-c", "from crosslane._cli import main; main()", "check", *map(str, paths)]
     return subprocess.run(
         command, capture_output=True, text=True, timeout=60, env=os.environ | {"COLUMNS": "1000"}
@@ -72,7 +72,7 @@ def test_a_file_that_loads_itself_without_this_package_is_an_error(
 def test_a_worker_that_loads_the_file_itself_does_not_load_it_as_a_library(
     con: duckdb.DuckDBPyConnection, library: Library
 ) -> None:
-    """Its zygote has loaded the file, in which a thread was started, and has begun anew."""
+    """Its zygote has loaded the file, which starts a thread. So the zygote has started itself anew."""
     path = library(f"""
         import os, threading, time
         depth = int(os.environ.get("DEPTH", 0))
@@ -149,7 +149,7 @@ def test_functions_may_connect_when_they_are_called(con: duckdb.DuckDBPyConnecti
     assert con.execute("SELECT f(1)").fetchall() == [(2,)]
 
 
-#: Files whose functions wait for ever in a fork, because the threads that they wait for are not there.
+#: Files whose functions would wait for ever in a fork, because a fork lacks the threads for which they wait.
 NEEDS_THREADS = {
     "executor": """
         from concurrent.futures import ThreadPoolExecutor
@@ -200,7 +200,7 @@ def test_functions_have_the_threads_that_their_file_has_started(
     assert name in log
     assert con.execute("SELECT f(i) FROM range(3) r(i)").fetchall() == [(1,), (2,), (3,)]
     if what == "thread":
-        # The worker has loaded the file, and saw nothing of how it was started.
+        # The worker has loaded the file, which saw nothing of the worker's start.
         assert value(con, "SELECT saw()") == "[]"
     checked = check(path)
     assert checked.returncode == 0
@@ -233,7 +233,7 @@ def test_what_a_file_does_at_its_top_level_is_undone_before_it_is_loaded_again(
     assert value(con, "SELECT f()") == "x" + os.path.dirname(os.getcwd())
 
 
-#: Handlers of signals that a file sets, heard by a worker, and by its zygote.
+#: Files that set handlers of signals. A worker notices the signals, and so does its zygote.
 HANDLERS = {
     "py": """
         import os, pathlib, signal
@@ -296,7 +296,7 @@ def test_a_file_that_has_changed_is_not_loaded_by_another_worker(
     assert "has changed since it was loaded; load it again" in error(con, "SELECT f(1)")
 
 
-#: Files that are loaded once.
+#: Files that can be loaded only once.
 ONCE = {
     "py": """
         import pathlib, threading
@@ -357,7 +357,7 @@ def test_ruby_functions_have_the_threads_that_their_file_has_started(
     note = "its top level starts threads, which a fork would not have: mine"
     assert note in printed(capfd, "shares no memory with the others")
     assert con.execute("SELECT f(i) FROM range(3) r(i)").fetchall() == [(1,), (2,), (3,)]
-    # The worker has loaded the file, and sees nothing of how it was started.
+    # The worker has loaded the file, which sees nothing of the worker's start.
     assert value(con, "SELECT sees()") == "[]"
     checked = check(tmp_path / "functions.rb")
     assert checked.returncode == 0
@@ -383,7 +383,7 @@ def test_numerical_libraries_have_one_thread_in_a_worker_unless_told_otherwise(
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     if chosen is not None:
         monkeypatch.setenv("OMP_NUM_THREADS", chosen)
-    # OpenBLAS, with which numpy comes, takes no more than there are processors.
+    # numpy uses OpenBLAS, which takes no more threads than there are processors.
     expected = min(int(chosen or 1), os.cpu_count() or 1)
     con = load("""
         import os
@@ -401,7 +401,8 @@ def test_numerical_libraries_have_one_thread_in_a_worker_unless_told_otherwise(
 
 
 def test_lanes_import_nothing_of_the_package(load: Load) -> None:
-    """The zygote has imported everything: a lane may have no files left, or a newer package beside it."""
+    """The zygote has imported everything. A lane may have no open files left, or a newer package in the same
+    place."""
     con = load(
         """
         import os, sys

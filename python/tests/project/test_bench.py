@@ -1,4 +1,4 @@
-"""What the benchmark of the scheduler makes of the reports of its load generator."""
+"""The results that the benchmark of the scheduler computes from the reports of its load generator."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def sched(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
 
 
 def report(us: float, cycles: float | None = None) -> dict[str, Any]:
-    """A report whose figures hang on one number."""
+    """A report whose figures all depend on one number."""
     latency = {f"{name}_us": us for name in ("avg", "p50", "p90", "p99", "p99.9", "p99.99", "max")}
     used = {"cpu_us": us, "switches": us, "migrations": us, "cycles": cycles, "ipc": cycles}
     return {
@@ -56,7 +56,7 @@ def printed(*what: Any) -> str:
 
 
 def test_a_ratio_is_the_median_of_the_rounds_ratios(sched: ModuleType) -> None:
-    # Round by round 2, 1/3 and 1/2 times; the ratio of the medians is 1.
+    # The ratios of the rounds are 2, 1/3 and 1/2. The ratio of the medians is 1.
     runs = filled(sched, {sched.OURS: [10, 20, 30], "else": [5, 60, 60], sched.RAW: [5, 60, 60]})
     lines = runs.lines()
     assert len(lines) == 14
@@ -157,7 +157,7 @@ def test_the_server_is_compared_round_by_round(server: ModuleType, tmp_path: Pat
 
 def test_the_line_of_flight(server: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(server.flight, "BATCHES", 40)
-    # The other server is installed for benchmarks only. Ours stands in for it.
+    # The other server is installed for benchmarks only. Crosslane's own server takes its place here.
     other = """
         import os, sys
         from pathlib import Path

@@ -1,4 +1,4 @@
-"""`make check` and `tools/test --repeat`: what they choose to run."""
+"""`make check` and `tools/test --repeat`: the tests that they choose to run."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def test_how_often_a_test_failed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     assert repeat.repeat(3, ["tests/test_x.py"]) == {"tests/test_x.py": 2}
 
 
-def test_words_that_are_wrong() -> None:
+def test_wrong_arguments_of_repeat() -> None:
     asked = subprocess.run(
         [sys.executable, ROOT / "tools" / "testing" / "repeat.py", "often"], capture_output=True, text=True
     )

@@ -1,13 +1,15 @@
-"""The documentation's examples, run as written.
+"""The documentation's examples run as they are written.
 
-What a block of a page does is told by its language and its first line, and the blocks of a page run in order, in one folder:
+The language and the first line of a block decide what the test does with it. The blocks of a page run in
+order, in one folder:
 
-- A block whose first line is a comment with a file's name is written into that file. Something after it must use it, unless
-  it is YAML, which programs find by themselves.
-- Other Python blocks are one program, with the variables of those before them.
-- SQL blocks run on one connection. The comments after a statement are its rows, or the beginning of its error; `/path/to`
-  stands for the folder of the extension.
-- Console blocks are commands and what they print. `make` runs these tests: it is only asked whether it knows the target.
+- A block whose first line is a comment with a file's name is written into that file. A later block must use
+  the file. A YAML file needs no such block, because programs find it by themselves.
+- The other Python blocks are one program. A block sees the variables of the blocks before it.
+- SQL blocks run on one connection. The comments after a statement are its rows, or the beginning of its
+  error. `/path/to` stands for the folder of the extension.
+- Console blocks are commands and their outputs. The test only asks `make` whether it knows the target,
+  because `make` runs these tests.
 """
 
 from __future__ import annotations
@@ -31,7 +33,7 @@ import crosslane
 ROOT = Path(__file__).parents[3]
 FENCE = re.compile(r"^```([^\n]*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 FILE = re.compile(r"(?:#|//|--) ([\w./]+\.(?:ipy|java|js|lua|py|rb|sql|yml))\n")
-#: How many blocks each page has.
+#: The number of blocks on each page.
 PAGES = {
     "README.md": 17,
     "CONTRIBUTING.md": 1,
@@ -52,7 +54,7 @@ PAGES = {
     "docs/tracing.md": 5,
     "docs/types.md": 5,
 }
-#: What these pages show depends on DuckDB's version.
+#: The output on these pages depends on DuckDB's version.
 VERSIONED = (
     "README.md",
     "docs/clients.md",
@@ -62,7 +64,7 @@ VERSIONED = (
     "docs/migration/duckdb-python.md",
     "docs/types.md",
 )
-#: These pages have drawings and a grammar, in blocks without a language, and no programs.
+#: These pages have drawings and a grammar, in blocks without a language. They have no programs.
 DRAWN = (
     "docs/architecture.md",
     "docs/internals/javascript.md",
@@ -72,11 +74,11 @@ DRAWN = (
     "docs/internals/spark.md",
     "docs/protocol.md",
 )
-#: This page needs a program that runs beside it: `test_server.py` follows it.
+#: This page needs a program that runs at the same time. `test_server.py` follows this page.
 SERVED = ("docs/server.md",)
-#: This page has Rust, which the crate's own documentation tests compile.
+#: This page has Rust, which the documentation tests of the crate compile.
 RUST = ("docs/scheduler.md",)
-#: What `crosslane.register` calls.
+#: The SQL functions that `crosslane.register` calls.
 INTERNAL = ("crosslane_load_pickle", "crosslane_load_threads", "crosslane_outdated", "crosslane_renew")
 
 
@@ -88,19 +90,19 @@ def commands(block: str) -> list[tuple[str, str]]:
 
 
 def statements(block: str) -> Iterator[tuple[str, list[str]]]:
-    """The statements of an SQL block with the rows that are shown for them."""
+    """The statements of an SQL block, with the rows that the block shows."""
     for statement, rows in re.findall(r"(.+?;\n)((?:-- [^\n]*\n)*)", block, re.DOTALL):
         yield statement, [row.removeprefix("-- ") for row in rows.splitlines()]
 
 
 def headings(page: Path) -> set[str]:
-    """What links call the headings of a page."""
+    """The names by which links refer to the headings of a page."""
     lines = re.findall(r"^#+ (.+)$", FENCE.sub("", page.read_text()), re.MULTILINE)
     return {re.sub(r"[^\w -]", "", line.lower()).replace(" ", "-") for line in lines}
 
 
 class Page:
-    """A page that is followed as a reader would."""
+    """A page that the test follows as a reader would."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -113,7 +115,7 @@ class Page:
         self._con.close()
 
     def run(self, language: str, text: str) -> None:
-        """Does what a block says."""
+        """Runs or writes a block."""
         self.unused -= {name for name in self.unused if name in text}
         if name := FILE.match(text):
             file = self._folder / name[1]
@@ -169,18 +171,19 @@ def test_pages(page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     for name, command in (("crosslane", "-m crosslane._cli"), ("python3", "")):
         (commands / name).write_text(f'#!/bin/sh\nexec {sys.executable} {command} "$@"\n')
         (commands / name).chmod(0o755)
-    # Programs of Python packages lie beside the interpreter, the packages of Node.js beside package.json.
+    # Programs of Python packages are in the interpreter's folder. The packages of Node.js are beside
+    # package.json.
     monkeypatch.setenv("PATH", f"{commands}:{Path(sys.executable).parent}:{os.environ['PATH']}")
     monkeypatch.setenv("NODE_PATH", f"{ROOT / 'node_modules'}:{os.environ.get('NODE_PATH', '')}")
     monkeypatch.setenv("CLASSPATH", str(ROOT / ".jdbc" / "duckdb_jdbc.jar"))
-    # IPython writes its history, and dbt would tell its makers that it runs.
+    # IPython writes a history. dbt would send its makers a message about the run.
     monkeypatch.setenv("IPYTHONDIR", str(tmp_path / "ipython"))
     monkeypatch.setenv("DO_NOT_TRACK", "1")
-    # A reader's tools compile their modules once; dbt, IPython and Ibis have thousands.
+    # A reader's tools compile their modules only once. dbt, IPython and Ibis have thousands of modules.
     monkeypatch.delenv("PYTHONDONTWRITEBYTECODE", raising=False)
-    # What a page trusts, the user of these tests does not.
+    # Code that a page trusts is not trusted for the user of these tests.
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
-    # What the page exports in one command is there in the next.
+    # A variable that the page exports in one command is set in the next.
     monkeypatch.setenv("EXTENSION", str(crosslane.extension_path()))
     monkeypatch.delenv("VIRTUAL_ENV", raising=False)
     monkeypatch.setenv("COLUMNS", "100")
@@ -208,7 +211,7 @@ def test_every_page_is_run() -> None:
 
 #: Paths in the text of a page, relative to the repository.
 NAMED = re.compile(r"`((?:bench|conformance|crates|docs|examples|python|ruby|spark|tools)/[\w./*-]+)")
-#: What a build or a run makes, and so may be missing.
+#: Paths that a build or a run makes. They may be missing.
 MADE = ("bench/results", "ruby/pkg/")
 
 

@@ -1,4 +1,5 @@
-"""The package as users get it: the source archive, and the wheel that it makes, in empty environments of several Pythons."""
+"""The package as users get it: the source archive and the wheel that it builds, in empty environments of
+several Pythons."""
 
 from __future__ import annotations
 
@@ -20,10 +21,10 @@ import pytest
 pytestmark = pytest.mark.any_duckdb
 
 ROOT = Path(__file__).parents[3]
-#: Who builds; the interpreter of these tests may have no setuptools.
+#: The interpreter that builds. The interpreter of these tests may have no setuptools.
 BUILDER = (ROOT / ".venv" / "bin").resolve() / "python"
 TARGET = Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target"))
-#: This Python, and those that setup found beside it.
+#: This Python, and the other versions that `tools/setup` found.
 PYTHONS = [Path(sys.executable), *sorted(ROOT.glob(".venv-3.*/bin/python"))]
 
 PROGRAM = """
@@ -68,7 +69,7 @@ def run(*command: object, cwd: Path, **variables: str) -> str:
 
 @pytest.fixture(scope="module")
 def alone() -> Iterator[None]:
-    """Builds of the tests on other versions of DuckDB, which may run beside these, wait."""
+    """Makes the same tests on other versions of DuckDB, which may run at the same time, wait."""
     with (TARGET / "package.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield
@@ -86,19 +87,21 @@ def archive(alone: None, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def wheel(archive: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What the source archive builds, always in the same place, so that cargo builds there what has changed."""
+    """The wheel that the source archive builds. The folder is always the same, so that cargo builds only
+    changed files."""
     unpacked = TARGET / "package"
     shutil.rmtree(unpacked, ignore_errors=True)
     with tarfile.open(archive) as content:
         content.extractall(unpacked, filter="tar")
     sources = unpacked / archive.name.removesuffix(".tar.gz")
-    # What `tools/v8` would fetch.
+    # `tools/v8` would download these files.
     (sources / ".v8").symlink_to((ROOT / ".v8").resolve())
-    # What `tools/spark` would build.
+    # `tools/spark` would build these files.
     (sources / "spark" / "target").mkdir()
     for name in ("crosslane-spark.jar", "stamp"):
         shutil.copy2(ROOT / "spark" / "target" / name, sources / "spark" / "target")
-    # Other crates are those of this tree, with its features. Its own are compiled again, because they lie elsewhere: fast.
+    # Cargo uses the third-party crates that are compiled for this tree, with the same features. Crosslane's
+    # crates are compiled again, because their paths differ. Without optimization this is fast.
     names = [tomllib.loads(file.read_text())["package"]["name"] for file in sources.glob("*/*/**/Cargo.toml")]
     quick = "".join(f"[profile.release.package.{name}]\nopt-level = 0\n" for name in names)
     (unpacked / ".cargo").mkdir()
@@ -119,7 +122,7 @@ def wheel(archive: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 def environment(
     wheel: Path, request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Path:
-    """An environment with the wheel, and with what the wheel needs."""
+    """An environment with the wheel and its dependencies."""
     folder = tmp_path_factory.mktemp("environment")
     run(request.param, "-m", "venv", "--without-pip", folder, cwd=folder)
     install = ["--python", folder / "bin" / "python", "install", "-q", "--no-deps", "--no-index", wheel]

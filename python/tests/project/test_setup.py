@@ -1,4 +1,4 @@
-"""What `tools/setup` asks of the machine."""
+"""What `tools/setup` requires of the machine."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ import pytest
 pytestmark = pytest.mark.any_duckdb
 
 ROOT = Path(__file__).parents[3]
-#: What a small machine has, beside what a test gives it.
+#: The programs of a small machine, without those that a test adds.
 PRESENT = ("bash", "dirname", "uname", "id", "env", "cc", "python3", "ruby")
 
 
 def setup(folder: Path, purpose: str, *present: str) -> str:
-    """What `tools/setup` prints on a machine without some programs, whose apt-get does nothing but fail."""
+    """The output of `tools/setup` on a machine without some programs, where apt-get always fails."""
     for name in {*PRESENT, *present}:
         (folder / name).symlink_to(shutil.which(name) or "/bin/true")
     for name in ("apt-get", "sudo"):

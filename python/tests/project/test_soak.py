@@ -1,4 +1,4 @@
-"""The soak, for a few seconds: random kills of lanes and zygotes leave every answer right."""
+"""The soak, for a few seconds. It kills lanes and zygotes at random, and every answer stays right."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def test_a_short_soak_finds_nothing() -> None:
 def test_the_soak_finds_wrong_rows() -> None:
     program = (
         f"import sys; sys.path.insert(0, {str(SOAK.parent)!r}); import engine, shared\n"
-        # On a busy machine each thread may come to few queries.
+        # On a busy machine, each thread may run only a few queries.
         "shared.EXPECTED.update(dict.fromkeys(shared.EXPECTED, (lambda x: -7, 100)))\n"
         "sys.exit(0 if engine.run(3, 1) else 1)\n"
     )

@@ -1,4 +1,5 @@
-"""`tools/structure.py`: circles of modules in small crates, folders with too many files, and files that are too long."""
+"""`tools/structure.py` finds circles of modules in small crates, folders with too many files, and files that
+are too long."""
 
 from __future__ import annotations
 
@@ -60,7 +61,7 @@ def test_a_re_export_is_no_circle(tmp_path: Path) -> None:
     files = crate(
         lib="mod words;\nmod lines;\npub use lines::Line;\npub use words::*;\n",
         words="pub struct Word;\n",
-        # Both names lead to the module that defines them, and not to the root.
+        # Both names lead to the module that defines them, and not to the root of the crate.
         lines="use crate::{Word, Line as Same};\npub struct Line(Vec<Word>);\n",
     )
     assert check(tmp_path, files) == (0, [])
@@ -97,7 +98,7 @@ def test_tests_and_comments_do_not_count(tmp_path: Path) -> None:
 def test_folders_and_files(tmp_path: Path) -> None:
     files = {f"many/m{number}.py": "" for number in range(13)}
     files |= {f"few/m{number}.js": "" for number in range(12)}
-    # Data does not count.
+    # Data files do not count.
     files |= {f"few/{number}.json": "{}\n" * 700 for number in range(13)}
     files |= {"long.rb": "x\n" * 601, "just.rs": "\n" * 600, "script": "#!/bin/sh\n" + "x\n" * 600}
     assert check(tmp_path, files) == (

@@ -1,4 +1,5 @@
-"""The count at the end of `make test`: each runner's words, and a skip that CI does not accept."""
+"""The count at the end of `make test`: it reads the output of each runner, and reports a skip that CI does
+not accept."""
 
 from __future__ import annotations
 

@@ -24,14 +24,14 @@ WAYS = Path(__file__).with_name("ways")
 
 @pytest.fixture
 def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, Any]]:
-    """What ways out of a sandbox aim at."""
+    """The targets of the ways out of a sandbox."""
     monkeypatch.setenv(SECRET, "of the engine")
     with contextlib.ExitStack() as stack:
         yield make_place(tmp_path / "outside", stack)
 
 
 def make_place(outside: Path, stack: contextlib.ExitStack) -> dict[str, Any]:
-    """Files, sockets and processes outside of a sandbox, until the stack ends."""
+    """Makes files, sockets and processes outside of a sandbox. They end with the stack."""
     (outside / "empty").mkdir(parents=True)
     for name in ("secret", "victim", "deleted", "moved", "database"):
         (outside / name).write_text(f"what is in {name}")
@@ -84,7 +84,8 @@ def _short_folder() -> Iterator[str]:
 
 
 def library(source: Path, folder: Path, place: dict[str, Any]) -> Path:
-    """A copy of a file of functions, with data beside it. ``place`` gets the name of a link there."""
+    """A copy of a file of functions, with data in the same folder. ``place`` gets the path of a link in that
+    folder."""
     folder.mkdir()
     shutil.copy(WAYS / "ways.py", folder)
     (folder / "data.csv").write_text("a,b\n")

@@ -1,7 +1,7 @@
-"""Runs a query in a program with a filter of system calls, as containers have them.
+"""Runs a query in a program with a filter of system calls, like the filters of containers.
 
 ``container.py CALLS FILE HOSTS QUERY``: these calls, with commas between them, fail with EPERM. If one is
-``listen``, the container watches all system calls itself, as some do.
+``listen``, the container watches all system calls itself, as some containers do.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What functions do all day, as a file of functions for a sandbox."""
+"""Ordinary work of functions, in one file of functions for a sandbox."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What runs before a sandbox, or outside of it, cannot be changed from within."""
+"""A library in a sandbox cannot change the code that runs before the sandbox or outside of it."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ PLAIN = "from crosslane import udf\n@udf\ndef f(x: int) -> int:\n    return x\n"
 
 
 def test_no_environment_is_made(tmp_path: Path) -> None:
-    """To make it runs code of packages."""
+    """Making an environment runs code of packages."""
     (tmp_path / "evil").mkdir()
     made = tmp_path / "made"
     (tmp_path / "evil" / "setup.py").write_text(f"open({str(made)!r}, 'w')\n")
@@ -60,7 +60,7 @@ def test_what_runs_outside_cannot_be_allowed_to_change(tmp_path: Path) -> None:
 def test_the_users_cache_cannot_be_allowed_to_change(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, language: str
 ) -> None:
-    """It has the commands of environments, and results of other functions."""
+    """The cache has the commands of environments, and results of other functions."""
     cache = tmp_path / "cache"
     (cache / "crosslane").mkdir(parents=True)
     monkeypatch.setenv("XDG_CACHE_HOME", str(cache))
@@ -123,7 +123,7 @@ def test_a_library_cannot_claim_the_results_of_another(
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     for name, price in (("victim", "10 * x"), ("attacker", "-666")):
         (tmp_path / name).mkdir()
-        # Both claim the same content.
+        # Both files claim to have the same content.
         claimed = "{'lib.py': '0'}"
         text = CACHED.format(claimed=claimed, cache=True, price=price)
         (tmp_path / name / "lib.py").write_text(textwrap.dedent(text))
@@ -151,7 +151,7 @@ def test_registered_functions_keep_their_sandbox(con: duckdb.DuckDBPyConnection,
 
 
 def test_no_other_query_is_cancelled(con: duckdb.DuckDBPyConnection, tmp_path: Path) -> None:
-    """A zygote reports Ctrl-C to the engine, and user code could report it in its place."""
+    """A zygote reports Ctrl-C to the engine. A library could send such a report itself."""
     text = """
         import json, os, struct, time
         from crosslane import udf
@@ -181,7 +181,7 @@ def test_no_other_query_is_cancelled(con: duckdb.DuckDBPyConnection, tmp_path: P
 
 
 def test_the_engine_reads_only_files(con: duckdb.DuckDBPyConnection, tmp_path: Path) -> None:
-    """A library says which files it was loaded from."""
+    """A library reports the files from which it was loaded. They may be no regular files."""
     os.mkfifo(tmp_path / "pipe")
     text = f"""
         from crosslane import _guest, udf

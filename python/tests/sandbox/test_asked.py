@@ -1,4 +1,4 @@
-"""Files that ask for a sandbox in their comments, and definitions that ask by options."""
+"""Files that ask for a sandbox in their comments, and definitions that ask for one by options."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ MARKS = {"py": "#", "rb": "#", "lua": "--", "js": "//", "ts": "//"}
 
 
 def write(file: Path, asks: str = ASKS, text: str = "") -> Path:
-    """A file that asks for what stands in ``asks``, beside a secret and a folder with data."""
+    """A file that asks for the options in ``asks``. A secret and a folder with data are beside it."""
     suffix = file.suffix[1:]
     lines = textwrap.dedent(asks).strip().splitlines()
     file.write_text("".join(f"{MARKS[suffix]} {line}\n" for line in lines) + (text or READ[suffix]))
@@ -71,7 +71,7 @@ def test_a_file_gets_no_more_than_the_settings_allow(con: duckdb.DuckDBPyConnect
     message = error(con, f"CALL crosslane_load('{file}')")
     assert f"{file}: its tool.crosslane asks for allow_read={tmp_path}/data" in message
     con.execute(f"CALL crosslane_load('{file}', allow_read := '{tmp_path}')")
-    # The settings allow the secret, and the file did not ask for it.
+    # The settings allow the secret, but the file did not ask for it.
     assert value(con, f"SELECT read('{tmp_path}/data/known')") == "known"
     assert "allow_read" in error(con, f"SELECT read('{tmp_path}/secret')")
 
@@ -84,7 +84,7 @@ def test_a_file_that_changes_may_ask_for_something_else(
     write(file, ASKS.replace('"data"', '"data", "secret"'))
     assert [reloaded.error for reloaded in crosslane.reload(con)] == [None]
     assert value(con, f"SELECT read('{tmp_path}/secret')") == "secret"
-    # What was allowed when it was loaded stays the limit.
+    # A reload may allow no more than the load allowed.
     write(file)
     crosslane.load(con, file, sandbox=True, allow_read=[tmp_path / "data"])
     write(file, ASKS.replace('"data"', '"data", "secret"'))

@@ -1,4 +1,4 @@
-"""Honest work does not notice that it is in a sandbox, and gets what it was allowed."""
+"""Ordinary work gives the same results in a sandbox, and has the access that it was allowed."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def test_all_languages_run_in_a_sandbox(tmp_path: Path, language: str) -> None:
         (pid,) = con.execute("SELECT pid FROM crosslane_lanes()").fetchone() or (0,)
         status = dict(line.split(":\t", 1) for line in Path(f"/proc/{pid}/status").read_text().splitlines())
         assert (status["Seccomp"], status["NoNewPrivs"]) == ("2", "1")
-        # Nothing but the right to read the user's own files is left of root's.
+        # Of the rights of root, the worker keeps at most the right to read the user's own files.
         assert int(status["CapEff"], 16) & ~0b110 == 0
 
 
@@ -161,7 +161,7 @@ def test_a_refusal_says_what_would_allow_it(tmp_path: Path, language: str) -> No
         message = error(con, f"SELECT read('{tmp_path}/secret')")
         assert f"{tmp_path}/secret" in message
         assert "allow_read" in message
-    # Without a sandbox nothing is said of one.
+    # Without a sandbox, the message does not mention one.
     with crosslane.connect(functions=[tmp_path / f"functions.{language}"]) as con:
         assert "allow_read" not in error(con, f"SELECT read('{tmp_path}/missing')")
 
@@ -240,7 +240,7 @@ def test_registered_functions_are_restricted(con: duckdb.DuckDBPyConnection, tmp
 
 @pytest.mark.any_duckdb
 def test_a_pickle_runs_nothing_before_its_sandbox(con: duckdb.DuckDBPyConnection, tmp_path: Path) -> None:
-    """The folders of pickled functions are read before the sandbox, and must be texts."""
+    """The engine reads the folders of pickled functions before the sandbox begins. They must be texts."""
     made = tmp_path / "made"
     con.execute("CALL crosslane_set('sandbox', 'on')")
     attack = f"cposix\nmkdir\n(S'{made}'\ntR.".encode()
@@ -259,7 +259,7 @@ def test_the_sandbox_is_locked_with_the_configuration(tmp_path: Path) -> None:
 
 @pytest.mark.any_duckdb
 def test_a_file_may_have_a_sandbox_of_its_own(con: duckdb.DuckDBPyConnection, tmp_path: Path) -> None:
-    """It keeps it when it is loaded again because it has changed."""
+    """The file keeps its sandbox when it is loaded again after a change."""
     (tmp_path / "secret").write_text("secret")
     strict, free = tmp_path / "strict.py", tmp_path / "free.py"
     strict.write_text(REFUSED["py"].replace("read(", "strict("))

@@ -1,4 +1,4 @@
-"""Sandboxes that list hosts: unchanged clients connect to these, and to no others."""
+"""Sandboxes that list hosts. Unchanged clients connect to these hosts, and to no others."""
 
 from __future__ import annotations
 
@@ -123,7 +123,7 @@ def test_languages_without_clients_have_lists_of_hosts(tmp_path: Path, suffix: s
 
 
 class Silent:
-    """A server whose queue is full: new connections wait until it takes the first one."""
+    """A server whose queue is full. New connections wait until the server takes the first one."""
 
     def __init__(self) -> None:
         self.server = socket.create_server(("127.0.0.1", 0), backlog=0)
@@ -131,13 +131,14 @@ class Silent:
         self.first = socket.create_connection(("127.0.0.1", self.port))
 
     def answer_second(self) -> None:
-        """Takes the first connection, and one that waits. If more waited, the system could lose some."""
+        """Takes the first connection, and one of the waiting connections. If more of them waited, the system
+        could lose some."""
         self.server.accept()[0].close()
         with self.server.accept()[0] as taken:
             taken.sendall(b"answered")
 
     def close(self) -> None:
-        """Refuses all connections that wait."""
+        """Refuses all waiting connections."""
         self.server.close()
         self.first.close()
 
@@ -197,7 +198,7 @@ def test_a_caller_may_wait_for_its_host(tmp_path: Path, port: int, silent: Silen
         waiting = threading.Thread(target=lambda: answers.append(value(con.cursor(), query)))
         waiting.start()
         assert eventually(lambda: waiting_for(silent.port) == 1)
-        # Meanwhile, others are not stopped.
+        # Meanwhile, other callers are not stopped.
         assert value(con, f"SELECT by_a_socket_that_waits('127.0.0.1', {port})") == "answered"
         silent.answer_second()
         waiting.join()
@@ -241,7 +242,8 @@ MISUSES = """
 
 
 def test_the_engine_keeps_its_locks(tmp_path: Path, port: int) -> None:
-    """To close a file frees a process's locks on it, also if it was opened by somebody else."""
+    """When a process closes a file, it loses all its locks on the file. That holds also if another part
+    opened the file."""
     (tmp_path / "database").write_text("x")
     lock = "import fcntl, sys; fcntl.lockf(open(sys.argv[1], 'r+'), fcntl.LOCK_EX | fcntl.LOCK_NB)"
 
@@ -272,7 +274,7 @@ def test_a_socket_has_its_own_limit(tmp_path: Path, silent: Silent) -> None:
 
 
 def waiting_for(port: int) -> int:
-    """How many sockets wait for a connection to a port of this machine."""
+    """The number of sockets that wait for a connection to a port of this machine."""
     sockets = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:]]
     syn_sent = "02"
     return sum(to.endswith(f":{port:04X}") and state == syn_sent for _, _, to, state, *_ in sockets)
@@ -286,7 +288,7 @@ def test_callers_that_end_leave_nothing_behind(tmp_path: Path, silent: Silent) -
 
 
 def test_callers_that_wait_are_limited(tmp_path: Path, silent: Silent) -> None:
-    """Each of them has a descriptor of the engine."""
+    """The engine holds one descriptor for each of them."""
     with connect(tmp_path / "functions.py", WAITS, ["127.0.0.1"]) as con:
         with socket.create_server(("127.0.0.1", 0)) as answering:
             end = threading.Thread(target=lambda: (answering.accept(), silent.close()))
@@ -301,7 +303,7 @@ def test_callers_that_wait_are_limited(tmp_path: Path, silent: Silent) -> None:
 def test_containers_may_forbid_to_take_descriptors(
     tmp_path: Path, port: int, other_port: int, client: str
 ) -> None:
-    """Docker's default filter does. Then the engine gives the worker a socket of its own."""
+    """Docker's default filter forbids it. Then the engine gives the worker a socket of its own."""
     done = contained(tmp_path, "pidfd_getfd,unshare", port, f"SELECT {client}('localhost', {port})")
     assert (done.stdout, done.returncode) == ("answered\n", 0)
     done = contained(tmp_path, "pidfd_getfd,unshare", port, f"SELECT {client}('localhost', {other_port})")

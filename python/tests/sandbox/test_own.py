@@ -1,4 +1,4 @@
-"""Functions that ask for a sandbox of their own, by options."""
+"""Functions that ask by options for a sandbox of their own."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ READ = {
 
 
 def write(file: Path, text: str) -> Path:
-    """A file of functions, beside a secret and a folder with data."""
+    """A file of functions, with a secret and a folder with data beside it."""
     (file.parent / "data").mkdir(exist_ok=True)
     (file.parent / "data" / "known").write_text("known")
     (file.parent / "secret").write_text("secret")

@@ -1,4 +1,4 @@
-"""What files without a sandbox cannot do: reach the engine. All else they can."""
+"""Files without a sandbox cannot reach the engine. Everything else is allowed."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def parent_of(pid: int) -> int:
 
 @pytest.mark.parametrize("language", REACHES)
 def test_the_engine_is_out_of_reach(con: duckdb.DuckDBPyConnection, tmp_path: Path, language: str) -> None:
-    """So is the process that ends all workers with their engine."""
+    """Files cannot reach the process that ends all workers together with their engine, either."""
     (tmp_path / f"functions.{language}").write_text(textwrap.dedent(REACHES[language]))
     crosslane.load(con, tmp_path / f"functions.{language}")
     (tmp_path / "file").write_text("text")
@@ -62,11 +62,11 @@ def test_the_engine_is_out_of_reach(con: duckdb.DuckDBPyConnection, tmp_path: Pa
     zygote = parent_of(lane)
     for process in (os.getpid(), parent_of(zygote)):
         if not PROTECTS:
-            # The same way leads to them, as `crosslane doctor` says.
+            # The file can reach them in the same way, and `crosslane doctor` says so.
             con.execute(f"SELECT signal({process})").fetchall()
             continue
         assert "ermitted" in error(con, f"SELECT signal({process})")
-        # Root may read the environment, unless it lacks CAP_PERFMON.
+        # Root may read the environment, unless the process lacks CAP_PERFMON.
         files = ("mem",) if os.geteuid() == 0 else ("mem", "environ", "maps")
         for file in files:
             assert "ermission denied" in error(con, f"SELECT content('/proc/{process}/{file}')")

@@ -1,4 +1,4 @@
-"""``crosslane sandbox run``: what a file touches becomes a draft of what it asks for."""
+"""``crosslane sandbox run`` records what a file touches, and drafts what the file asks for."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ pytestmark = pytest.mark.any_duckdb
 
 COMMAND = [sys.executable, "-m", "crosslane._cli", "sandbox", "run", "--format", "csv"]
 MARKS = {"py": "#", "rb": "#", "lua": "--", "js": "//"}
-#: Each of them reads a file, writes one, connects, runs a program, and reads a variable.
+#: Each file reads a file, writes one, connects, runs a program, and reads a variable.
 PYTHON = f"""
     import os, subprocess, urllib.request
     from crosslane import udf
@@ -80,7 +80,7 @@ def library(folder: Path, name: str, text: str, block: str = "") -> Path:
 
 
 def record(file: Path, query: str, code: int = 0) -> tuple[str, str, str]:
-    """The result, the draft, and what else is said."""
+    """The result, the draft, and the other text of the command."""
     done = subprocess.run([*COMMAND, file, query], capture_output=True, text=True, timeout=60)
     assert done.returncode == code, done.stderr
     result, _, draft = (
@@ -90,7 +90,7 @@ def record(file: Path, query: str, code: int = 0) -> tuple[str, str, str]:
 
 
 def options(draft: str) -> dict[str, list[str]]:
-    """The lists of a draft."""
+    """The lists in a draft."""
     lines = [line.partition(" ")[2] for line in draft.splitlines()]
     table = tomllib.loads("\n".join(line for line in lines if not line.startswith("///")))["tool"][
         "crosslane"
@@ -159,7 +159,7 @@ def test_a_file_that_asks_already_is_recorded_without_its_sandbox(tmp_path: Path
     file = library(tmp_path, "functions.py", READ, block("#", {"allow_read": ["data"]}))
     result, draft, said = record(file, f"SELECT read('{tmp_path}/secret') AS it")
     assert result == "it\nsecret"
-    # The file has a block, so there is only the table.
+    # The file already has a block, so the draft is only the table.
     assert draft == '# [tool.crosslane]\n# sandbox = "on"\n# allow_read = ["secret"]\n'
     assert "in place of [tool.crosslane] in the block" in said
 
@@ -382,7 +382,7 @@ def test_servers_record_nothing(con: duckdb.DuckDBPyConnection, tmp_path: Path) 
 
 def test_a_container_may_watch_calls_itself(tmp_path: Path) -> None:
     file = library(tmp_path, "functions.py", READ)
-    # It restricts its process before it becomes the command.
+    # The program restricts its own process before it becomes the command.
     code = f"""
         import os, sys
         sys.path.insert(0, {str(Path(__file__).parent)!r})
@@ -400,7 +400,7 @@ def test_a_container_may_watch_calls_itself(tmp_path: Path) -> None:
 
 @pytest.fixture
 def waiting(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
-    """The command, whose function waits."""
+    """The running command, whose function waits."""
     text = """
         import threading
         from crosslane import udf

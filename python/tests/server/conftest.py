@@ -161,7 +161,7 @@ def client(server: Server) -> Iterator[crosslane.Client]:
 
 @pytest.fixture
 def begun(tmp_path: Path) -> Path:
-    """A folder in which functions say that they have begun."""
+    """A folder in which functions create files to show that they have begun."""
     folder = tmp_path / "begun"
     folder.mkdir()
     return folder
@@ -172,7 +172,7 @@ def has_begun(folder: Path, count: int = 1) -> bool:
 
 
 def connections(server: Server) -> int:
-    """How many connections this process has to a server."""
+    """The number of connections from this process to a server."""
     port = int(server.address.rpartition(":")[2])
-    # A socket that listens has no address of another side.
+    # A listening socket has no remote address.
     return sum(1 for it in psutil.Process().net_connections("tcp") if it.raddr and it.raddr.port == port)

@@ -149,7 +149,7 @@ def test_aggregates(client: crosslane.Client) -> None:
     n = 300_000
     sums = client.aggregate("total", pa.array(range(n)), by=np.arange(n) % 1000)
     assert sums == {key: sum(range(key, n, 1000)) for key in range(1000)}
-    # Its lane is given back, and keeps no states.
+    # The client gives the lane back, and the lane keeps no states.
     assert [client.aggregate("largest", [1, 2], by=["a", "b"]) for _ in range(50)] == [{"a": 1, "b": 2}] * 50
 
 
@@ -173,14 +173,14 @@ def test_an_aggregate_whose_worker_dies_is_done_again(client: crosslane.Client, 
 
 
 def test_a_batch_goes_over_all_lanes(library: Library, serve: Callable[..., Server]) -> None:
-    # The server leaves one of its workers to short calls.
+    # The server reserves one of its workers for short calls.
     server = serve(library(TEXT), options=("--workers", "4"), NAME="one")
     with crosslane.Client(server.address, lanes=2) as client:
 
         def workers() -> int:
             return len(set(client.call_batch("worker", list(range(400))).to_pylist()))
 
-        # The second lane is made when the first is used.
+        # A call makes the client start the second lane.
         assert eventually(lambda: workers() >= 2, 60)
 
 
@@ -197,7 +197,7 @@ def test_tables(client: crosslane.Client) -> None:
         next(endless)
 
 
-def test_who_reads_a_table_may_call(server: Server) -> None:
+def test_a_program_may_call_while_it_reads_a_table(server: Server) -> None:
     with crosslane.Client(server.address, lanes=1) as client:
         sums = [
             client.call("plus", number, 1)

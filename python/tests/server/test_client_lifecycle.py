@@ -1,4 +1,4 @@
-"""Clients over time: threads, forks, servers that come and go, asyncio, and the end."""
+"""Clients over time: threads, forks, servers that restart, asyncio, and the end of the program."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_calls_beyond_the_lanes_wait(server: Server, begun: Path) -> None:
         assert not waits.done()
         client.close()
         for call in (slow, waits):
-            # The second may not have begun.
+            # The second call may not have begun.
             with pytest.raises(ValueError, match=r"the client (is|was) closed"):
                 call.result(30)
 
@@ -68,7 +68,7 @@ def test_after_close(client: crosslane.Client) -> None:
     assert "plus" in client.functions
 
 
-def test_a_client_that_nobody_has_is_closed(server: Server) -> None:
+def test_a_client_without_references_is_closed(server: Server) -> None:
     client = crosslane.Client(server.address)
     assert client.call("plus", 1, 2) == 3
     assert connections(server) > 0
@@ -159,7 +159,7 @@ def test_a_server_that_comes_back_is_found(
         call = threads.submit(client.call, "sleeps", str(begun), 600.0)
         assert has_begun(begun)
         server.end(signal.SIGKILL)
-        # A call that has only just begun is sent again, and finds no server.
+        # The client sends a call again if it has only just begun, and then finds no server.
         with pytest.raises((RuntimeError, ConnectionError), match=r"crosslane\+unix"):
             call.result(60)
         with pytest.raises(ConnectionError, match=r"cannot connect to crosslane\+unix"):
@@ -257,7 +257,7 @@ def test_a_cancelled_task_ends_its_call(server: Server, begun: Path) -> None:
             for task in (slow, waits):
                 with pytest.raises(asyncio.CancelledError):
                     await task
-            # Its worker has ended, and its lane is free.
+            # The worker of the call has ended, and its lane is free.
             (pid,) = (int(path.name) for path in begun.iterdir())
             assert await client.call("plus", 1, 2) == 3
             assert await asyncio.to_thread(eventually, lambda: not psutil.pid_exists(pid), 30)
@@ -322,7 +322,7 @@ def test_no_thread_is_left(server: Server) -> None:
     def senders() -> list[str]:
         found = []
         for path in Path("/proc/self/task").iterdir():
-            # Any thread may end meanwhile.
+            # Any thread may end during the loop.
             with suppress(OSError):
                 found.append((path / "comm").read_text())
         return [name for name in found if name.startswith("crosslane-send")]

@@ -192,7 +192,7 @@ def test_texts_and_pictures_of_steps(tmp_path: Path) -> None:
         about = {"rate": rate, "qps": rate, "failed": 0, "lost": 0, "late": samples}
         return {**about, "latency": samples, "light": samples, "heavy": None, **more}
 
-    # A step of which nothing was answered has no latencies.
+    # If no call of a step was answered, the step has no latencies.
     nothing = step(3000, latency=None, light=None, late=None, failed=5, lost=6)
     table = report.table([step(1000), nothing])
     assert table.row_count == 2

@@ -142,7 +142,7 @@ def test_a_server_offers_files_of_every_language(
     assert con.execute(query).fetchone() == (total + 20000, total * 2, total * 3, total * 4)
     libraries = con.execute("SELECT DISTINCT library FROM crosslane_functions()").fetchall()
     assert libraries == [(server.address,)]
-    # All workers are the server's.
+    # All workers belong to the server.
     of_server = psutil.Process(server.process.pid)
     assert set(processes()) <= {of_server, *of_server.children(recursive=True)}
 
@@ -315,7 +315,7 @@ def test_a_token(
     monkeypatch.setenv("CROSSLANE_TOKEN", "s3cret")
     con.execute(f"CALL crosslane_attach('{server.address}')")
     assert value(con, "SELECT shout('b')") == "B!"
-    # A program's arguments are seen by others.
+    # Other users see the arguments of a program.
     assert not any("s3cret" in word for word in server.process.args)
     cmdline = Path(f"/proc/{server.process.pid}/cmdline").read_bytes()
     assert b"s3cret" not in cmdline
@@ -363,7 +363,8 @@ def test_a_file_that_cannot_be_loaded(library: Library) -> None:
         Server(first, second)
 
 
-#: Says that it has begun: what comes later, a server that is to end does not take any more.
+#: A function that creates a file when it begins. The test waits for the file, because a server that is to end
+#: takes no later calls.
 NAPS = """
 import pathlib, time
 @udf
@@ -415,7 +416,7 @@ def test_a_server_with_other_functions_is_attached_anew(
     con.execute(f"CALL crosslane_attach('{server.address}')")
     assert value(con, "SELECT f(1)") == 2
     server.end()
-    # The same again: the engine finds it by itself.
+    # The server starts again with the same functions. The engine finds it without another attachment.
     server = serve(file, listen=unix(tmp_path))
     assert 2 in [value_or_error(con, "SELECT f(1)") for _ in range(3)]
     server.end()
@@ -486,5 +487,5 @@ def test_the_page_of_the_server(
     program = "\n".join(python[1:]).replace(here, unix(tmp_path))
     exec(compile(program, "docs/server.md", "exec"), {})
     assert capsys.readouterr().out == "['a', 'b', 'c']\n" * 2
-    # Those of Arrow Flight are tested with it.
+    # The tests of Arrow Flight cover its metrics.
     assert (len(python), len(sh), len(sql)) == (3, 2, 3)

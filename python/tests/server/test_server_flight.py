@@ -73,7 +73,7 @@ RUBY = """
 udf("backwards(text VARCHAR) -> VARCHAR") { |text| text.reverse }
 """
 
-#: What travels, and as which type of Arrow's.
+#: Types of SQL, the types of Arrow that carry them, and values.
 VALUES = [
     ("BOOLEAN", pa.bool_(), [True, False]),
     ("TINYINT", pa.int8(), [-128, 127]),
@@ -124,7 +124,7 @@ VALUES = [
 
 
 def of_types(folder: Path) -> Path:
-    """A file whose functions give back what they get, one for each type."""
+    """A file with one function for each type. The function returns its argument."""
     lines = ["from crosslane import udf", ""]
     for number, (sql, _, _) in enumerate(VALUES):
         lines += [f'@udf("same{number}(x {sql}) -> {sql}")', f"def same{number}(x):", "    return x", ""]
@@ -181,7 +181,7 @@ def test_values_of_every_type_that_both_have_come_back(client: flight.FlightClie
     batch = column([*values, None], kind)
     (result,) = exchange(client, f"same{number}", batch)
     assert result.column(0).to_pylist() == batch.column(0).to_pylist()
-    # Rows from the middle of an array.
+    # The batch begins in the middle of an array.
     (result,) = exchange(client, f"same{number}", batch.slice(1))
     assert result.column(0).to_pylist() == batch.column(0).to_pylist()[1:]
 
@@ -254,7 +254,7 @@ def test_a_client_may_send_and_read_at_once(client: flight.FlightClient) -> None
         for number in range(10, 60):
             writer.write_batch(column([number] * 100))
             assert reader.read_chunk().data.column(0).to_pylist() == [number] * 100
-        # So is a batch without rows answered.
+        # The server also answers a batch without rows.
         writer.write_batch(column([], pa.int64()))
         assert reader.read_chunk().data.num_rows == 0
         writer.done_writing()
@@ -281,7 +281,7 @@ def test_databends_client(flight_server: Server) -> None:
     assert client.call_function("initials", "Ada", headers=headers) == ["A"]
 
 
-# The module's server makes workers meanwhile.
+# While this test runs, the server of the module makes workers.
 @pytest.mark.usefixtures("flight_server")
 def test_a_token_is_asked_for(tmp_path: Path) -> None:
     path = tmp_path / "functions.py"
@@ -306,7 +306,7 @@ def test_the_page_of_the_server(tmp_path: Path) -> None:
     file, command = (re.findall(rf"^```{name}\n(.*?)^```$", page, re.M | re.S) for name in ("python", "sh"))
     (tmp_path / "words.py").write_text(file[0])
     assert shlex.split(command[1]) == ["crosslane", "serve", "words.py", "--flight", "127.0.0.1:8815"]
-    # Both engines' statements name this address and these functions.
+    # The statements for both engines name this address and these functions.
     assert re.findall(r"'http://(.+?)'", page) == ["127.0.0.1:8815"] * 3
     assert re.findall(r"AS (\w+) USING LINK|HANDLER = '(\w+)'", page) == [
         ("initials", ""),

@@ -1,4 +1,4 @@
-"""What a server shows over HTTP, to programs and in a browser."""
+"""The information that a server shows over HTTP, to programs and in a browser."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ hostile = udf('"<script>alert(1)</script>"(x BIGINT) -> BIGINT')(lambda x: x)
 
 
 class Watched(Server):
-    """A server that is shown at a port of its own."""
+    """A server with its own port for HTTP."""
 
     def __init__(self, *files: Path, options: tuple[str, ...] = (), **others: Any) -> None:
         super().__init__(*files, options=("--http", "127.0.0.1:0", *options), **others)
@@ -88,7 +88,7 @@ class Watched(Server):
                 return error.code, error.read().decode()
 
     def function(self, name: str) -> dict[str, Any]:
-        """What is shown of a function."""
+        """The server's information about a function."""
         (found,) = [
             each for each in json.loads(self.get("/state.json")[1])["functions"] if each["name"] == name
         ]
@@ -263,12 +263,12 @@ def test_the_page_is_alive(
 
     browser.get(server.url)
     assert eventually(lambda: text("#status") == "ready" and len(cells()) == 7, 30)
-    # Names are text, whatever they are.
+    # Names are shown as text, whatever characters they have.
     assert set(cells()) == {"shout", "fails", "waits", "sums", "prints", "dies", "<script>alert(1)</script>"}
     assert browser.execute_script("return document.scripts.length") == 1
     for round_ in range(1, 4):
         con.execute("SELECT max(shout(i::VARCHAR || ?)) FROM range(100) r(i)", [round_])
-        # Rows are counted, and the page finds that out by itself.
+        # The server counts rows, and the page updates by itself.
         assert eventually(lambda due=round_: cells()["shout"][10] == str(100 * due), 30)
     language, _rate, _spark, *percentiles, in_flight, waiting, _calls, _rows, errors = cells()["shout"]
     assert (language, in_flight, waiting, errors) == ("Python", "0", "0", "0")
@@ -283,7 +283,7 @@ def test_the_page_is_alive(
     assert "no sandbox" in text("#libraries tbody tr")
     hint = browser.execute_script("return document.querySelector('#waiting').title")
     assert hint == "0 MB of messages wait, 1074 MB at most"
-    # Nothing was refused by the browser, and no script has failed.
+    # The browser has refused nothing, and no script has failed.
     assert browser.get_log("browser") == []
     assert server.end() == 0
     assert eventually(lambda: text("#status") == "the server does not answer", 30)

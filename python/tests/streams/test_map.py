@@ -24,7 +24,7 @@ pytestmark = pytest.mark.any_duckdb
 
 
 def numbers(count: int, rows: int = 1000) -> Iterator[pa.RecordBatch]:
-    """So many batches of consecutive numbers."""
+    """Returns this number of batches, with consecutive numbers."""
     for start in range(0, count * rows, rows):
         yield pa.record_batch({"n": pa.array(range(start, start + rows), pa.int64())})
 
@@ -38,7 +38,7 @@ def column(stream: object, name: str = "n") -> list[object]:
 
 
 def children() -> set[int]:
-    """Of all threads."""
+    """The child processes that all threads have started."""
     lists = [path.read_text() for path in Path("/proc/self/task").glob("*/children")]
     return {int(pid) for text in lists for pid in text.split()}
 
@@ -104,7 +104,8 @@ def test_what_is_no_reader_or_function() -> None:
 
 
 def meeting(folder: Path, count: int) -> Callable[[object], None]:
-    """A function that says who comes, and waits until so many have come: for a minute at most."""
+    """A function that records its caller, and waits until this number of callers have come. It waits for a
+    minute at most."""
 
     def come(who: object) -> None:
         (folder / str(who)).touch()
@@ -119,7 +120,8 @@ def test_ordered_or_not(tmp_path: Path) -> None:
     def slow_first(ordered: bool) -> Callable[[pa.RecordBatch], pa.RecordBatch]:
         folder = tmp_path / str(ordered)
         folder.mkdir()
-        # The others wait for the results of the first, or go on without it.
+        # If the stream is ordered, the others wait for the results of the first batch. If not, they go on
+        # without it.
         come = meeting(folder, 3 if ordered else 20)
 
         def slow(batch: pa.RecordBatch) -> pa.RecordBatch:
@@ -163,7 +165,7 @@ def test_large_answers_are_cut() -> None:
 
 
 def test_large_batches_are_cut_for_all_lanes(tmp_path: Path) -> None:
-    # A lane that is not there yet takes no part: the first waits for the second.
+    # A lane that has not started yet gets no rows. So the first lane waits for the second.
     come = meeting(tmp_path, 2)
 
     def told(batch: pa.RecordBatch) -> dict[str, list[int]]:
@@ -218,7 +220,7 @@ def test_types_go_through() -> None:
     got = pa.table(crosslane.map(table, same, lanes=1))
     assert got.to_pydict() == table.to_pydict()
     assert got.schema.equals(table.schema), (got.schema, table.schema)
-    # Rows behind an offset, with bitmaps that begin within a byte.
+    # These rows begin at an offset, so their bitmaps begin within a byte.
     long = pa.concat_tables([table] * 50)
     assert (
         pa.table(crosslane.map([long.combine_chunks().slice(13, 41)], same, lanes=1)).to_pydict()
@@ -351,7 +353,7 @@ SKEWED = pa.DictionaryArray.from_arrays(
     ids=["text", "skewed", "list", "struct", "map"],
 )
 def test_what_a_cast_makes_longer_is_cut(column: pa.Array, sql: str) -> None:
-    """Dictionaries whose values are long: in the input, for functions of files, and in results."""
+    """The values of a dictionary are long: in the input, for functions of files, and in results."""
     batch, most = pa.record_batch({"c": column}), 1 << 20
     for encoder in (Encoder(), Chooser(f"STRUCT(c {sql})")):
         rows = 0

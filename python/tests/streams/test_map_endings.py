@@ -33,7 +33,7 @@ pytestmark = pytest.mark.any_duckdb
 
 
 class Watched:
-    """An input that says whether it was closed."""
+    """An input that records whether it was closed."""
 
     def __init__(self) -> None:
         self.closed = False
@@ -62,7 +62,7 @@ def test_an_error_stays_and_closes_the_input(function: object, error: type[Excep
     with pytest.raises(error, match=what):
         list(stream)
     assert watched.closed
-    # What reads on does not take it for the end of the results.
+    # A later read raises the same error, and does not report the end of the results.
     for _ in range(2):
         with pytest.raises(error, match=what):
             next(stream)
@@ -194,7 +194,7 @@ def test_memory_stays_constant() -> None:
         before = resident()
         for _ in range(1000):
             next(stream)
-        # A GB has gone through.
+        # A GB has gone through the stream.
         assert resident() - before < 50 << 20
 
 
@@ -213,7 +213,7 @@ def test_what_is_released_early_ends() -> None:
 
         start(endless())  # type: ignore[operator]
         gc.collect()
-        # DuckDB 1.5 releases a stream on a thread of its own, a moment later.
+        # DuckDB 1.5 releases a stream a moment later, on another thread.
         assert eventually(lambda: (children(), closed) == (before, [True]))
 
     def closes(reader: Iterator[pa.RecordBatch]) -> None:
@@ -305,7 +305,7 @@ def test_it_goes_on_into_other_libraries() -> None:
     assert con.sql("SELECT count(*), sum(n) FROM stream").fetchall() == [(20_000, sum(range(20_000)))]
     frame = pl.DataFrame(crosslane.map(numbers(20), same))
     assert frame["n"].sum() == sum(range(20_000))
-    # From DuckDB into DuckDB: the reader's query needs a connection of its own.
+    # A stream can go from DuckDB to DuckDB. The query of the reader then needs its own connection.
     source = con.cursor().sql("SELECT range AS n FROM range(100_000)")
     doubled = crosslane.map(source, lambda batch: {"n": pc.multiply(batch["n"], 2)})  # noqa: F841
     assert con.sql("SELECT sum(n) FROM doubled").fetchall() == [(sum(range(100_000)) * 2,)]

@@ -1,4 +1,5 @@
-"""Stream functions of files, and those that are declared: `crosslane.map` with a batch's rows or columns."""
+"""Stream functions of files, and declared stream functions: `crosslane.map` with the rows or columns of a
+batch."""
 
 from __future__ import annotations
 
@@ -22,7 +23,7 @@ from crosslane import udtf
 pytestmark = pytest.mark.any_duckdb
 
 HEAD = "import os, time\nfrom crosslane import udtf\n"
-#: For the files that need it, since it is slow to import.
+#: The imports of the files that need pyarrow, which is slow to import.
 ARROW = "import pyarrow as pa\nimport pyarrow.compute as pc\n"
 LATE = """
 @udtf("late(flights TABLE(id BIGINT, delay INTEGER)) -> TABLE(id BIGINT, hours DOUBLE)")
@@ -46,7 +47,7 @@ Mapped = Callable[..., list[dict[str, object]]]
 
 @pytest.fixture
 def mapped(tmp_path: Path) -> Mapped:
-    """The rows that a function of a file with this text makes of a reader."""
+    """The rows that a function returns for a reader. The function is in a file with this text."""
 
     def of(text: str, reader: object, function: str = "", **options: object) -> list[dict[str, object]]:
         file = tmp_path / "functions.py"
@@ -137,7 +138,7 @@ def none(flights):
 def other(flights):
     return {{"id": [1], "hour": [2], "x": [3]}}
 """
-    # Files of their own, since these are slow to import.
+    # These functions are in separate files, since their packages are slow to import.
     pandas = f"""{head}
 import pandas as pd
 @udtf("pandas" + DECLARED, vectorized=True)
@@ -257,7 +258,7 @@ def raising(rows):
         none,
         {"n": 4, "half": 2.0},
     ]
-    # An exception ends the results of its batch.
+    # After an exception, the batch has no more results.
     assert [row["n"] for row in mapped(text, batches, ":raising")] == [1, 3, 4]
 
 
@@ -299,7 +300,7 @@ def large(rows):
 """
     with pytest.raises(TimeoutError, match="hangs, batch 1"):
         mapped(text, {"n": [1]}, ":hangs")
-    # Each row counts.
+    # Each row is progress, so the timeout begins again.
     assert [row["n"] for row in mapped(text, {"n": [1]}, ":slow")] == list(range(8))
     with pytest.raises(RuntimeError, match="MemoryError"):
         mapped(text, {"n": [1]}, ":large")
@@ -378,7 +379,7 @@ def test_declared_functions_of_the_program() -> None:
     stream = crosslane.map({"N": list(range(10))}, odd, lanes=1)
     assert stream.schema == pa.schema({"n": pa.int64()})
     assert pa.table(stream)["n"].to_pylist() == [1, 3, 5, 7, 9]
-    # The function itself stays as it is.
+    # The mapping has not changed the function.
     assert list(odd([Out(1), Out(2)])) == [(1,)]
 
     @udtf("counted(numbers TABLE(n BIGINT)) -> TABLE(n BIGINT)")
@@ -392,7 +393,7 @@ def test_declared_functions_of_the_program() -> None:
 
     stream = crosslane.map([{"n": [1]}, {"n": [2]}], Counted, lanes=1)
     assert pa.table(stream)["n"].to_pylist() == [1, 2]
-    # A function that is declared as something else is a callable as any other.
+    # `crosslane.map` calls a function that is declared as another kind like any callable.
     plain = crosslane.map({"n": [1, 2]}, udtf("f(n BIGINT) -> TABLE(n BIGINT)")(lambda batch: batch), lanes=1)
     assert pa.table(plain)["n"].to_pylist() == [1, 2]
 
@@ -503,7 +504,8 @@ def test_the_command_line_shows_it(tmp_path: Path) -> None:
     assert "stream" in shown
 
 
-#: The same function in each language: the flights that are late, and an error for one that has no delay.
+#: The same function in each language: it returns late flights, and raises an error for a flight without a
+#: delay.
 IN_EACH = {
     "js": """
 udtf("late(flights TABLE(id BIGINT, delay INTEGER)) -> TABLE(id BIGINT, hours DOUBLE)", function* (flights) {

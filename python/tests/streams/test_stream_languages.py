@@ -32,7 +32,7 @@ def language(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture
 def stream(tmp_path: Path, language: str) -> Stream:
-    """Maps a stream through a function, whose text is given for each language."""
+    """Maps a stream through a function. The arguments have its text in each language."""
 
     def of(
         reader: object,
@@ -66,7 +66,7 @@ def numbers(count: int, rows: int = 1000) -> Iterator[pa.RecordBatch]:
         )
 
 
-#: Odd numbers, and their texts.
+#: A function that returns odd numbers and their texts.
 ODD = {
     "js": "function* (rows) { for (const { n, s } of rows) if (n % 2) yield [n, s]; }",
     "rb": "|rows| rows.select { |row| row.n.odd? }.map { |row| [row[:n], row.s] }",
@@ -94,7 +94,7 @@ def test_rows_and_columns(stream: Stream, vectorized: bool, how: dict[str, objec
 
 
 def test_what_functions_give(stream: Stream) -> None:
-    """Nothing, what can be iterated over, generators, rows of every shape, and several batches."""
+    """A function returns nothing, an iterable, a generator, rows of every shape, or several batches."""
     signature = "f(rows TABLE(n BIGINT)) -> TABLE(m BIGINT)"
     shapes = {
         "() => {}": ("|_| nil", False, []),
@@ -139,7 +139,8 @@ def test_nulls_and_types(stream: Stream) -> None:
 
 
 def test_many_rows_for_one(stream: Stream) -> None:
-    """In batches, while the engine takes others; memory is constant, and what is not taken is not made."""
+    """A function returns its rows in batches while the engine takes others. Memory is constant, and rows that
+    no reader takes are not made."""
     mapped = stream(
         pa.table({"n": range(6)}),
         js="function* (rows) { for (let i = 0; i < 100_000; i++) yield rows[0].n * 100_000 + i; }",
@@ -155,7 +156,7 @@ def test_many_rows_for_one(stream: Stream) -> None:
 def test_an_endless_answer_ends_when_it_is_not_wanted(
     stream: Stream, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """Also with more batches in the ring, which are not begun."""
+    """The ring has more batches, and the function does not begin them."""
     mapped = stream(
         numbers(50, rows=10),
         js="""function* (rows) {
@@ -175,7 +176,7 @@ def test_an_endless_answer_ends_when_it_is_not_wanted(
 
 
 def test_errors(stream: Stream) -> None:
-    """They name the batch; what came before them is there."""
+    """An error names the batch. The reader gets the rows before the error."""
     mapped = stream(
         numbers(5, rows=10),
         js="function* (rows) { for (const { n } of rows) { if (n === 25) throw new TypeError('no 25'); yield [n, null]; } }",
@@ -226,7 +227,7 @@ def test_on_error(stream: Stream) -> None:
 
 
 def test_retries(stream: Stream, tmp_path: Path) -> None:
-    """Without the rows that were taken, where the function fails; in JavaScript each worker fails once."""
+    """A retry does not repeat the rows that were taken. In JavaScript, each worker fails once."""
     marker = tmp_path / "marker"
     mapped = stream(
         numbers(4, rows=10),
@@ -283,19 +284,20 @@ end
 def test_a_set_up_that_fails(
     tmp_path: Path, capfd: pytest.CaptureFixture[str], suffix: str, vectorized: bool
 ) -> None:
-    """`retries` and `on_error` do not count for it: no row was begun."""
+    """`retries` and `on_error` do not count for a set-up, because no row was begun."""
     path = tmp_path / f"functions.{suffix}"
     shown = str(vectorized) if suffix == "py" else str(vectorized).lower()
     path.write_text(UNPREPARED[suffix].format(vectorized=shown))
     with pytest.raises(RuntimeError, match=r"f, batch 1: .*no model\n  in the set-up of f") as raised:
         list(crosslane.map(numbers(1), str(path), lanes=1))
     assert "of its results" not in str(raised.value)
-    # When the lane was made, and for the batch.
+    # The first set-up was for the new lane, and the second for the batch.
     assert printed(capfd, "prepares").count("prepares") == 2
 
 
 def test_timeout(stream: Stream) -> None:
-    """It is the time without a row: who makes rows is not late, however many batches wait."""
+    """The timeout is the time without a row. A function that yields rows is not late, however many batches
+    wait."""
     mapped = stream(
         numbers(4, rows=5),
         js="""async function* (rows) {
@@ -329,7 +331,7 @@ def test_memory_limit(stream: Stream) -> None:
         list(mapped)
 
 
-#: Options and signatures that are refused, and what is said of them.
+#: Options and signatures that are refused, and the errors.
 REFUSED: list[tuple[dict[str, object], str, str]] = [
     ({"partitions": True}, SIGNATURE, "partitions"),
     ({"cardinality": 5}, SIGNATURE, "cardinality"),
@@ -345,7 +347,7 @@ REFUSED: list[tuple[dict[str, object], str, str]] = [
 def test_what_cannot_be_declared(
     stream: Stream, language: str, ruby: Load, subtests: pytest.Subtests
 ) -> None:
-    # Ruby takes long to start: one process tries all but one.
+    # Ruby takes long to start, so one process tries all declarations except one.
     tried = REFUSED[1:] if language == "rb" else []
     for options, signature, what in REFUSED[: len(REFUSED) - len(tried)]:
         with subtests.test(f"{options} {signature}"), pytest.raises(RuntimeError, match=what):
@@ -358,7 +360,7 @@ def test_what_cannot_be_declared(
 
 
 def test_a_slow_reader_of_results_holds_back_the_function(stream: Stream) -> None:
-    """The rings are full, the workers wait, and the input is not read on."""
+    """The rings are full, the workers wait, and the engine reads no more input."""
     taken = 0
 
     def counted() -> Iterator[pa.RecordBatch]:
@@ -377,13 +379,13 @@ def test_a_slow_reader_of_results_holds_back_the_function(stream: Stream) -> Non
     with mapped:
         rows = next(mapped).num_rows
         time.sleep(0.3)
-        # The second worker may not be there yet.
+        # The second worker may not have started yet.
         assert rows <= 100
         assert taken <= 4
 
 
 def test_streams_of_threads(stream: Stream) -> None:
-    """Several at once, of one file."""
+    """Several threads use streams of one file at the same time."""
     mapped = [stream(numbers(10), **ODD, lanes=1) for _ in range(3)]
     counts: list[int] = []
     threads = [

@@ -55,7 +55,7 @@ def waits(x):
     time.sleep(60)
     return x
 """
-#: These need PyArrow, which is slow to import.
+#: These functions need PyArrow, which is slow to import.
 VECTORIZED = """
 from crosslane import udtf
 import pyarrow as pa
@@ -85,7 +85,8 @@ def connections(con: duckdb.DuckDBPyConnection) -> object:
 
 
 def is_idle(con: duckdb.DuckDBPyConnection) -> bool:
-    """Whether a query has left nothing behind: the user's connection and the extension's are all, and no lane is busy."""
+    """Whether a query has left nothing. Only the connections of the user and of the extension are open, and
+    no lane is busy."""
     return connections(con) == 2 and value(con, "SELECT sum(busy) FROM crosslane_pools()") == 0
 
 
@@ -123,7 +124,7 @@ def test_rows_come_in_the_order_of_the_query(load: Load) -> None:
     sizes = rows(con, "FROM crosslane_map('FROM numbers', 'sizes', depth := 3)")
     assert [first for _, first, _ in sizes] == sorted(first for _, first, _ in sizes)
     assert len({lane for *_, lane in sizes}) == min(2, CPUS)
-    # A short query is for all lanes, and a long one has long batches.
+    # The batches are short at first, so that a short query uses all lanes. Later batches are long.
     assert max(size for size, *_ in sizes[:4]) == 2048
     assert max(size for size, *_ in sizes) > 30_000
 
@@ -150,7 +151,7 @@ def test_columns_are_taken_by_name_and_cast(load: Load) -> None:
     )
 
 
-#: Texts, and what is said of each.
+#: Texts that are no query, and the errors.
 NO_QUERIES = [
     ("", "the query of a stream is one SELECT, not nothing"),
     ("SELECT 1 AS id; SELECT 2 AS id", "one SELECT, not 2 statements"),
@@ -210,13 +211,13 @@ def test_plans_and_prepared_statements(load: Load, library: Library) -> None:
             "from crosslane import udtf\n@udtf('doubled(t TABLE(a INT)) -> TABLE(b INT)')\ndef doubled(t): pass"
         ),
     )
-    # Some versions of DuckDB bind it again themselves.
+    # Some versions of DuckDB bind the statement again themselves.
     text = error(con, "EXECUTE p")
     assert "prepare it again" in text or "no column a; its columns are id" in text
 
 
 def test_duckdb_is_told_how_many_rows_there_are(load: Load) -> None:
-    """If nobody says it, so many that it is not the side of a join that is kept in memory: the last one of a plan."""
+    """Without a cardinality, the estimate is so high that DuckDB keeps the other side of a join in memory."""
     con = load(FUNCTIONS)
     con.execute("CREATE TABLE small AS SELECT range AS id FROM range(1000)")
     con.execute("SET explain_output = 'physical_only'")
@@ -326,16 +327,16 @@ def test_it_knows_nothing_of_the_session(load: Load) -> None:
     con.execute("SET VARIABLE x = 5")
     query = "SELECT coalesce(getvariable(''x''), 1) AS id"
     assert rows(con, f"FROM crosslane_map('{query}', 'doubled')") == [(1, "2")]
-    # A variable of the program is a table for DuckDB's client for Python, but not for the thread of the query.
+    # DuckDB's client for Python finds a table in a variable of the program. The thread of the query does not.
     frame = pa.table({"id": [1]})
     with pytest.raises(duckdb.Error, match="Table with name frame does not exist"):
         con.execute("PREPARE p AS FROM crosslane_map('FROM frame', 'doubled')")
-    # That is for the query's own connection.
+    # The query of the program's own connection finds the variable.
     assert con.execute("FROM frame").fetchall() == [(frame.num_rows,)]
 
 
 def test_functions_of_constants_are_called_once(load: Load, tmp_path: Path) -> None:
-    """When the query within is planned in its own thread, and not also where the statement is bound."""
+    """The thread of the query within plans it, and binding the statement does not plan it again."""
     calls = tmp_path / "calls"
     con = load(f"""
 from crosslane import udf, udtf
@@ -383,7 +384,7 @@ def test_the_database_is_closed_with_its_connections(library: Library, tmp_path:
         con.execute("SELECT id FROM crosslane_map('FROM range(1_000_000_000) t(id)', 'doubled')")
         assert con.fetchone() == (0,)
         con.close()
-        # The lock of the file is gone.
+        # The file is not locked any more.
         assert eventually(lambda: can_be_opened(file))
 
 

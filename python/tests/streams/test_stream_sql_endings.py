@@ -33,7 +33,7 @@ def test_errors_of_both_sides(load: Load) -> None:
 
 
 def test_errors_keep_their_text(load: Load) -> None:
-    """Whichever of DuckDB's threads meets them first."""
+    """The error has the same text, whichever of DuckDB's threads meets it first."""
     con = load(FUNCTIONS)
     query = "SELECT id FROM crosslane_map(''FROM range(100_000) t(id)'', ''raises'')"
     for _ in range(200):
@@ -49,7 +49,7 @@ def test_a_limit_ends_both_sides(load: Load, subtests: pytest.Subtests) -> None:
             mapped = f"SELECT id FROM crosslane_map('{query}', 'doubled')"
             assert rows(con, f"{mapped} LIMIT 3") == [(0,), (1,), (2,)]
             assert eventually(lambda: is_idle(con))
-            # What is not read to its end ends with the next query.
+            # A result that the program does not read to its end is closed by the next query.
             con.execute(mapped)
             assert con.fetchone() == (0,)
             assert rows(con, "SELECT 1") == [(1,)]
@@ -66,7 +66,7 @@ def test_memory_stays_constant(load: Load) -> None:
 
 
 def test_the_function_begins_with_the_first_rows_of_the_query(load: Load, tmp_path: Path) -> None:
-    """The query waits for the function where a MB of its rows is not made yet. DuckDB 1.5 makes that much first."""
+    """If the query has not yet made a MB of rows, it waits for the function. DuckDB 1.5 makes a MB first."""
     seen = tmp_path / "seen"
     if duckdb.__version__ < "2":
         seen.touch()
@@ -95,12 +95,12 @@ def sees(t):
     con.execute("CREATE TABLE t AS SELECT range AS id FROM range(20_000)")
     query = "SELECT sum(rows) FROM crosslane_map('SELECT paced(id) AS id FROM t', 'sees')"
     assert value(con, query) == 20_000
-    # What a locked configuration refuses, it does without.
+    # If a locked configuration refuses a setting, the query runs without it.
     con.execute("SET lock_configuration = true")
     assert value(con, query) == 20_000
 
 
-#: Rows that the memory has room for once, or twice, or not at all: they are answered or refused.
+#: Rows for which the memory has room once, or twice, or not at all. The engine answers or refuses them.
 SHORT_OF_MEMORY = """
 import resource, sys
 import crosslane, duckdb
@@ -170,11 +170,11 @@ SILENT = [
 ]
 
 
-#: Queries, and the functions that they are for.
+#: Queries, and the functions to which their rows go.
 LONG = [
     *((query, "doubled") for query in SILENT),
     ("SELECT waits(range) AS id FROM range(1)", "doubled"),
-    # DuckDB calls it when it plans the query.
+    # DuckDB calls the function while it plans the query.
     ("SELECT waits(1) AS id", "doubled"),
     ("FROM crosslane_map(''SELECT 1 AS id'', ''sleeps'')", "doubled"),
     ("SELECT 1 AS id", "sleeps"),
@@ -191,7 +191,7 @@ def test_a_query_is_cancelled(load: Load, subtests: pytest.Subtests) -> None:
 
 
 def cancelled(con: duckdb.DuckDBPyConnection, how: str, query: str, function: str) -> None:
-    """Cancels a query when it is at work, which a busy lane shows where one is called."""
+    """Cancels a running query. If the query calls a function, a busy lane shows that it runs."""
     calls = query not in SILENT
     outcome: list[str] = []
 
@@ -202,7 +202,8 @@ def cancelled(con: duckdb.DuckDBPyConnection, how: str, query: str, function: st
         thread = threading.Thread(target=run)
         before = connections(watch)
         thread.start()
-        # The query within has a connection of its own. What comes before it has begun would be without effect.
+        # The query within has a connection of its own. A cancellation before that query has begun would have
+        # no effect.
         assert eventually(lambda: connections(watch) > before)
         if calls:
             assert eventually(lambda: bool(value(watch, "SELECT sum(busy) > 0 FROM crosslane_pools()")))
@@ -216,7 +217,7 @@ def cancelled(con: duckdb.DuckDBPyConnection, how: str, query: str, function: st
             other.execute("FROM crosslane_cancel()").fetchall()
     thread.join(20)
     assert not thread.is_alive()
-    # Any of its functions may be the first to see it, or the query within.
+    # The first to see the cancellation may be any of the functions, or the query within.
     called = [name for name in ("doubled", "sleeps", "waits") if name in query + function]
     ends = (*(f"{name}: cancelled" for name in called), "Interrupted!")
     said = outcome.pop().splitlines()[0]

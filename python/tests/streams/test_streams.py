@@ -1,4 +1,5 @@
-"""A file may do what it likes to its streams: its functions answer, and what still can be printed reaches the log."""
+"""A file may replace or close its streams. Its functions still answer, and output that can be printed reaches
+the log."""
 
 from __future__ import annotations
 
@@ -49,7 +50,7 @@ WAYS = {
         "globalThis.console = { log() { throw new Error('no') } }",
     ],
 }
-#: What the first row in each lane does. It may not fail.
+#: Code that the first row in each lane runs. It may not fail.
 ATTEMPTS = {
     "py": "if '{0}' not in tried: tried.add('{0}'); exec({1!r})",
     "rb": "$tried[:{0}] ||= begin; {1}; true; end",
@@ -58,12 +59,12 @@ ATTEMPTS = {
 
 
 def assert_answers(con: duckdb.DuckDBPyConnection, function: str) -> None:
-    """A function answers in its first lane, and in new ones."""
+    """A function answers in its first lane, and in new lanes."""
     assert value(con, f"SELECT sum({function}(i)) FROM range(5000) r(i) WHERE i < 1") == 0
     assert eventually(lambda: value(con, "SELECT sum(idle + busy) FROM crosslane_pools()") == 0)
     for _ in range(3):
         assert value(con, f"SELECT sum({function}(i)) FROM range(1) r(i)") == 0
-    # What is called next finds no lane that this has been to.
+    # All lanes end, so that the next function gets no lane that ran this one.
     assert eventually(lambda: value(con, "SELECT sum(idle + busy) FROM crosslane_pools()") == 0)
 
 

@@ -1,4 +1,4 @@
-"""How table functions are scanned: limits, partitions, workers that die, memory, and hostile rows."""
+"""Scans of table functions: limits, partitions, workers that die, memory, and hostile rows."""
 
 from __future__ import annotations
 
@@ -156,7 +156,7 @@ def slow():
 """
     )
     assert "hangs: timed out after 0.5 s" in error(con, "FROM hangs()")
-    # Each row is progress.
+    # Each row is progress, so the timeout begins again.
     assert len(rows(con, "FROM slow()")) == 8
 
 
@@ -201,7 +201,7 @@ def f(rows):
             crosslane.cancel(con)
             thread.join(10)
             assert not thread.is_alive()
-            # Whichever sees it first: the wait for the generator, or DuckDB.
+            # Either the wait for the generator or DuckDB may see the cancellation first.
             assert outcome.pop().splitlines()[0].endswith(("f: cancelled", "Interrupted!"))
             assert eventually(lambda: other.execute(busy).fetchall() == [(0,)])
 
@@ -289,7 +289,7 @@ def closed(how):
 )
 
 
-#: Queries, and their rows or what is said of them.
+#: Queries, and their rows or their errors.
 OUTCOMES: list[tuple[str, object]] = [
     ("FROM object('tuple')", [(1, "x")]),
     ("FROM object('int')", [(3, "x")]),
@@ -315,14 +315,14 @@ def test_objects_that_are_not_what_they_seem(load: Load, subtests: pytest.Subtes
                 assert outcome in error(con, query)
             else:
                 assert rows(con, query) == outcome
-            # DuckDB's threads may let go of a query a moment after its end.
+            # DuckDB's threads may release a query a moment after its end.
             assert eventually(lambda: pool(con) == (0, 0))
 
 
 @pytest.mark.any_duckdb
 def test_generators_that_do_not_end_when_they_are_closed(load: Load, subtests: pytest.Subtests) -> None:
     con = load(HOSTILE)
-    # How many workers are lost so far.
+    # The number is the count of workers that are lost so far.
     for how, lost in (("raises", 0), ("yields", 0), ("hangs", 1), ("dies", 2)):
         with subtests.test(how):
             assert rows(con, f"FROM closed('{how}') LIMIT 2") == [(0,), (1,)]

@@ -136,7 +136,7 @@ def text():
     assert rows(con, "FROM text()") == [("a",), ("bc",)]
 
 
-#: What is yielded, and what is said of it.
+#: Values that a generator yields, and the errors.
 NO_ROWS = [
     ("(1, 'a', 2)", "ValueError: yielded tuple (1, 'a', 2) of 3 value(s), where the columns are i, s"),
     ("(1,)", "of 1 value(s), where the columns are i, s"),
@@ -321,7 +321,7 @@ def f(n):
     found = rows(con, "SELECT count(*), count(i), count(j) FROM kind(4000)")
     assert found == [(4000, 3992, 3992)]
     assert rows(con, "SELECT i, j FROM kind(8)")[4:] == [(4, 4), (None, None), (None, None), (7, 7)]
-    # The end of a table is one, too.
+    # The call that returns the end of a table counts as a row, too.
     stats = rows(con, "SELECT rows, errors FROM crosslane_stats() WHERE function = 'kind'")
     assert stats == [(4008, 8 + 1 + 2 + 1)]
 
@@ -428,7 +428,7 @@ def test_names_that_are_taken(con: duckdb.DuckDBPyConnection, library: Library) 
     assert rows(con, "FROM m()") == [(1,)]
     crosslane.load(con, path("m"), replace=True)
     assert rows(con, "FROM m()") == [(7,)]
-    # A view, a table or a scalar function of the name is another thing.
+    # A view, a table or a scalar function may have the same name.
     con.execute("CREATE VIEW w AS SELECT 2 AS i")
     crosslane.load(con, path("w"))
     assert (rows(con, "FROM w"), rows(con, "FROM w()")) == ([(2,)], [(7,)])
@@ -459,7 +459,7 @@ def test_a_program_registers_table_functions(con: duckdb.DuckDBPyConnection, lan
     assert "was dropped" in error(con, "FROM squares(2)")
 
 
-#: Declarations, and what is said of them.
+#: Declarations that are refused, and the errors.
 REFUSED = [
     ("@udtf\ndef f(n: int):\n    yield 1", "the result is not annotated, which names no columns"),
     (

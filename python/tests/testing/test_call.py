@@ -73,7 +73,7 @@ class Total:
 
 @pytest.fixture(scope="module")
 def engine() -> Iterator[None]:
-    """What `call` keeps for all tests of this module."""
+    """Closes the engine that `call` keeps for all tests of this module."""
     yield
     testing.close()
 
@@ -165,7 +165,7 @@ def test_errors_of_functions(shop: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     with pytest.raises(duckdb.Error, match="late, batch 1: TypeError: ") as caught:
         call(f"{shop}:late", [(3, None)])
     assert isinstance(caught.value.__cause__, TypeError)
-    # This process has not imported the file, so it does not know the class.
+    # This process has not imported the file, so it does not know the class of the exception.
     with pytest.raises(duckdb.Error, match=r"Unknown: 1, see the list") as caught:
         call(f"{shop}:strange", [1])
     assert caught.value.__cause__ is None
@@ -174,7 +174,7 @@ def test_errors_of_functions(shop: Path, monkeypatch: pytest.MonkeyPatch) -> Non
 
     with pytest.raises(duckdb.Error) as caught:
         call(strange, [1])
-    # Its class needs two arguments, and has a message made of them.
+    # The class of the exception needs two arguments, and makes its message from them.
     assert type(caught.value.__cause__) is Unknown
     assert str(caught.value.__cause__) == "1, see the list"
 

@@ -1,4 +1,4 @@
-"""The plugin of pytest, in runs of pytest of its own."""
+"""The plugin of pytest, in separate runs of pytest."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 
 pytestmark = pytest.mark.any_duckdb
 
-#: The name of the entry point is that of the module, so that this also works where it is installed.
+#: The entry point has the name of the module. So this name also works where the plugin is installed.
 PLUGIN = "crosslane._testing.plugin"
 TESTS = """
 seen = []

@@ -1,8 +1,8 @@
-"""Random functions of rows, and rows with extreme values: results by columns against CPython's.
+"""Random functions on rows with extreme values: compares the results by columns with the results of CPython.
 
     python -m tests.translation.programs [--seconds 60] [--seed 1]
 
-It ends at the first difference, and prints the function, the row and both results.
+The program ends at the first difference, and prints the function, the row and both results.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ def _choices(kind: str) -> list[list[str]]:
 _FORMS: dict[str, list[list[str]]] = {
     "int": [
         *4 * [[f"(<int> {operator} <int>)" for operator in ("+", "-", "*", "//", "%", "&", "|", "^")]],
-        # CPython would need minutes for ints of 2^60 bits.
+        # For ints of 2^60 bits, CPython would need minutes.
         [f"(<int> {operator} (<int> % 90 - 3))" for operator in ("<<", ">>")],
         [f"(<int> ** {exponent})" for exponent in range(4)],
         [f"{function}(<int>)" for function in ("-", "~", "+", "abs")],
@@ -225,15 +225,15 @@ _HOLE = re.compile("<(int|float|bool|str|date|datetime|delta)>")
 
 
 def source(name: str, returns: str, *body: str) -> str:
-    """A function of all parameters."""
+    """The source of a function that has all parameters."""
     parameters = ", ".join(f"{one}: {kind}" for one, (kind, _) in PARAMETERS.items())
-    # A function is one expression or more: both have ways of their own.
+    # A function is one expression, or it has several statements. The translation treats both differently.
     lines = "".join(f"    {line}\n" for line in body)
     return f'@udf(on_error="null")\ndef {name}({parameters}) -> {returns}:\n{lines}'
 
 
 class Generator:
-    """Writes random functions that mostly do what can be evaluated by columns."""
+    """Writes random functions. Most of them can be evaluated by columns."""
 
     def __init__(self, seed: int) -> None:
         self._random = random.Random(seed)
@@ -265,7 +265,8 @@ class Generator:
             if depth == 1:
                 self._variables[kind].append(name)
             else:
-                # A variable of one branch is not known behind it. An assignment to a known one is.
+                # Code after a branch does not know a variable of that branch only. So this assigns a known
+                # variable.
                 name = self._random.choice(self._variables[kind])
             return [f"{name} = {value}"]
         if pick < 0.5:
@@ -428,7 +429,7 @@ def rows(seed: int, count: int) -> pa.Table:
 
 
 def expected(function: Callable[..., Any], returns: str, arguments: tuple[Any, ...]) -> Any:
-    """What CPython gives for a row, with NULL for errors and for values that do not fit."""
+    """CPython's result for a row. NULL stands for errors and for values that do not fit."""
     values = dict(zip(PARAMETERS, arguments))
     if any(value is None and name not in "nmo" for name, value in values.items()):
         return None
@@ -448,7 +449,7 @@ def expected(function: Callable[..., Any], returns: str, arguments: tuple[Any, .
 
 
 def same(one: Any, other: Any) -> bool:
-    """Whether results are equal to the bit. All NaN count as one."""
+    """Whether two results have the same bits. All NaN count as equal."""
     if isinstance(one, float) and isinstance(other, float):
         return struct.pack("=d", one) == struct.pack("=d", other) or (math.isnan(one) and math.isnan(other))
     return type(one) is type(other) and one == other

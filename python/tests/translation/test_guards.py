@@ -1,4 +1,4 @@
-"""What a translated function relies on, and what sends it back to the loop."""
+"""The conditions of a translated function, and the changes that send it back to the loop."""
 
 from __future__ import annotations
 
@@ -201,7 +201,7 @@ def test_an_attribute_that_changes_sends_it_back(monkeypatch: pytest.MonkeyPatch
         lambda: monkeypatch.setattr(TARIFF, "base", 3.0),
         lambda: monkeypatch.delattr(TARIFF, "base"),
         lambda: monkeypatch.setattr(Tariff, "share", 0.25),
-        # A property comes before the object's own attribute.
+        # A property has priority over an attribute of the object itself.
         lambda: monkeypatch.setattr(Tariff, "base", property(lambda _: 4.0), raising=False),
         lambda: monkeypatch.setattr(TARIFF, "__class__", type("Other", (Tariff,), {})),
     ]

@@ -59,7 +59,8 @@ def test_failed_rows_become_null(load: Load) -> None:
     # 0 and 3 fail; 1, 2 and 4 give 100, 50 and 25.
     assert con.execute(query).fetchall() == [(10000, 6000, 2000 * 175)]
     rows, by_columns = con.execute("SELECT rows, by_columns FROM crosslane_stats()").fetchall()[0]
-    # After a batch in which many rows leave, the next ones are called.
+    # In one batch, many rows leave the evaluation by columns. Then the engine calls the function for later
+    # batches.
     assert rows == 10000
     assert 0 < by_columns < 6000
     con.execute("SELECT divides(x) FROM (VALUES (1), (2)) t(x)")
@@ -71,7 +72,7 @@ def test_a_function_whose_rows_all_leave(load: Load) -> None:
         def shout(text: str) -> str:
             return text.upper() + "!"
     """)
-    # No row is ASCII, and then all rows are.
+    # In the first query, no row is ASCII. In the second query, all rows are ASCII.
     query = "SELECT count(*) FROM (SELECT shout({}) AS s FROM range(100000) t(i)) WHERE s = {}"
     assert value(con, query.format("'é' || i % 10", "'É' || right(s, 2)")) == 100000
     assert value(con, "SELECT by_columns FROM crosslane_stats()") == 0
@@ -99,7 +100,7 @@ def test_nulls(load: Load) -> None:
 
 
 def test_texts_in_between_are_not_kept(load: Load) -> None:
-    # 150 texts of 7 KB for each row, of which CPython keeps one.
+    # The function makes 150 texts of 7 KB for each row. CPython keeps only one of them at a time.
     grows = "    s = s + 'x'\n" * 150
     con = load(f"@udf\ndef long(s: str) -> int:\n    s = s * 7000\n{grows}    return len(s)\n")
     query = "SELECT sum(long(chr(97 + (i % 20)::int))) FROM range(5000) t(i)"
@@ -139,7 +140,7 @@ def test_dates(load: Load) -> None:
     leap = datetime.date(2024, 2, 29)
     read = datetime.datetime(2024, 2, 29, 7, 5)
     assert con.execute(query).fetchall() == [(leap, datetime.date(1, 1, 1), 1.5, None, 1582, read)]
-    # Python has no such dates, and CPython raises its own errors.
+    # Python has no such dates, so CPython raises its own errors.
     assert "OverflowError: date value out of range" in error(con, "SELECT moved('9999-12-31', 1)")
     assert "does not match format" in error(con, "SELECT read('29.2.24')")
     assert "DATE" in error(con, "SELECT of_year('infinity'::DATE)")

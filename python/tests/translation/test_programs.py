@@ -1,4 +1,4 @@
-"""Random functions give by columns what CPython gives."""
+"""Random functions give the same results by columns as in CPython."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ pytestmark = pytest.mark.any_duckdb
 
 @pytest.mark.parametrize("seed", [1, 2])
 def test_results_are_those_of_cpython(tmp_path: Path, seed: int) -> None:
-    # More rows than a chunk has, and than a batch of DuckDB's.
+    # These are more rows than a chunk has, and more than a batch of DuckDB has.
     compared, by_columns = programs.run(seed, 20, 2100, tmp_path)
     assert compared == 20 * 2100
     assert by_columns >= 15
 
 
-#: Cases that random programs have found: what a function returns, and its last statement.
+#: Cases that random programs have found: the type of the result, and the last statement.
 FOUND = [
     ("date", "return (d if b else d) - (timedelta(3, 7) // i)"),
     ("float", "return math.copysign(HOUR.total_seconds(), y / (x % -2.5 * math.nan))"),
@@ -29,5 +29,5 @@ FOUND = [
 ]
 
 
-def test_what_was_found_stays_mended(tmp_path: Path) -> None:
+def test_known_differences_do_not_come_back(tmp_path: Path) -> None:
     programs.run_sources([programs.source(f"f{n}", *case) for n, case in enumerate(FOUND)], 3, 2100, tmp_path)

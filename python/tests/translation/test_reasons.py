@@ -1,4 +1,4 @@
-"""Why functions are called for each row."""
+"""The reasons why functions are called for each row."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ..conftest import Library, Load
 pytestmark = pytest.mark.any_duckdb
 
 
-#: Bodies, what is said of them, and in which line.
+#: The body of a function, and the reason, which names the line.
 REASONS = {
     "return [x][0]": "line 5: an expression `list`",
     "for _ in range(x): pass\n    return x": "line 5: a statement `for`",

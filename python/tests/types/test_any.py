@@ -40,7 +40,7 @@ PYTHON = """
     @udf("py_fails(n BIGINT, *rest ANY) -> VARCHAR", on_error="null")
     def py_fails(n, *rest): return told(n, *rest) if n else rest[99]
 """
-#: Apart, because it loads pyarrow.
+#: This function is in a separate file, because it loads pyarrow.
 PYTHON_COLUMN = """
     import json
     import pyarrow as pa
@@ -108,7 +108,7 @@ def test_each_call_has_types_of_its_own(
                 query = f"SELECT {language}_row({given}) FROM t"
                 rows = con.execute(query).fetchall()
                 assert (len(rows), rows[7]) == (2100, (shown,)), given
-                # pyarrow has no JSON: a column of it is text.
+                # pyarrow has no type JSON, so a column of JSON is text.
                 text_of_json = language == "py" and "JSON" in given
                 kinds = ["rest", "many", "fails"] if text_of_json else ["rest", "many", "fails", "column"]
                 calls = ", ".join(f"{language}_{kind}(n, {given}, s)" for kind in kinds)
@@ -148,7 +148,7 @@ def test_constants_nulls_and_no_arguments(
             assert one(f"{f}_null(NULL::INTEGER[], 2)") == "[null,2]"
             for kind in ("rest", "many", "column", "fails"):
                 assert one(f"{f}_{kind}(1)") == "[1]"
-                # A parameter with a type is cast as ever.
+                # A parameter with a type is cast as usual.
                 assert one(f"{f}_{kind}('1', 'a', 2)") == '[1,"a",2]'
                 assert one(f"{f}_{kind}(1, NULL, 2)") is None
                 query = f"SELECT {f}_{kind}(n, a, n) FROM (VALUES (1, 'a'), (2, NULL), (NULL, 'c'), (4, 'd')) t(n, a)"
@@ -178,7 +178,7 @@ def test_more_types_than_a_lane_remembers(
                     )
                     [row] = con.execute(f"SELECT {calls} FROM (VALUES (1)) t(n)").fetchall()
                     for at in range(50):
-                        # In Ruby a STRUCT is no Hash.
+                        # In Ruby, a STRUCT is not a Hash.
                         if language != "rb":
                             field = f'{{"a{first + at}":1}}'
                             assert row[2 * at : 2 * at + 2] == (f"[{field}]", f"[1,{field}]")
@@ -451,7 +451,7 @@ def test_parameters_with_defaults(load: Load) -> None:
 
 
 def test_types_of_many_bytes(con: duckdb.DuckDBPyConnection) -> None:
-    """The types travel with the arguments: so many do not fit into a ring."""
+    """The types are sent with the arguments. These types have too many bytes for a ring."""
     crosslane.register(con, lambda x: repr(x), "see(x ANY) -> VARCHAR")
     names = ", ".join(f"'a value of an enumeration {at}'" for at in range(45_000))
     con.execute(f"CREATE TYPE many AS ENUM ({names})")

@@ -1,4 +1,4 @@
-"""Values at the ends of their types mean the same in all languages."""
+"""Values at the limits of their types have the same meaning in all languages."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def test_numbers_that_are_too_large_for_floats(load: Load, script: Load, ruby: L
             assert value(con, f"SELECT {name}('-infinity')") == float("-inf")
             assert value(con, f"SELECT {name}(3.4028235e38) = 3.4028235e38::FLOAT") is True
             assert value(con, f"SELECT isnan({name}('nan'))") is True
-    # What the database itself says.
+    # The database itself reports this error for a cast.
     assert "out of range" in error(con, "SELECT (x::DOUBLE)::FLOAT FROM VALUES (1e300) t(x)")
     assert "does not fit DOUBLE" in error(con, "SELECT js_whole(1)")
     assert "does not fit DOUBLE" in error(con, "SELECT js_all_whole(1)")
@@ -124,7 +124,7 @@ def test_nanoseconds_survive() -> None:
         again = pickle.loads(pickle.dumps(moment, protocol))
         assert (type(again), again.nanosecond, again) == (TimestampNs, 5, moment)
     assert copy.deepcopy(moment).nanosecond == 5
-    # Ordering, also against moments without nanoseconds, and pandas'.
+    # Comparisons also work with moments without nanoseconds, and with the moments of pandas.
     steps = [plain - micro, plain, moment, moment.replace(nanosecond=6), plain + micro]
     for left, one in enumerate(steps):
         for right, other in enumerate(steps):

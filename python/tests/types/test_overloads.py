@@ -1,4 +1,4 @@
-"""Functions of one name that take other types."""
+"""Functions with the same name and other types of parameters."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ from crosslane._cli import main
 
 from ..conftest import Library, Load, error, value
 
-#: How each language declares f for a type, which returns the type's name and its argument as text.
+#: The declaration of f for a type, in each language. The function returns the type's name and its argument as
+#: text.
 LANGUAGES: dict[str, Callable[[str], str]] = {
     "py": lambda sql: f"@udf('f(x {sql}) -> VARCHAR', overload=True)\ndef f(x): return '{sql} ' + str(x)\n",
     "js": lambda sql: f"udf('f(x {sql}) -> VARCHAR', {{ overload: true }}, (x) => '{sql} ' + x);\n",
@@ -31,7 +32,7 @@ each_lane = pytest.mark.parametrize("lane", ["process", "thread"])
 
 @pytest.fixture
 def file(tmp_path: Path) -> Callable[..., Path]:
-    """Writes a file in a language that declares f for each of these types."""
+    """Writes a file in a language. The file declares f for each of these types."""
 
     def write(suffix: str, *types: str, name: str = "functions") -> Path:
         path = tmp_path / f"{name}.{suffix}"
@@ -43,7 +44,7 @@ def file(tmp_path: Path) -> Callable[..., Path]:
 
 
 def signatures(con: duckdb.DuckDBPyConnection) -> list[str]:
-    """What `crosslane_functions` lists."""
+    """The list of `crosslane_functions`."""
     return [row[0] for row in con.execute("SELECT signature FROM crosslane_functions()").fetchall()]
 
 
@@ -96,7 +97,7 @@ def test_a_name_that_is_taken(
         with subtests.test(second):
             path = file(suffix, "BIGINT", second, name=f"twice_{second}")
             if second == "VARCHAR":
-                # The later one does not say that it is an overload.
+                # The second declaration does not say that it is an overload.
                 text = path.read_text()
                 at = text.rindex("VARCHAR", 0, text.rindex("overload"))
                 path.write_text(
@@ -203,7 +204,7 @@ def test_overloads_of_all_kinds_of_calls(load: Load) -> None:
     assert con.execute(query).fetchall() == [("async 1", "vectorized 1.5", "stateful a")]
 
 
-#: Types in pairs that are one to DuckDB when it looks for a function.
+#: Pairs of types that DuckDB does not tell apart when it looks for a function.
 ALIKE = [
     ("DECIMAL(10,2)", "DECIMAL(18,3)"),
     ("DECIMAL(10,2)[]", "DECIMAL(18,3)[]"),
@@ -213,7 +214,7 @@ ALIKE = [
 
 
 def test_types_that_duckdb_does_not_tell_apart(con: duckdb.DuckDBPyConnection, library: Library) -> None:
-    # One pair that it told apart would make two functions of all.
+    # If DuckDB told one of the pairs apart, the two signatures would be two functions.
     one, other = (
         f"f({', '.join(f'x{n} {pair[which]}' for n, pair in enumerate(ALIKE))}) -> VARCHAR"
         for which in range(2)
@@ -302,7 +303,7 @@ def test_registered_overloads(con: duckdb.DuckDBPyConnection, lane: str) -> None
     ]
     crosslane.register(con, lambda x: x, "other(x BIGINT) -> BIGINT", lane=lane)
     assert con.execute(query).fetchall() == [("fourth 1", "second 1", "third [1]", None)]
-    # One that does not say it replaces all.
+    # A registration without `overload` replaces all overloads.
     register("DATE", "last")
     assert sorted(signatures(con)) == ["f(x DATE) -> VARCHAR", "other(x BIGINT) -> BIGINT"]
     assert value(con, "SELECT f(DATE '2024-02-29')") == "last 2024-02-29"

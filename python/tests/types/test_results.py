@@ -1,4 +1,4 @@
-"""What functions give back: NULLs of nested types, MAPs, values that do not fit, types that nest."""
+"""Results of functions: NULLs of nested types, MAPs, values that do not fit, and nested types."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ import crosslane
 
 from ..conftest import Library, Load, error, value
 
-#: Rows whose vectors DuckDB fills, then uses again.
+#: More rows than one vector has, so that DuckDB fills its vectors several times.
 FILLED = "CREATE TABLE t AS SELECT i FROM range(3 * 2048) r(i)"
 
 
-#: (the type, a result, what lies below it)
+#: (the type, a result, an expression for a part of the result)
 NESTED = [
     ("STRUCT(a VARCHAR)", "{'a': text}", "r.a"),
     ("STRUCT(a STRUCT(b VARCHAR))", "{'a': {'b': text}}", "r.a.b"),
@@ -29,7 +29,7 @@ NESTED = [
 ]
 
 
-def test_what_lies_below_a_null_is_null(load: Load, subtests: pytest.Subtests) -> None:
+def test_parts_of_a_null_are_null(load: Load, subtests: pytest.Subtests) -> None:
     text = ["import os"]
     for n, (returns, result, _) in enumerate(NESTED):
         text.append(
@@ -50,14 +50,14 @@ def f_{n}(x):
             found = f"SELECT i FROM (SELECT i, f_{n}(i) AS r FROM t) WHERE {{}} ORDER BY i"
             assert con.execute(found.format("r IS NULL")).fetchall() == lost
             assert con.execute(found.format(f"{inside} IS NULL")).fetchall() == lost
-            # Sorting copies all that there is.
+            # Sorting copies all parts of the rows.
             query = f"SELECT r, i FROM (SELECT i, f_{n}(i) AS r FROM t) ORDER BY r NULLS FIRST, i"
             rows = con.execute(query).fetchall()
             assert [row for row in rows if row[0] is None] == [(None, row) for (row,) in lost]
             assert all(row[0] is not None for row in rows[len(lost) :])
 
 
-def test_what_lies_below_a_null_of_the_functions_own_is_null(load: Load) -> None:
+def test_parts_of_a_null_that_a_function_returns_are_null(load: Load) -> None:
     con = load(
         """
         import pyarrow as pa
@@ -80,7 +80,7 @@ def test_what_lies_below_a_null_of_the_functions_own_is_null(load: Load) -> None
     assert set(counts) == {counts[0]}
 
 
-#: (the type, an array of a row that is right and one that is wrong, what the error says)
+#: (the type, an array with the value of a right row and of a wrong one, the error)
 UNFIT = [
     ("TIME", "raw(pa.time64('us'), [0, -1])", "returned -1 microseconds, which does not fit TIME"),
     ("TIME", "raw(pa.time64('us'), [0, 86400000001])", "which does not fit TIME"),
@@ -109,7 +109,7 @@ UNFIT = [
 ]
 
 
-#: What makes an array of raw values, and the results for a batch out of an array for two rows.
+#: Functions that make an array of raw values, and that make a batch's results from an array of two rows.
 RAW = """
 import array, pyarrow as pa
 def raw(kind, values, code="q"):
@@ -259,7 +259,7 @@ def test_deep_types_in_all_languages(load: Load, script: Load, ruby: Load) -> No
     )
     map_, list_ = "MAP {1: " * 30 + "7" + "}" * 30, "[" * 64 + "7" + "]" * 64
     for prefix in ("", "js_", "rb_"):
-        # DuckDB 1.5 itself takes exponential time for a value of this type.
+        # DuckDB 1.5 itself needs exponential time for a value of this type.
         if duckdb.__version__ >= "2":
             assert value(con, f"SELECT {prefix}maps({map_}) = {map_}") is True
         assert value(con, f"SELECT {prefix}lists({list_}) = {list_}") is True
@@ -271,7 +271,7 @@ def test_descriptors_that_are_none_are_refused(con: duckdb.DuckDBPyConnection) -
     assert "descriptor 1000000" in error(con, "CALL crosslane_load_threads('x', '1000000')")
 
 
-#: Queries that are answered or refused, whatever memory the engine may take, and the answers.
+#: Queries that the engine answers or refuses, however little memory it may take, and the answers.
 LARGE = """
 import resource, sys
 import crosslane, duckdb

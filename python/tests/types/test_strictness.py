@@ -1,4 +1,4 @@
-"""What a row function may return and what a vectorized one may are the same values, in all languages."""
+"""Row functions and vectorized functions may return the same values, in all languages."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def outcome(con: duckdb.DuckDBPyConnection, function: str) -> str:
         return "refused"
 
 
-#: (the type, results); a typed array of JavaScript's is of the value.
+#: (the type, results, the class of the typed array into which the test puts each result)
 JAVASCRIPT = [
     ("TINYINT", ["300", "1.5", "'1'", "true", "1n"], "Float64Array"),
     ("UTINYINT", ["-1", "255", "256"], "Int32Array"),
@@ -99,7 +99,7 @@ TYPES = [
     ),
     *("BIGINT[]", "BIGINT[1]", "STRUCT(a BIGINT)", "MAP(VARCHAR, BIGINT)", "UNION(a BIGINT, b VARCHAR)"),
 ]
-#: Values in each language. None stands for NULL, or could for an error; the last one is no value of any type.
+#: Values in each language. None stands for NULL, and may stand for an error. The last value fits no type.
 VALUES = {
     "load": [
         *("True", "0", "1", "-1", "300", "2**40", "2**63", "2**70", "1.0", "1.5", "math.inf", "1e300"),
@@ -173,7 +173,8 @@ VALUES = {
         *("Crosslane::Interval.new(1, 0, 0)", "'00000000-0000-0000-0000-000000000005'", "Object"),
     ],
 }
-#: How each language's functions return the value of a number: in a row, and in columns of objects.
+#: The code with which functions of each language return the value of a number, in a row and in columns of
+#: objects.
 WAYS = {
     "load": [
         "values[n]",
@@ -184,7 +185,8 @@ WAYS = {
     "script": ["values[n]", "[values[n[0]]]"],
     "ruby": ["VALUES[n]", "[VALUES[n[0]]]"],
 }
-#: Vectorized functions may also return what they get: Arrow has these types as Decimals, and numpy has no zones.
+#: Vectorized functions may also return values as they get them. Arrow has these types as Decimals, and numpy
+#: has no zones.
 AS_IN_ARROW = {
     ("HUGEINT", "decimal.Decimal(1)"),
     ("BIGNUM", "decimal.Decimal(1)"),
@@ -193,7 +195,8 @@ AS_IN_ARROW = {
 
 
 def declarations(language: str) -> str:
-    """The text of a function `f_TYPE_WAY(n)` for each type and way, and of `g_TYPE_WAY(n)`, which is NULL where it fails."""
+    """The text of a function `f_TYPE_WAY(n)` for each type and way. `g_TYPE_WAY(n)` gives NULL where
+    `f_TYPE_WAY(n)` fails."""
     values = ", ".join(VALUES[language])
     lines = {
         "load": [
@@ -238,7 +241,7 @@ def assert_all_values(con: duckdb.DuckDBPyConnection, language: str) -> None:
         assert rows[-1] is None, kind
         for column in columns:
             different |= {(kind, one) for one, row, other in zip(values, rows, column) if row != other}
-        # The words are the same, and so is the row that they name.
+        # The errors have the same words, and name the same row.
         last = len(values) - 1
         rows, *columns = (
             error(con, f"SELECT f_{at}_{way}({last})").replace(f"f_{at}_{way}", "f")
@@ -249,7 +252,7 @@ def assert_all_values(con: duckdb.DuckDBPyConnection, language: str) -> None:
     assert different == (AS_IN_ARROW if language == "load" else set())
 
 
-#: Returns what it gets, but for one row.
+#: Returns its argument, except for one row.
 NAMED = {
     "load": '@udf("named(n BIGINT) -> BIGINT", vectorized=True)\n'
     "def named(n): return [0.5 if x == 3 else x for x in n.to_pylist()]",

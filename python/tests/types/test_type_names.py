@@ -1,4 +1,5 @@
-"""Signatures that name types of the database (`CREATE TYPE`), in all languages, and wherever a function is registered."""
+"""Signatures that name types of the database (`CREATE TYPE`), in all languages and in all ways to register a
+function."""
 
 from __future__ import annotations
 
@@ -71,7 +72,7 @@ def test_all_kinds_of_functions(shop: duckdb.DuckDBPyConnection, load: Load) -> 
         ("ok", "happy"),
         ("ok", "happy"),
     ]
-    # It goes where the type is wanted.
+    # The result can be stored in a column of the type.
     shop.execute("UPDATE t SET m = cheered(m) WHERE m = 'sad'")
     assert shop.sql("SELECT m, noted(m, p) FROM t ORDER BY m").fetchall() == [
         ("ok", "ok Decimal('1.50')"),
@@ -126,7 +127,7 @@ def test_functions_of_a_program(shop: duckdb.DuckDBPyConnection, lane: Any) -> N
     assert value(shop, "SELECT repeated(m, 'ab') FROM t WHERE m = 'sad'") == ["sad", "sad"]
     with pytest.raises(crosslane.DeclarationError) as caught:
         crosslane.register(shop, len, "size(x shop.prize) -> BIGINT", lane=lane)
-    # Five of them, in the order of their names.
+    # The error names five types, in alphabetical order.
     assert "expected a SQL type; types of this database are main.mood, main.my type, memory.main.mood" in str(
         caught.value
     )
@@ -206,6 +207,6 @@ def test_all_names_are_listed(shop: duckdb.DuckDBPyConnection) -> None:
         "STRUCT(name VARCHAR, price DECIMAL(10,2), moods ENUM('sad', 'ok', 'happy')[])"
     )
     assert "price" not in known
-    # A type that functions cannot have is left out.
+    # The list leaves out a type that functions cannot have.
     shop.execute("CREATE TYPE other AS VARIANT")
     assert dict(shop.sql("FROM crosslane_types()").fetchall()) == known

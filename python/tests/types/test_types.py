@@ -1,4 +1,5 @@
-"""Signatures know DuckDB's names of types, and say what to do about the types that functions cannot have."""
+"""Signatures accept DuckDB's names of types. For types that functions cannot have, the error says what to
+do."""
 
 from __future__ import annotations
 
@@ -15,7 +16,7 @@ from crosslane import _guest
 
 from ..conftest import Library, error, value
 
-#: Forms that no list of names has.
+#: Forms of types that are in no list of names.
 FORMS = [
     "VARCHAR(10)",
     "CHAR(5)",
@@ -38,7 +39,7 @@ FORMS = [
     "TIME WITH TIME ZONE",
     "UNION(a INT, b TEXT[])",
 ]
-#: Names that stand for no type of a column, or not without more behind them.
+#: Names that are no type of a column, or that need parameters to be one.
 NO_TYPES = {"array", "enum", "list", "map", "null", "row", "struct", "tuple", "type", "union", "json"}
 MISSING = ["TIMESTAMPTZ_NS", "VARIANT", "VARIANT[]", "UNION(a VARIANT)"]
 
@@ -66,7 +67,8 @@ def test_types_that_functions_cannot_have_are_named(name: str) -> None:
 @pytest.mark.any_duckdb
 @pytest.mark.parametrize(("kind", "text"), [("VARIANT", '{"a":1}')])
 def test_the_advice_works(kind: str, text: str, con: duckdb.DuckDBPyConnection, library: Library) -> None:
-    """A value cast to what the error says comes back and can be cast to its type again."""
+    """A value can be cast to the type that the error recommends. The function returns it, and it can be cast
+    back."""
     with pytest.raises(ValueError, match="cast to it") as caught:
         _guest.parse_type(kind)
     (instead,) = re.findall("declare .*?([A-Z]+), and cast", str(caught.value))
@@ -84,7 +86,7 @@ def test_the_error_of_a_load_says_what_to_declare(con: duckdb.DuckDBPyConnection
     assert re.search("type than VARIANT, which functions cannot have: declare JSON, and cast to it", text)
 
 
-#: (type, result, what the error says) in each language: values that look like the type's and are none of them.
+#: (type, language, result, error): values that resemble those of the type but are no such values.
 WRONG = [
     ("TIMETZ", "py", "datetime.time(12)", "ValueError: returned a time without a zone where TIMETZ is due"),
     ("TIMETZ", "py", "datetime.time(12, tzinfo=zone(16 * 3600))", "OverflowError: .*does not fit TIMETZ"),
@@ -148,7 +150,7 @@ FORMATS = {
 }
 
 
-#: Functions of dicts that lack some of their type's fields, or have all.
+#: Functions that return dicts with some fields of their type, or with all fields.
 PRESENCE = """
 from dataclasses import dataclass
 from typing import NotRequired, Required, TypedDict
@@ -297,7 +299,7 @@ def test_a_dict_must_have_all_other_fields(
         ("partly('keyless')", "which lacks the field key"),
         ("loosely('keyless')", "which lacks the field key"),
         ("named('keyless')", "which lacks the field key"),
-        # What a mapping raises that is no KeyError is no absence.
+        # An exception of a mapping that is no KeyError does not mean that the field is missing.
         ("partly('raises')", "which lacks the field note"),
     ):
         with subtests.test(call):

@@ -75,7 +75,7 @@ def compact(*values: Any) -> str:
 
 
 def register(con: duckdb.DuckDBPyConnection) -> None:
-    """The functions of Python's host lanes."""
+    """Registers the functions on Python's host lanes."""
 
     def row(x: int, *rest: str) -> str:
         return compact(x, *rest)
@@ -100,7 +100,7 @@ def test_any_number_of_arguments(load: Load, script: Load, ruby: Load) -> None:
     con.executemany("INSERT INTO t VALUES (?, ?, ?)", ROWS)
     names = [f"{language}_{kind}" for language in ("py", "js", "rb", "host") for kind in WITH_ONE]
     for name in [*names, "rb_lambda", "rb_method"]:
-        # Text as Python's own functions write it.
+        # The text is in the form that Python's own functions write.
         def told(*values: Any, name: str = name) -> str:
             return json.dumps(values, separators=(",", ":"), ensure_ascii=name.startswith("py"))
 
@@ -109,7 +109,7 @@ def test_any_number_of_arguments(load: Load, script: Load, ruby: Load) -> None:
             for (result,), (x, a, b) in zip(results, ROWS, strict=True):
                 given = [{"a": a, "b": b}[column] for column in extra]
                 assert result == (None if None in given else told(x, *given)), (name, extra)
-        # The planner calls what is constant.
+        # The planner calls functions with constant arguments.
         assert value(con, f"SELECT {name}(1, 'x', 'y')") == told(1, "x", "y"), name
         assert value(con, f"SELECT {name}(1, 'x', NULL)") is None, name
         assert value(con, f"SELECT count(DISTINCT {name}(i, i::VARCHAR)) FROM range(2500) r(i)") == 2500, name
@@ -123,10 +123,10 @@ def test_any_number_of_arguments(load: Load, script: Load, ruby: Load) -> None:
         nested = "{'a': [1, NULL], 'b': ['x', NULL, '']}, {'a': NULL, 'b': []}"
         expected = [{"a": [1, None], "b": ["x", None, ""]}, {"a": None, "b": []}]
         assert json.loads(str(value(con, f"SELECT {language}_nested({nested})"))) == expected
-        # SQL casts, as for any parameter.
+        # SQL casts these arguments, as it does for any parameter.
         assert value(con, f"SELECT {language}_only('1', 2::TINYINT)") == "[1,2]"
     assert value(con, "SELECT rb_row(1, " + ", ".join(["'x'"] * 300) + ")") == compact(1, *["x"] * 300)
-    # A block would take a single Array apart.
+    # A block would split a single Array into several arguments.
     assert con.execute("SELECT rb_first([1, 2]), rb_first([1, 2], 3)").fetchall() == [(3, 6)]
     assert value(con, "SELECT js_kinds(1, 2)") == "Float64Array,Float64Array"
 
@@ -141,7 +141,7 @@ def test_they_are_listed_dropped_and_replaced(load: Load, script: Load, ruby: Lo
         assert con.execute(query).fetchall() == [(signature, "x BIGINT, *rest VARCHAR")]
         crosslane.unregister(con, f"{language}_row")
         assert "does not exist" in error(con, f"SELECT {language}_row(1, 'x')")
-    # A list is another type than any number of arguments.
+    # A list has another type than any number of arguments.
     crosslane.register(con, lambda *rest: len(rest), "counted(*rest BIGINT) -> BIGINT")
     assert value(con, "SELECT counted(7, 8, 9)") == 3
     crosslane.register(con, len, "counted(rest BIGINT[]) -> BIGINT")

@@ -1,4 +1,5 @@
-"""Whatever a function raises is a failed call: `on_error` and `retries` are about it, and its worker lives on."""
+"""Any exception of a function is a failed call. `on_error` and `retries` apply to it, and its worker keeps
+running."""
 
 from __future__ import annotations
 
@@ -32,32 +33,32 @@ Texts = Annotated[np.ndarray, "VARCHAR"]
 
 
 class Stop(BaseException):
-    """What `except Exception` does not catch."""
+    """An exception that `except Exception` does not catch."""
 
 
 class Sealed(Exception):
-    """Nothing can be noted on it."""
+    """An exception on which no attribute can be set."""
 
     def __setattr__(self, name: str, value: object) -> None:
         raise TypeError("nothing can be noted")
 
 
 class Wordless(Exception):
-    """It cannot be shown."""
+    """An exception whose text cannot be read."""
 
     def __str__(self) -> str:
         sys.exit("no words")
 
 
 class Text(str):
-    """Text that nobody can go through."""
+    """A text that no code can iterate over."""
 
     def __iter__(self) -> Any:
         raise RuntimeError("for ever")
 
 
 class Wordy(Exception):
-    """What it says is a text of its own class."""
+    """An exception whose text has a class of its own."""
 
     def __str__(self) -> str:
         return Text("many words")
@@ -85,7 +86,7 @@ def _noted() -> BaseException:
 
 
 def _fail(x: int, how: str, tried: list[tuple[int, str]]) -> int:
-    """Fails for 1, once for 2."""
+    """Fails always for 1, and once for 2."""
     tried.append((x, how))
     if x == 1 or (x == 2 and tried.count((2, how)) == 1):
         raise RAISED[how][0]()
@@ -117,7 +118,8 @@ def function(kind: str) -> Callable[..., Any]:
 KINDS = ("row", "async", "task", "vectorized")
 LANES = ("process", "thread")
 OPTIONS: dict[str, dict[str, Any]] = {"fails": {}, "nulls": {"on_error": "null"}, "again": {"retries": 1}}
-#: This file is loaded as a library, too: registered one by one, each function would start the workers anew.
+#: This file is also loaded as a library. If each function were registered alone, each registration would
+#: start the workers again.
 for _kind, (_name, _option) in product(KINDS, OPTIONS.items()):
     globals()[f"process_{_kind}_{_name}"] = crosslane.udf(
         function(_kind), name=f"process_{_kind}_{_name}", vectorized=_kind == "vectorized", **_option
@@ -126,7 +128,8 @@ for _kind, (_name, _option) in product(KINDS, OPTIONS.items()):
 
 @pytest.fixture(scope="module")
 def engine() -> Iterator[duckdb.DuckDBPyConnection]:
-    """The functions of all kinds, which share their workers: what one of them raises never reaches another."""
+    """Functions of all kinds, which share their workers. An exception of one function never reaches another
+    one."""
     with crosslane.connect(config={"threads": 2}) as con:
         con.execute("CALL crosslane_set('fan_out', 'false')")
         crosslane.load(con, __file__)
@@ -191,7 +194,7 @@ RUBY_KINDS = {"row": "", "async": ", concurrency: 2", "vectorized": ", vectorize
 
 
 def test_whatever_ruby_raises_is_a_failed_call(ruby: Load, subtests: pytest.Subtests) -> None:
-    """No lane is lost: one worker goes through all."""
+    """No lane is lost: one worker runs all cases."""
     text = """
 def deep(x) = deep(x) + 1
 class Wordless < StandardError; def message = exit; end
@@ -227,7 +230,7 @@ udf("{case}_again(xs BIGINT) -> BIGINT"{option}, retries: 1) {{ |xs| {body} }}
             assert call(f"{case}_nulls", 0, 1, 3, 1, 1, 5) == nulls
             assert call(f"{case}_nulls", 4, 5) == [4, 5]
             if case != "thread_async":
-                # A thread that has ended tries nothing again.
+                # A thread that has ended makes no second try.
                 assert call(f"{case}_again", 2, 3) == [2, 3]
             with pytest.raises(duckdb.Error):
                 call(f"{case}_again", 1)
@@ -269,8 +272,10 @@ def test_text_that_no_utf8_can_be_made_of(load: Load, subtests: pytest.Subtests)
 def test_a_lane_that_is_dropped_ends(
     con: duckdb.DuckDBPyConnection, kind: str, options: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """What ends it is no failed call, and Python complains of nothing that it leaves."""
-    # pyarrow imports it at the first conversion, and swallows what is raised meanwhile.
+    """The exception that ends the lane is no failed call. Python reports no error about anything that the
+    lane leaves."""
+    # pyarrow imports pandas at the first conversion, and swallows exceptions that are raised during the
+    # import.
     assert pd
     before = threading.active_count()
     begun: list[int] = []
@@ -291,7 +296,7 @@ def test_a_lane_that_is_dropped_ends(
     options = {"timeout": 0.05, "vectorized": kind == "vectorized", **options}
     crosslane.register(con, function, name="f", lane="thread", **options)
     if "retries" in options:
-        # An async function that does not wait holds its own loop up, which would try it again.
+        # An async function that does not wait blocks its own loop. So the loop cannot try it again.
         tries = 1 if kind == "async" else 2
 
         def cancel() -> None:
@@ -302,7 +307,7 @@ def test_a_lane_that_is_dropped_ends(
         canceller.start()
         with pytest.raises(duckdb.Error):
             con.execute("SELECT f(i) FROM range(3) r(i)").fetchall()
-        # It uses the connection, too.
+        # The thread uses the connection, too.
         canceller.join()
         assert begun.count(0) >= tries
     else:
@@ -314,7 +319,7 @@ def test_a_lane_that_is_dropped_ends(
 
 
 class Slow:
-    """Whose deletion takes until a flag is set."""
+    """The deletion of this object takes until a flag is set."""
 
     def __init__(self, flag: threading.Event) -> None:
         self.flag = flag
@@ -336,7 +341,8 @@ class Slow:
     ],
 )
 def test_a_lane_whose_end_was_lost_is_told_again(con: duckdb.DuckDBPyConnection, lost: str) -> None:
-    """Python warns of what is raised while it deletes an object, and goes on."""
+    """Python only prints a warning about an exception in the deletion of an object, and goes on. The
+    exception that ends the lane is lost."""
     before = threading.active_count()
     told = threading.Event()
 
@@ -368,7 +374,7 @@ def test_a_lane_whose_end_was_lost_is_told_again(con: duckdb.DuckDBPyConnection,
 
 
 def test_no_garbage_is_collected_while_threads_are_listed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A collection could let another thread end, which would then wait for ever."""
+    """A garbage collection could let another thread end, and that thread would then wait for ever."""
     listed = []
     frames = sys._current_frames
 
@@ -408,7 +414,8 @@ LEAVING = [
 def test_what_ends_a_program_ends_the_conversion_of_a_result(
     con: duckdb.DuckDBPyConnection, subtests: pytest.Subtests
 ) -> None:
-    """So does what ends a lane that was dropped: replaced by another error, it would end the row only."""
+    """The exception that ends a dropped lane does so, too. If another error replaced it, only the row would
+    end."""
 
     def leave(*arguments: object) -> None:
         raise SystemExit(3)

@@ -1,4 +1,5 @@
-"""Workers that die, hang, or misbehave: a clear error for that query alone; limits and retries."""
+"""Workers that die, hang, or misbehave give a clear error for that query alone. Calls have limits and
+retries."""
 
 from __future__ import annotations
 
@@ -76,7 +77,7 @@ def test_an_error_s_text_has_a_bound(load: Load, library: Library) -> None:
 
 
 @pytest.mark.any_duckdb
-def test_what_was_printed_before_is_not_told_of_a_later_crash(load: Load) -> None:
+def test_a_crash_does_not_show_what_earlier_calls_printed(load: Load) -> None:
     con = load(
         """
         import os
@@ -140,7 +141,7 @@ def test_a_worker_that_closes_its_descriptors(load: Load) -> None:
 
 @pytest.mark.any_duckdb
 def test_children_of_a_worker_end_with_it(load: Load, tmp_path: Path) -> None:
-    # Tests of another version of DuckDB, which run beside these, have such children, too.
+    # The tests of another version of DuckDB may run at the same time, and have such children, too.
     duration = f"1000.{os.getpid()}"
     con = load(
         f"""
@@ -161,7 +162,7 @@ def test_children_of_a_worker_end_with_it(load: Load, tmp_path: Path) -> None:
     con.close()
     assert (tmp_path / "started").exists()
     assert eventually(lambda: not processes())
-    # None of them is below this process any more.
+    # None of the children has this process as an ancestor any more. So the test looks at all processes.
     assert eventually(
         lambda: not [p for p in psutil.process_iter(["cmdline"]) if p.info["cmdline"] == ["sleep", duration]]
     )
@@ -169,7 +170,8 @@ def test_children_of_a_worker_end_with_it(load: Load, tmp_path: Path) -> None:
 
 @pytest.mark.any_duckdb
 def test_a_process_that_is_no_worker_is_not_ended(load: Load) -> None:
-    """A library may put anything in the place of `os.fork`; what it answers is no process of the engine's."""
+    """A library may replace `os.fork`. The number that its replacement returns is no process of the
+    engine."""
     stranger = subprocess.Popen(["sleep", "1000"], process_group=0)
     try:
         con = load(
@@ -240,9 +242,10 @@ end
 
 
 def stuck(language: str, timeout: bool) -> tuple[str, tuple[str, str]]:
-    """A file whose function does not end for 5, and where it is then, the innermost last."""
+    """A file whose function does not end for 5, and the lines where the function then is. The innermost line
+    is the last."""
     text, option, frames = STUCK[language]
-    # It takes no processor where it is waited for.
+    # If the test waits, the function leaves the processor to others.
     wait = "pass" if timeout else "time.sleep(0.01)"
     return text.format(option=option if timeout else "", wait=wait), frames
 
@@ -303,7 +306,7 @@ canceller.join()
     assert "f: timed out after 0.4 s" in ended
     assert 0 < ended.index(outer) < ended.index(inner)
     assert "f: cancelled" in cancelled or "Interrupted!" in cancelled
-    # Once for each call: that of the second is logged, too, and nothing ends it.
+    # There is one message for each call. The second call is logged, too, although no timeout ends it.
     assert said.count("makes no progress; its stack:") == 2
     assert said.count("Stack (most recent call first):") == 2
 
@@ -335,7 +338,7 @@ def test_a_function_s_own_handler_is_left_alone(load: Load, tmp_path: Path, own:
 
 
 @pytest.mark.any_duckdb
-def test_of_a_deep_stack_the_innermost_frames_are_told(load: Load) -> None:
+def test_a_deep_stack_shows_its_innermost_frames(load: Load) -> None:
     con = load(
         """
         import time
@@ -348,7 +351,7 @@ def test_of_a_deep_stack_the_innermost_frames_are_told(load: Load) -> None:
     lines = error(con, "SELECT f(90)").splitlines()
     frames = [line for line in lines if line.endswith(" in f")]
     assert len(frames) == 20
-    # The last is where it hangs, the others where each calls the next.
+    # The last frame is the one that hangs. In each of the others, the function calls itself.
     assert [frame.split(":")[1].split()[0] for frame in frames[-2:]] == ["7", "6"]
 
 
@@ -453,7 +456,7 @@ def test_memory_limit(load: Load) -> None:
         con, "SELECT hogs(300)"
     )
     assert value(con, "SELECT hogs(10)") == 10
-    # The limit is the function's, and the next one's worker does not inherit it.
+    # The limit belongs to one function. The worker of the next function does not inherit it.
     assert value(con, "SELECT free(300)") == 300_000_000
     assert value(con, "SELECT hog(50)") == 50_000_000
 
@@ -541,7 +544,7 @@ def test_a_zygote_that_is_started_again_runs_what_was_loaded(
     kill(processes())
     answer = "worker closed its connection"
     while "worker closed its connection" in answer:
-        # A lane that was killed while it was idle.
+        # This answer came from a lane that had been killed while it was idle.
         answer = error(con, "SELECT f(i) FROM range(1) r(i)")
     assert f"{path} has changed since it was loaded" in answer
     assert f"CALL crosslane_load('{path}')" in answer
@@ -554,7 +557,7 @@ def test_a_killed_zygote_is_started_again(load: Load) -> None:
     assert value(con, "SELECT f(1)") == 2
     kill(processes())
     assert eventually(lambda: not processes())
-    # Lanes that were warm died with it, and had begun nothing.
+    # The warm lanes died with the zygote, and had begun no call.
     assert value(con, "SELECT f(1)") == 2
 
 

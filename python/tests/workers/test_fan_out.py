@@ -1,4 +1,4 @@
-"""Expensive functions use every core, cheap ones never leave their lane."""
+"""Expensive functions use every core. Cheap functions never leave their lane."""
 
 from __future__ import annotations
 
@@ -37,7 +37,8 @@ def test_an_expensive_function_uses_every_core(load: Load) -> None:
     con = load(FUNCTIONS)
     con.execute("CREATE TABLE t AS SELECT i FROM range(1000) r(i)")
     ready(con, "expensive")
-    # A first slice during which the machine stood still looks like a function that costs much for each batch.
+    # If the machine pauses during the first slice, the engine may believe that the function costs much for
+    # each batch.
     used = "SELECT count(DISTINCT expensive(i)) FROM t"
     assert eventually(lambda: value(con, used) == min(2, CPUS))
     assert value(con, "SELECT fanned_out > 0 FROM crosslane_stats() WHERE function = 'expensive'") is (
@@ -45,7 +46,7 @@ def test_an_expensive_function_uses_every_core(load: Load) -> None:
     )
 
 
-def test_not_with_one_thread_and_not_if_it_is_off(load: Load) -> None:
+def test_no_fan_out_with_one_thread_or_if_it_is_off(load: Load) -> None:
     con = load(FUNCTIONS)
     con.execute("CREATE TABLE t AS SELECT i FROM range(500) r(i)")
     con.execute("SET threads = 1")
@@ -60,7 +61,7 @@ def test_a_cheap_function_stays_on_its_lane(load: Load) -> None:
     con.execute("CREATE TABLE t AS SELECT i FROM range(5000) r(i)")
     for _ in range(20):
         assert value(con, "SELECT sum(cheap(i)) FROM t") == sum(range(1, 5001))
-    # A batch during which the machine stood still may look expensive, once.
+    # If the machine pauses during a batch, the batch may look expensive once.
     query = "SELECT fanned_out, calls FROM crosslane_stats() WHERE function = 'cheap'"
     ((fanned_out, calls),) = con.execute(query).fetchall()
     assert fanned_out <= calls / 5

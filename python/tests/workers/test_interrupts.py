@@ -1,4 +1,5 @@
-"""`con.interrupt()` and Ctrl-C that reaches the engine's process alone: both end a function in the midst of a chunk."""
+"""`con.interrupt()` and a Ctrl-C that reaches only the engine's process both end a function in the middle of
+a chunk."""
 
 from __future__ import annotations
 
@@ -19,7 +20,7 @@ import crosslane
 
 from ..conftest import Load, error, eventually, value
 
-#: Each call says that it has begun, and takes an hour for all rows of a chunk.
+#: Each call shows that it has begun. It takes an hour for all rows of a chunk.
 FUNCTIONS = """
 import pathlib, time
 import pyarrow as pa
@@ -78,7 +79,7 @@ class SlowEnd:
         begin(self.path)
         return 0
 """
-#: Queries of the function, by what they test.
+#: Queries that call the function, by the case that they test.
 QUERIES = {
     "row": "SELECT slow('{}', i) FROM range(2000) r(i)",
     "row, many threads": "SELECT sum(slow('{}', i)) FROM numbers",
@@ -120,7 +121,7 @@ def test_an_interrupt_ends_a_call(slow: duckdb.DuckDBPyConnection, query: str, t
     # The call alone would take an hour.
     thread.join(60)
     assert outcome[0].splitlines()[0].endswith((": cancelled", "Interrupted!")), outcome
-    # What begins later is not ended.
+    # A query that begins later is not ended.
     assert value(slow, "SELECT count(*) FROM numbers") == 300_000
 
 
@@ -176,7 +177,7 @@ def test_an_interrupt_ends_the_loading_of_a_file(con: duckdb.DuckDBPyConnection,
     ],
 )
 def test_ctrl_c_in_a_notebook(statement: str, tmp_path: Path) -> None:
-    """The signal reaches the engine's process alone, whose main thread waits in a call."""
+    """Only the engine's process gets the signal, while its main thread waits in a call."""
     begun, file, functions = (tmp_path / name for name in ("begun", "stubborn.py", "functions.py"))
     file.write_text(LOADS.format(begun=str(begun)))
     functions.write_text(FUNCTIONS)

@@ -1,4 +1,5 @@
-"""An engine that is short of memory: what it cannot hold is an error of one query, and the next one is answered."""
+"""An engine that is short of memory. A value that the engine cannot hold is an error of one query, and the
+next query works."""
 
 from __future__ import annotations
 
@@ -17,7 +18,7 @@ from ..conftest import error, value
 
 pytestmark = pytest.mark.any_duckdb
 
-#: A string of so many bytes is asked for where there is room for a part of it, or of its copies.
+#: The size of a string that a query asks for. There is only room for a part of the string, or of its copies.
 SIZE = 100_000_000
 
 FUNCTIONS = """
@@ -104,7 +105,7 @@ print("lives", answered)
 
 
 def run(folder: Path, *arguments: int, limit: int = resource.RLIM_INFINITY, here: bool = False) -> str:
-    """Runs the engine in a process of its own, and gives what it printed."""
+    """Runs the engine in another process, and returns its output."""
     (folder / "functions.py").write_text(FUNCTIONS)
     done = subprocess.run(
         [sys.executable, "-c", ENGINE.replace("HERE", str(here)), *map(str, arguments)],
@@ -119,21 +120,22 @@ def run(folder: Path, *arguments: int, limit: int = resource.RLIM_INFINITY, here
     return done.stdout
 
 
-def test_where_the_engine_alone_is_short(tmp_path: Path) -> None:
-    # From too little for anything to enough for everything, so that each allocation is once the one that fails.
+def test_only_the_engine_is_short_of_memory(tmp_path: Path) -> None:
+    # The sizes go from too little for any allocation to enough for all. So each allocation is the failing one
+    # in some run.
     rooms = [megabytes << 20 for megabytes in (40, 100, 150, 225, 350, 1000)]
     printed = run(tmp_path, SIZE, *rooms)
     assert printed.startswith("lives "), printed
     assert int(printed.split()[1]) >= 3
 
 
-def test_where_the_functions_run_in_the_engine(tmp_path: Path) -> None:
+def test_an_engine_with_host_lanes_is_short_of_memory(tmp_path: Path) -> None:
     rooms = [megabytes << 20 for megabytes in (40, 100, 125, 150, 225, 350, 1000)]
     printed = run(tmp_path, SIZE, *rooms, here=True)
     assert int(printed.removeprefix("lives ")) >= 3
 
 
-def test_where_its_workers_are_short_too(tmp_path: Path) -> None:
+def test_the_workers_are_short_of_memory_too(tmp_path: Path) -> None:
     assert run(tmp_path, 4 * SIZE, 0, limit=1000 << 20).startswith("lives")
 
 
@@ -145,6 +147,6 @@ def test_a_batch_beyond_the_setting_is_an_error_that_names_it(
     crosslane.load(con, tmp_path / "functions.py")
     for query in ("strlen(long_text(1_500_000 + range))", "measured(repeat('x', 1_500_000 + range::INT))"):
         assert "largest_batch" in error(con, f"SELECT {query} FROM range(1)")
-    # Arguments are sent in parts that fit.
+    # The engine sends the arguments in parts that fit.
     rows = "SELECT sum(measured(repeat('x', 400_000 + range::INT))) FROM range(10)"
     assert value(con, rows) == 4_000_045

@@ -1,4 +1,5 @@
-"""What `memory_limit` counts where no allocation fails: files in memory, shared memory, and other processes."""
+"""Memory that `memory_limit` counts although no allocation fails: files in memory, shared memory, and other
+processes."""
 
 from __future__ import annotations
 
@@ -17,9 +18,9 @@ from ..conftest import Load, error, eventually, name, processes
 pytestmark = pytest.mark.any_duckdb
 
 EXCEEDED = "more than 40 MB were used, the function's memory_limit; its worker process was ended"
-#: A process that holds 10 MB, and whose parent has ended.
+#: A process that holds 10 MB. Its parent has ended.
 CHILD = "(x=$(head -c 10000000 /dev/zero | tr '\\0' x); sleep 1000; :) &"
-#: The function of each takes 60 MB as its file says, and waits to be ended.
+#: Each file has a function that takes 60 MB in the given way, and then waits until its process is ended.
 FILES = {
     "py": """
         import mmap, os, signal, subprocess
@@ -53,7 +54,7 @@ WAYS = {
 
 @pytest.fixture
 def path() -> Iterator[Path]:
-    """The name of a file on tmpfs."""
+    """The path of a file on tmpfs."""
     path = Path(f"/dev/shm/crosslane-{os.getpid()}")
     yield path
     path.unlink(missing_ok=True)
@@ -63,7 +64,7 @@ def path() -> Iterator[Path]:
 def test_what_a_worker_holds_outside_of_its_own_memory(
     con: duckdb.DuckDBPyConnection, tmp_path: Path, path: Path, language: str, way: str
 ) -> None:
-    """The query fails, and what the worker has started ends with it."""
+    """The query fails, and the processes that the worker has started end with it."""
     text = FILES[language].format(way=WAYS[language, way], path=str(path), child=CHILD)
     file = tmp_path / f"functions.{language}"
     file.write_text(textwrap.dedent(text).lstrip("\n"))
@@ -72,7 +73,7 @@ def test_what_a_worker_holds_outside_of_its_own_memory(
     assert eventually(lambda: not [process for process in processes() if name(process) in ("sh", "sleep")])
 
 
-def test_a_worker_that_takes_too_much_is_as_one_that_dies(load: Load) -> None:
+def test_a_worker_over_its_memory_limit_counts_as_one_that_died(load: Load) -> None:
     con = load("""
         import os
 
@@ -87,7 +88,8 @@ def test_a_worker_that_takes_too_much_is_as_one_that_dies(load: Load) -> None:
 
 
 def test_an_aggregate_and_a_table(load: Load) -> None:
-    """The limit is one for all states of a worker, and for a whole scan: no call takes too much for itself."""
+    """The limit holds for all states of a worker together, and for a whole scan. No single call takes too
+    much."""
     con = load("""
         import os
         from crosslane import udaf, udtf

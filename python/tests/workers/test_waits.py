@@ -1,4 +1,4 @@
-"""Every wait has someone who ends it, and nobody else's does."""
+"""Every wait ends at the right event, and at no event that belongs to another wait."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ def test_a_timeout_ends_a_call_while_the_next_batch_finds_no_room(load: Load) ->
             return len(text)
         """
     )
-    # A row costs so much that each is sent by itself, and the second is sent while the first is at work. It would have
-    # to begin at the ring's start, which is taken.
+    # A row costs so much that the engine sends each row alone. It sends the second row while the worker runs
+    # the first. The second row would have to begin at the ring's start, which is taken.
     assert value(con, "SELECT size(repeat(c, 300000)) FROM (VALUES ('a')) t(c)") == 300000
     text = error(con, "SELECT size(repeat(c, 400000)) FROM (VALUES ('h'), ('h'), ('h')) t(c)")
     assert "timed out after 1" in text
@@ -55,7 +55,7 @@ def test_rows_that_no_worker_took_are_sent_again(load: Load) -> None:
     for function in ("f", "g"):
         assert value(con, "SELECT f(1)") == 2
         assert eventually(lambda: value(con, "SELECT idle FROM crosslane_pools()") == CPUS)
-        # With the zygote, so that nobody tells of their end.
+        # The zygote is killed, too, so that no process reports the ends of the others.
         kill(processes())
         assert eventually(lambda: not processes())
         assert value(con, f"SELECT sum({function}(i)) FROM range(100) r(i)") == 5050
@@ -91,7 +91,7 @@ BUSY = "SELECT count(*) FROM crosslane_lanes() WHERE busy"
 
 
 class Query(threading.Thread):
-    """A query on a thread of its own."""
+    """Runs a query on another thread."""
 
     def __init__(self, con: duckdb.DuckDBPyConnection, query: str) -> None:
         super().__init__()
@@ -160,18 +160,19 @@ def test_a_connection_that_is_not_known_spares_the_others(load: Load, tmp_path: 
 @pytest.mark.timeout(60)
 def test_a_cancelled_query_is_the_last_that_is_cancelled(load: Load, tmp_path: Path) -> None:
     con = load(SLEEPERS)
-    # All queries on this very thread.
+    # All queries run on this thread.
     con.execute("SET threads = 1")
     log = tmp_path / "log"
 
     def cancel() -> None:
-        # A worker may be busy for a moment before it calls the function.
+        # A worker may already be busy for a moment before it calls the function.
         with con.cursor() as watch:
             assert eventually(lambda: log.exists() and value(watch, BUSY) == 1)
         crosslane.cancel(con)
 
     for query in (f"SELECT waits('{log}')", "SELECT sleeps(1000)"):
-        # The worker of the call that was cancelled has its time to end, and would be taken for that of the next.
+        # The worker of the cancelled call may still be ending. The test would take it for the worker of the
+        # next call.
         assert eventually(lambda: value(con, BUSY) == 0)
         canceller = threading.Thread(target=cancel)
         canceller.start()
@@ -190,11 +191,11 @@ def test_a_call_with_constants_that_fails_slowly_is_made_once(
     con = load(SLEEPERS)
     log = tmp_path / "log"
     assert words in error(con, f"SELECT {function}('{log}')")
-    # DuckDB plans in one or two attempts. A run of a prepared query cannot be told from them, so that a call which fails
-    # quickly is made again; one that is waited for is not.
+    # DuckDB plans in one or two attempts. The engine cannot tell a run of a prepared query from such an
+    # attempt. So it repeats a call that fails quickly, and does not repeat one that takes long.
     calls = (3 if duckdb.__version__ >= "2" else 2) if function == "raises" else 1
     assert log.read_text() == "called\n" * calls
-    # The next query knows nothing of it.
+    # The next query does not know this failure.
     assert words in error(con, f"SELECT {function}('{log}')")
     assert log.read_text() == "called\n" * 2 * calls
 
@@ -219,7 +220,7 @@ def test_what_is_computed_while_results_are_written_counts_for_its_row(load: Loa
     )
     con.execute("SET threads = 1")
     for function in ("lazy", "later"):
-        # Longer than the timeout together, and no row by itself.
+        # All rows together take longer than the timeout. No single row does.
         query = f"SELECT {function}(i)[1] FROM range(8) r(i)"
         assert con.execute(query).fetchall() == [(i,) for i in range(8)]
         text = error(con, f"SELECT {function}(i + 98) FROM range(8) r(i)")
@@ -244,7 +245,8 @@ def test_what_getters_compute_counts_for_its_row(script: Load) -> None:
     ]
 
 
-#: Its zygote is held up by a handler of a signal until the test lets it go on: then it tells of Ctrl-C, and when that was.
+#: A handler of a signal blocks the zygote of this file until the test lets it go on. Then the zygote reports
+#: Ctrl-C with its time.
 LATE = """
 import os, signal
 from pathlib import Path
@@ -270,7 +272,7 @@ for line in sys.stdin:
 
 
 def pending(process: psutil.Process) -> bool:
-    """Whether a signal waits for its handler."""
+    """Whether a process has a pending signal."""
     status = Path(f"/proc/{process.pid}/status").read_text()
     return any(int(line.split()[1], 16) for line in status.splitlines() if "Pnd:" in line)
 
@@ -296,7 +298,7 @@ def test_ctrl_c_ends_what_began_before_it_on_all_connections(library: Library, t
         stack.callback(engine.kill)
 
         def opened(path: str) -> TextIO:
-            # When the other end is open, too.
+            # The call returns when the other end is open, too.
             return stack.enter_context(open(path, "w"))
 
         def begin(query: str, path: str) -> TextIO:
@@ -304,7 +306,7 @@ def test_ctrl_c_ends_what_began_before_it_on_all_connections(library: Library, t
             return opened(path)
 
         idle, *_ = [begin(f"SELECT waits('{path}')", path) for path in (later, first, second)]
-        # A worker for the query that comes later: the zygote makes none while the test does not let it tell.
+        # This starts a worker for the later query. The zygote makes no worker while its handler blocks it.
         idle.close()
         assert engine.stdout.readline() == "[('',)]\n"
         process = psutil.Process(int(Path(f"{told}.pid").read_text()))
@@ -312,7 +314,7 @@ def test_ctrl_c_ends_what_began_before_it_on_all_connections(library: Library, t
         zygote = opened(told)
         os.killpg(engine.pid, signal.SIGINT)
         assert eventually(lambda: not pending(process) and process.status() == psutil.STATUS_SLEEPING)
-        # It has a second call, which comes after the cancellation.
+        # The second call of this query begins after the cancellation.
         spared = begin(f"SELECT waits('{later}') || waits('/dev/null')", later)
         zygote.close()
         assert [engine.stdout.readline() for _ in (first, second)] == ["True\n", "True\n"]

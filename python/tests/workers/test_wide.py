@@ -1,4 +1,4 @@
-"""Batches that are larger than a worker's ring travel in slices."""
+"""The engine cuts batches that are larger than a worker's ring into slices."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import crosslane
 
 from ..conftest import Load, error, eventually, value
 
-#: Each of the 2,048 rows of a chunk has 1 KB and begins with its number, a space behind it.
+#: Each of the 2,048 rows of a chunk has 1 KB. It begins with its number and a space.
 TEXTS = "(SELECT i, rpad(i || ' ', 1024, 'x') AS s FROM range(2048) r(i))"
 
 FUNCTIONS = """
@@ -39,12 +39,12 @@ FUNCTIONS = """
         return len(s)
 """
 
-#: How many slices a function's batches had.
+#: The number of slices of a function's batches.
 CALLS = "SELECT calls FROM crosslane_stats() WHERE function = '{}'"
 
 
 def one_thread(load: Load, *functions: str) -> duckdb.DuckDBPyConnection:
-    """Functions on one thread, so that nothing but their size decides how batches are cut."""
+    """Functions on one thread, so that only their size decides how batches are cut."""
     con = load("\n".join(functions))
     con.execute("SET threads = 1")
     return con
@@ -76,14 +76,14 @@ def test_wide_results_are_cut_from_the_second_batch_on(wide: duckdb.DuckDBPyConn
     assert value(wide, CALLS.format("text")) == 1
     assert value(wide, query.format(2048, 1024)) == 2048
     assert value(wide, CALLS.format("text")) == 10
-    # Until they are narrow again.
+    # When results are narrow again, batches are not cut any more.
     assert value(wide, query.format(2048, 10)) == 2048
     before = value(wide, CALLS.format("text"))
     assert value(wide, query.format(2048, 10)) == 2048
     assert value(wide, CALLS.format("text")) == before + 1
 
 
-# Each case has a function of its own: a batch is cut by what the function's batches before it needed.
+# Each case has its own function, because earlier batches of a function decide how a batch is cut.
 def test_huge_rows_among_small_ones(load: Load, subtests: pytest.Subtests) -> None:
     lengths = (100_000, 300_000, 600_000, 3_000_000)
     each = "@udf\ndef shout_{0}(s: str) -> str: return s.upper()"

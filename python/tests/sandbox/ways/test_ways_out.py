@@ -1,4 +1,4 @@
-"""Ways out of a sandbox: each is refused in it, and leads out without it."""
+"""Ways out of a sandbox. Each is refused in the sandbox, and leads out without a sandbox."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ import crosslane
 from ..conftest import SECRET, WAYS, arguments, library, make_place
 
 FILES = ("ways_by_files.py", "ways_by_processes.py", "ways_out.rb", "ways_by_hosts.py")
-#: How many ways each has at least.
+#: The smallest number of ways in each file.
 COUNTS = dict(zip(FILES, (30, 60, 50, 15)))
 ON = {"sandbox": "on"}
-#: Nobody listens there.
+#: Nothing listens at these hosts.
 HOSTS = ON | {"allow_net": ["127.0.0.3", "host.invalid:443"]}
-#: What may be refused without a sandbox: by the container, the kernel or the user's rights.
+#: Ways that may be refused without a sandbox: by the container, the kernel or the user's rights.
 MAY_BE_REFUSED = {
     "trace another", "keys", "add a key", "ring of the kernel", "namespace of users", "namespace of mounts",
     "namespace of another", "compare with the engine", "read attributes", "take a handle", "further filters",
@@ -36,14 +36,14 @@ MAY_BE_REFUSED = {
 }  # fmt: skip
 
 
-#: What is refused to files without a sandbox, too, from Linux 6.12 on.
+#: Ways that are refused to files without a sandbox, too, from Linux 6.12 on.
 REFUSED_TO_ALL = {
     "signal to the engine", "signal to a thread of the engine", "signal to another", "memory of the engine",
     "trace another",
 }  # fmt: skip
 
 
-#: How the outcomes of refused ways begin.
+#: The first words of the outcomes of refused ways.
 REFUSALS = (
     "PermissionError:",
     "URLError: <urlopen error [Errno 1] Operation not permitted>",
@@ -58,7 +58,7 @@ REFUSALS = (
 
 
 def not_refused(found: dict[str, str]) -> dict[str, str]:
-    """The ways that lead out, or that do not work: their errors are no refusals."""
+    """The ways that lead out, and the ways that fail with an error that is no refusal."""
     return {name: outcome for name, outcome in found.items() if not outcome.startswith(REFUSALS)}
 
 
@@ -69,7 +69,7 @@ def outcomes(
     only: Iterable[str] = (),
     function: str = "attempt",
 ) -> dict[str, str]:
-    """What each way leads to. After one that ends its worker, the next one has another worker."""
+    """The outcome of each way. If a way ends its worker, the next way has another worker."""
     with crosslane.connect(functions=[file], settings=settings, config={"threads": 1}) as con:
         (names,) = con.execute("SELECT ways()").fetchone() or ([],)
         found = {}
@@ -109,7 +109,7 @@ def test_no_way_leads_out_of_the_sandbox_of_a_function(
 @pytest.mark.any_duckdb
 def test_a_list_of_hosts_opens_no_other_way(tmp_path: Path, place: dict[str, Any]) -> None:
     file = library(WAYS / "ways_by_processes.py", tmp_path / "library", place)
-    # This one makes a socket, and does not connect it.
+    # This way makes a socket of version 6, but does not connect it.
     assert not not_refused(outcomes(file, place, HOSTS)).keys() - {"socket of version 6"}
 
 
@@ -136,7 +136,7 @@ def test_files_without_a_sandbox_do_not_reach_the_engine(tmp_path: Path, place: 
 
 
 def _as_nobody() -> None:
-    """Runs the ways in a sandbox and prints what they lead to."""
+    """Runs the ways in a sandbox and prints their outcomes."""
     os.environ[SECRET] = "of the engine"
     with contextlib.ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
@@ -151,10 +151,10 @@ def _as_nobody() -> None:
 @pytest.mark.parametrize("name", FILES)
 def test_no_way_leads_out_for_another_user(name: str) -> None:
     if os.getuid() != 0:
-        # The other tests have run as another user than root.
+        # The other tests have run as a user that is not root.
         return
     program = "from tests.sandbox.ways.test_ways_out import _as_nobody; _as_nobody()"
-    # It may still read this tree and the interpreter, which may be below root's home.
+    # The user may still read this tree and the interpreter, which may be below root's home.
     reads = [f"--{kind}=+dac_read_search" for kind in ("inh-caps", "ambient-caps")]
     user = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", *reads]
     environment = {**os.environ, "HOME": "/tmp"}

@@ -1,6 +1,6 @@
 """Ways out of JavaScript: each is refused in a sandbox, and works where it is allowed.
 
-Those of code that has broken out of V8 are in ``crates/crosslane-js/tests/it/ways_out``.
+``crates/crosslane-js/tests/it/ways_out`` has the ways for code that has broken out of V8.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ import crosslane
 from ...conftest import value
 from ...javascript.test_sandbox import WAYS_OUT
 
-#: Ways that no program can allow: a syntax of V8's own tests, and imports after the load.
+#: Ways that no setting can allow: a syntax of V8's own tests, and imports after the load.
 NEVER = {
     way for way, expected in WAYS_OUT.items() if expected.startswith(("SyntaxError", "Error: Not supported"))
 }
-#: A library that has what these ways look for, in place of the system's.
+#: A library that defines harmless forms of everything that these ways look for.
 PLANTED = """
     const reads = () => "planted";
     const host = { pid: 1, env: {}, exit: reads };
@@ -35,7 +35,7 @@ PLANTED = """
 """
 RUN = "udf('run(code VARCHAR) -> VARCHAR', { deterministic: false }, async (code) => String(await (0, eval)(code)));"
 
-#: What is imported, and the same of what may be imported.
+#: Imports that are refused, and imports of the same form that are allowed.
 IMPORTS = {
     "a path": ("{outside}/secret.js", "{library}/inside.js"),
     "a path of data": ("{outside}/secret.json", "{library}/inside.json"),
@@ -63,7 +63,7 @@ IMPORTS = {
     "a package that is a link": ("linked", "known"),
 }
 
-#: What uses memory that V8 counts, and memory that it does not count: 80 MB each, and more.
+#: Code that uses memory that V8 counts, and memory that it does not count: at least 80 MB each.
 MEMORY = {
     "objects": "const a = []; while (a.length < 8e5) a.push({ a: a.length, b: [a.length] }); return a.length",
     "an array": "return new Array(1e7).fill(1.5).length",
@@ -77,7 +77,7 @@ MEMORY = {
     "parts of a text": "return 'a,'.repeat(1e7).split(',').length",
 }
 
-#: What takes time, if the size is large.
+#: Code that takes time, if the size is large.
 TIME = {
     "a loop": "for (let i = 0; i < size * size; i++);",
     "a regular expression": "/^(a+)+$/.test('a'.repeat(2 * Math.log2(size)) + 'b')",
@@ -162,12 +162,12 @@ def library(tmp_path: Path, place: dict[str, Any]) -> Iterator[Path]:
     return folder
 
 
-#: How a file of each kind imports.
+#: The syntax of an import in each kind of file.
 FORMS = {"js": "import it from {};", "cjs": "const it = require({});"}
 
 
 def imported(folder: Path, specifier: str, place: dict[str, Any], kind: str = "js") -> str:
-    """``out`` and what a file imports, or why it does not import it."""
+    """``out`` and the import of a file, or the reason why it does not import anything."""
     use = "\nudf('f() -> VARCHAR', () => String(it));"
     text = FORMS[kind].format(json.dumps(specifier.format(**place))) + use
     settings = {"sandbox": "on", "allow_read": [place["folder"]], "allow_net": True}

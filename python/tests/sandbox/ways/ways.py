@@ -1,4 +1,4 @@
-"""What the files of ways out of a sandbox have in common; it lies beside them."""
+"""The shared code of the files of ways out of a sandbox. It is copied to their folder."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ WAYS: dict[str, Way] = {}
 
 
 class Refused(Exception):
-    """There is nothing to find."""
+    """There is nothing that the way could find."""
 
 
 def way(function: Way) -> Way:
-    """Adds a way. It raises an exception if it does not lead out. It gets what the test has made
-    outside of the sandbox: paths, ports and processes."""
+    """Adds a way. A way raises an exception if it does not lead out. Its argument names the paths, ports and
+    processes that the test has made outside of the sandbox."""
     WAYS[function.__name__] = function
     return function
 
@@ -42,7 +42,7 @@ def ways() -> list[str]:
 
 @udf(deterministic=False)
 def attempt(name: str, place: str) -> str:
-    """``out`` if a way leads out, or why it does not. The place is JSON."""
+    """``out`` if a way leads out, or the reason why it does not. The place is JSON."""
     try:
         WAYS[name](json.loads(place))
     except BaseException as error:
@@ -52,5 +52,5 @@ def attempt(name: str, place: str) -> str:
 
 @udf(deterministic=False, sandbox="on")
 def attempt_alone(name: str, place: str) -> str:
-    """As ``attempt``, in a sandbox of its own."""
+    """Does the same as ``attempt``, in a sandbox of its own."""
     return attempt(name, place)

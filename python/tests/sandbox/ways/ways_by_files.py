@@ -1,6 +1,6 @@
 """Ways out of a sandbox: files.
 
-No way does harm if it leads out: signals are 0, and files are those of the test.
+A way that leads out does no harm: its signals are 0, and its files belong to the test.
 """
 
 from __future__ import annotations

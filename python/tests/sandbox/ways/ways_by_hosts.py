@@ -1,4 +1,4 @@
-"""Ways out of a sandbox that lists hosts: to a port of this machine that is not listed."""
+"""Ways out of a sandbox that lists hosts. They lead to a port of this machine that is not listed."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def send_a_message_with_the_first_packet(place: dict[str, Any]) -> None:
 
 @way
 def turn_packets_elsewhere(place: dict[str, Any]) -> None:
-    """A routing header has the addresses through which packets go."""
+    """A routing header has the addresses through which packets are sent."""
     with tcp(socket.AF_INET6) as client:
         header = bytes((0, 2, 4, 0, 0, 0, 0, 0)) + socket.inet_pton(socket.AF_INET6, "::1")
         client.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_RTHDR, header)
@@ -120,7 +120,7 @@ def connect_a_datagram_socket(place: dict[str, Any]) -> None:
 
 @way
 def change_the_address_while_the_engine_looks(place: dict[str, Any]) -> None:
-    """The engine may see an address that is allowed, and the kernel another one."""
+    """The engine may see an allowed address, and the kernel another address."""
     allowed, forbidden = address("127.0.0.3", place["tcp"]), address("127.0.0.1", place["tcp"])
     shared = ctypes.create_string_buffer(allowed, 16)
     ended = threading.Event()
@@ -129,7 +129,8 @@ def change_the_address_while_the_engine_looks(place: dict[str, Any]) -> None:
     def change() -> None:
         nonlocal changes
         while not ended.is_set():
-            # The two threads could take turns so that each attempt sees the same one.
+            # If the threads took turns, each attempt could see the same address. So this thread chooses at
+            # random.
             ctypes.memmove(shared, random.choice((allowed, forbidden)), 16)
             changes += 1
 
@@ -137,7 +138,7 @@ def change_the_address_while_the_engine_looks(place: dict[str, Any]) -> None:
     thread.start()
     try:
         attempts = 0
-        # On a busy machine, the other thread gets few turns.
+        # On a busy machine, the other thread may run seldom.
         while attempts < 1000 or changes < 1000:
             attempts += 1
             with tcp() as client:
@@ -164,5 +165,5 @@ def ask_for_a_page(place: dict[str, Any]) -> None:
     try:
         urllib.request.urlopen(f"http://127.0.0.1:{place['tcp']}/", timeout=0.1)
     except TimeoutError:
-        # It is connected to what never answers.
+        # The socket is connected to a server that never answers.
         return

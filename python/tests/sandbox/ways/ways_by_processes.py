@@ -1,6 +1,6 @@
-"""Ways out of a sandbox: processes, the network, and what the kernel has besides.
+"""Ways out of a sandbox: processes, the network, and other parts of the kernel.
 
-No way does harm if it leads out: signals are 0, and files are those of the test.
+A way that leads out does no harm: its signals are 0, and its files belong to the test.
 """
 
 from __future__ import annotations
@@ -57,14 +57,15 @@ def call(name: str, *arguments: Any) -> int:
 
 
 def found(what: object) -> object:
-    """What was found, if it is there."""
+    """Returns what the way has found. If that is nothing, it raises an exception."""
     if not what:
         raise Refused
     return what
 
 
 def reach(name: str, _place: dict[str, Any]) -> None:
-    """Makes a call without valid arguments. If it is not refused, the kernel has looked at them."""
+    """Makes a system call without valid arguments. If the call is not refused, the kernel has looked at the
+    arguments."""
     try:
         call(name, 0, 0, 0, 0, 0)
     except OSError as error:
@@ -104,7 +105,7 @@ def take_a_handle(place: dict[str, Any]) -> object:
     )
 
 
-# Other processes, and what /proc says of them.
+# Other processes, and the files about them in /proc.
 
 
 @way
@@ -159,7 +160,7 @@ def write_memory_of_the_engine(place: dict[str, Any]) -> object:
 
 @way
 def trace_another(place: dict[str, Any]) -> object:
-    # PTRACE_SEIZE stops nobody, and ends with this process.
+    # PTRACE_SEIZE stops no process, and ends with this process.
     return call("ptrace", 0x4206, place["other"], 0, 0)
 
 
@@ -205,7 +206,7 @@ def signal_to_a_thread_of_the_engine(place: dict[str, Any]) -> object:
 
 @way
 def signal_with_a_value(place: dict[str, Any]) -> object:
-    # The kernel refuses a value that seems to come from itself, but only after other checks.
+    # The kernel refuses a value that seems to come from the kernel itself, but only after other checks.
     info = ctypes.create_string_buffer(struct.pack("iii", 0, 0, -1) + bytes(116))
     return call("rt_sigqueueinfo", place["engine"], 0, info)
 
@@ -285,7 +286,7 @@ def http(place: dict[str, Any]) -> object:
     try:
         return urllib.request.urlopen(f"http://127.0.0.1:{place['tcp']}/", timeout=5)
     except (TimeoutError, ConnectionError):
-        # It was connected to something that is no server.
+        # The socket was connected to a program that is no server.
         return "connected"
 
 
@@ -438,7 +439,7 @@ def run_a_program_in_memory(place: dict[str, Any]) -> object:
         raise
 
 
-# Namespaces, and what all processes of a user share.
+# Namespaces, and the things that all processes of a user share.
 
 
 @way
@@ -513,7 +514,7 @@ def other_groups(place: dict[str, Any]) -> object:
 
 
 def forked(work: Callable[[], object]) -> object:
-    """Does something in a fork, which may be what is left of it."""
+    """Runs a function in a fork, because the function may change its process for good."""
     pid = os.fork()
     if pid == 0:
         try:
