@@ -93,8 +93,8 @@ pub struct Cache {
     function: i64,
     /// Writes a line to the user's log.
     log: fn(&str),
-    /// Until when nothing is read or written after an error, in milliseconds since `begun`. It is 0 after
-    /// a success.
+    /// The time until which nothing is read or written after an error, in milliseconds since `begun`. It
+    /// is 0 after a success.
     pauses_until: AtomicU64,
     begun: Instant,
     process: u32,
@@ -187,7 +187,7 @@ impl Store for Cache {
             let mut select = transaction
                 .prepare_cached("SELECT result, made FROM results WHERE function = ? AND key = ?")?;
             let found = keys.iter().map(|key| {
-                // Somebody else may have written values of other types.
+                // Another program may have written values of other types.
                 let read = |row: &Row<'_>| {
                     let made = row.get::<_, i64>(1).ok().and_then(|made| u64::try_from(made).ok());
                     Ok(row.get(0).ok().zip(made))
@@ -411,7 +411,7 @@ mod tests {
             assert_eq!(cache.find("(DOUBLE)", &[b"one"]), [None]);
         }
         assert_eq!(fs::metadata(folder.path()).unwrap().mode() & 0o777, 0o600);
-        // Nothing else is left of its making.
+        // Making the file has left no other file.
         let names = fs::read_dir(folder.0.join("below")).unwrap().map(|entry| entry.unwrap().file_name());
         assert!(names.into_iter().all(|name| name.to_string_lossy().starts_with("results.db")));
     }
@@ -434,7 +434,7 @@ mod tests {
             connection.query_row(&format!("SELECT count(*) FROM {table}"), [], |row| row.get(0)).unwrap()
         };
         assert_eq!((count("functions"), count("results")), (3, 1));
-        // A version that nobody has opened for long is deleted.
+        // If no program has opened a version for a long time, the version is deleted.
         run("UPDATE functions SET opened = 0 WHERE version = '1' AND name = 'f'");
         for _ in 0..2 {
             drop(Cache::open(&folder.path(), &kept("2"), silent).unwrap());
@@ -453,7 +453,7 @@ mod tests {
         cache.keep("()", &[(b"key", b"1")], 0);
         let connection = Connection::open(folder.path()).unwrap();
         connection.execute_batch("BEGIN IMMEDIATE").unwrap();
-        // Reading goes on.
+        // The cache can still be read.
         assert_eq!(cache.find("()", &[b"key"]), [Some((b"1".to_vec(), 0))]);
         (0..1000).for_each(|_| cache.keep("()", &[(b"key", b"2")], 0));
         assert!(cache.pauses_until.load(Relaxed) > 0);

@@ -8,10 +8,10 @@
 //!
 //! # Contract
 //! The result of a row is the result of CPython, to the bit, or the row *leaves* the program. A row
-//! leaves if its result has no 64 bits, if CPython would raise an exception, or if an operation does
-//! not know the answer. The caller runs such rows with the function itself, from its beginning. A
-//! program has no side effects, so nobody sees that both ran. The translator refuses a function that
-//! could change what its program relies on in such a row.
+//! leaves if its result has no 64 bits, if CPython would raise an exception, or if an operation does not
+//! know the answer. The caller runs such rows with the function itself, from its beginning. A program
+//! has no side effects, so running both has no effect that a user could see. The translator refuses a
+//! function that could change what its program relies on in such a row.
 //!
 //! The modules of `run` have a table each: which rows leave which operation.
 

@@ -198,7 +198,7 @@ fn division_of_ints_is_exact_or_leaves() {
 #[test]
 fn floats_are_those_of_python() {
     assert_eq!(floats("/", &[(1.0, 4.0), (1.0, -0.0)]), [0.25.into(), LEFT]);
-    // The sign is that of the divisor, also of a zero.
+    // The sign is the sign of the divisor. This holds for a zero, too.
     assert_eq!(floats("%", &[(5.5, -2.0), (4.0, -2.0), (1.0, 0.0)]), [(-0.5).into(), (-0.0).into(), LEFT]);
     assert_eq!(floats("//", &[(-7.0, 2.0), (1.0, -0.1)]), [(-4.0).into(), (-10.0).into()]);
     assert_eq!(
@@ -213,12 +213,12 @@ fn rounding_is_that_of_the_decimal_number() {
         let rows: Vec<_> = rows.iter().map(|x| (*x, 0.0)).collect();
         of_two(call("round", &[variable("a"), int(digits)]), DataType::Double, &rows, DataType::Double)
     };
-    // 2.675 and 1.005 are less than they look; 0.125 and 2.5 are ties.
+    // The numbers 2.675 and 1.005 are less than they look. The numbers 0.125 and 2.5 are ties.
     let rows = [2.675, 1.005, 0.125, 0.375, -0.001, 1e300, f64::INFINITY];
     let expected = [2.67, 1.0, 0.12, 0.38, -0.0, 1e300, f64::INFINITY];
     assert_eq!(round(&rows, 2), expected.map(Cell::from));
     assert_eq!(round(&[2.5, 3.5, -0.5], 0), [2.0, 4.0, -0.0].map(Cell::from));
-    // It is no int yet, and too large for the calculation.
+    // The result is no int at this point, and it is too large for the calculation.
     assert_eq!(round(&[4_503_599_627_370_495.5], 1), [LEFT]);
 }
 
@@ -291,7 +291,7 @@ fn branches_are_masks() {
     ];
     let rows = vec![(-7).into(), 0.into(), 25.into(), i64::MIN.into()];
     let results = run(&source(&["a"], &body), &[(DataType::BigInt, rows)], DataType::BigInt);
-    // A division by 0 counts only where it happens.
+    // A division by 0 is an error only in the rows that divide.
     assert_eq!(results, [14.into(), NULL, 4.into(), LEFT]);
 }
 
@@ -383,7 +383,7 @@ fn reasons_have_lines() {
 fn texts_without_room_leave_in_all_functions() {
     let large = "x".repeat(9 << 20);
     let rows = [&large[..], &large[..], "a"];
-    // Two of them are too large together.
+    // Two of these texts together are too large.
     assert_eq!(of_text(method("upper", variable("a"), &[]), &rows, DataType::Varchar), [LEFT; 3]);
     let twice = binary("+", variable("a"), variable("a"));
     assert_eq!(of_text(twice, &rows, DataType::Varchar), [LEFT, LEFT, "aa".into()]);
@@ -455,7 +455,7 @@ fn formats_are_those_of_python() {
     assert_eq!(float("08.1f", &[-3.25]), ["-00003.2".into()]);
     assert_eq!(float("+.0%", &[0.125, 1e307]), ["+12%".into(), LEFT]);
     assert_eq!(float("", &[0.1, 1e16, 1e-5, 100.0]), ["0.1".into(), LEFT, LEFT, "100.0".into()]);
-    // It is between two texts of 16 digits.
+    // This number lies between two texts of 16 digits.
     assert_eq!(float("", &[91_925_538_395_648.0 + 0.125]), ["91925538395648.12".into()]);
     let centered = call("format", &[variable("a"), text("*^5")]);
     assert_eq!(of_text(centered, &["ab", "é"], DataType::Varchar), ["*ab**".into(), LEFT]);

@@ -25,7 +25,7 @@ pub(crate) unsafe fn install(database: ffi::duckdb_database) -> Result<(), Error
     signals::notice_ctrl_c();
     // SAFETY: the caller vouches for the database.
     let (connection, instance) = unsafe { (Connection::own(database)?, Instance::of(database)) };
-    // SAFETY: the connection is open, and nobody else's.
+    // SAFETY: the connection is open, and no other code has it.
     unsafe { find_interrupts(connection.raw()) };
     let database = Arc::new(Database::new(Some(connection), instance, guests::settings(HOW_TO_SET)));
     let installed = begin(&database);

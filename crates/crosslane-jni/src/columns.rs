@@ -31,7 +31,7 @@ struct Reader<'a> {
 }
 
 /// # Safety
-/// There must be this many bytes at the address. Nobody must change them for the lifetime.
+/// There must be this many bytes at the address. They must not change for the lifetime.
 unsafe fn bytes<'a>(address: u64, length: usize) -> &'a [u8] {
     if length == 0 || address == 0 {
         return &[];
@@ -77,8 +77,7 @@ impl<'a> Reader<'a> {
 /// [`Error::Engine`] if the table has more or fewer columns than the types.
 ///
 /// # Safety
-/// The table must describe columns of these types, and nobody must change these columns for the
-/// lifetime.
+/// The table must describe columns of these types. These columns must not change for the lifetime.
 pub unsafe fn read_table<'a>(
     table: &'a [u64],
     types: impl Iterator<Item = &'a DataType>,
@@ -145,7 +144,7 @@ mod tests {
         let mut table = Vec::new();
         write_table(&column, &mut table);
         assert_eq!(table.len(), WORDS * count(&data_type));
-        // SAFETY: the builder lives, and nobody changes it.
+        // SAFETY: the builder lives, and no code changes it.
         let read = unsafe { read_table(&table, std::iter::once(&data_type)) }.unwrap();
         for row in 0..10 {
             assert_eq!(crosslane::display::value(&read[0], row), crosslane::display::value(&column, row));

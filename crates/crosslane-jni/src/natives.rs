@@ -74,7 +74,7 @@ unsafe fn slots<'a>(address: jlong) -> &'a mut Slots {
 /// Numbers at an address.
 ///
 /// # Safety
-/// They must be there, and nobody must change them for the lifetime.
+/// They must be there, and must not change for the lifetime.
 unsafe fn numbers<'a, T>(address: jlong, count: usize) -> &'a [T] {
     if count == 0 {
         return &[];

@@ -1,5 +1,5 @@
-//! The work of a task over lanes of a pool: calls and chains of calls, table functions, and how
-//! each wait ends. The guests are threads of this process.
+//! The work of a task over lanes of a pool: calls and chains of calls, table functions, and the ends of
+//! waits. The guests are threads of this process.
 
 use crosslane::batch::Column;
 use crosslane::{ColumnBuilder, DataType, Failure, Function, FunctionSpec, Library};
@@ -72,11 +72,11 @@ fn task(steps: Vec<Step<Guests>>) -> Task {
     Task::begin(Program::new(1, steps, 1, 2).unwrap()).unwrap()
 }
 
-/// Hands over a batch, which must live until its last answer.
+/// Submits a batch. The batch must live until its last answer.
 fn submit(task: &mut Task, batch: &ColumnBuilder) {
     let mut table = Vec::new();
     write_table(&batch.column(&NUMBER), &mut table);
-    // SAFETY: each test keeps its batches until it ends.
+    // SAFETY: each test keeps its batches until the test ends.
     unsafe { task.submit(batch.rows(), table) };
 }
 
@@ -85,7 +85,7 @@ fn calls_are_answered_in_order_and_chained() {
     let library = library("f(x BIGINT) -> BIGINT", "scalar", increment);
     let mut task = task(vec![step(&library, Argument::Input(0)), step(&library, Argument::Result(0))]);
     let batches: Vec<_> = (0..5i64).map(|first| column(&[first * 10, first * 10 + 1])).collect();
-    // At most two are in progress.
+    // At most two batches are in progress.
     submit(&mut task, &batches[0]);
     for next in 1..=batches.len() {
         if let Some(batch) = batches.get(next) {
@@ -119,7 +119,7 @@ fn a_failure_is_the_last_that_comes() {
 }
 
 #[test]
-fn whoever_ends_a_task_waits_for_no_guest() {
+fn ending_a_task_waits_for_no_guest() {
     // The guest never answers.
     let library = library("f(x BIGINT) -> BIGINT", "scalar", |_, _| {
         loop {
@@ -130,7 +130,7 @@ fn whoever_ends_a_task_waits_for_no_guest() {
     let batch = column(&[1, 2, 3]);
     submit(&mut task, &batch);
     assert!(task.take(Duration::from_millis(50)).unwrap().is_none());
-    // It hangs here if nobody ends the wait for the guest.
+    // The test hangs here if nothing ends the wait for the guest.
     task.end();
 }
 
@@ -160,7 +160,7 @@ fn table(values: &[i64]) -> ColumnBuilder {
     table
 }
 
-/// Emits as many batches of one row as its argument says.
+/// Emits batches of one row. The argument says how many.
 fn count(lane: &mut GuestLane, call: Call) {
     let types: Vec<DataType> =
         ["BLOB", "INTEGER[]", "BIGINT"].iter().map(|one| one.parse().unwrap()).collect();
@@ -193,7 +193,7 @@ fn tables_come_row_by_row_of_the_arguments() {
 }
 
 #[test]
-fn a_table_that_nobody_wants_to_its_end_is_ended() {
+fn a_table_that_is_not_read_to_its_end_is_ended() {
     let library = library("f(x BIGINT) -> TABLE(y BIGINT)", "table", count);
     let mut task = task(vec![step(&library, Argument::Input(0))]);
     let batch = column(&[i64::MAX]);

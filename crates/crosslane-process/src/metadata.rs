@@ -170,7 +170,7 @@ fn block(text: &str, mark: &str) -> Result<Option<String>, String> {
             }
         }
     }
-    // Whoever writes this wants an environment.
+    // A line like this shows that its author wants an environment.
     let is_meant = |line: &&&str| line.split_whitespace().eq([mark, "///", "script"]);
     match (&found, lines.iter().find(is_meant)) {
         (None, Some(_)) => Err(format!(
@@ -193,7 +193,7 @@ mod tests {
         let of = |text: &str| block(text, "#");
         assert_eq!(of("import x\n"), Ok(None));
         assert_eq!(of("# /// script\n# a = 1\n#\n# b = 2\n# ///\n"), Ok(Some("a = 1\n\nb = 2\n".into())));
-        // The last end counts.
+        // The last line that ends a block counts.
         assert_eq!(
             of("# /// script\n# a = \"\"\"\n# ///\n# \"\"\"\n# ///\nx\n# ///\n")
                 .unwrap()

@@ -28,7 +28,7 @@ mod tests {
             action.sa_sigaction = handler as usize;
             assert_eq!(libc::sigaction(libc::SIGUSR1, &raw const action, std::ptr::null_mut()), 0);
         }
-        // SAFETY: it returns a number.
+        // SAFETY: the call returns a number.
         let this = unsafe { libc::pthread_self() };
         let (silent, _theirs) = rustix::pipe::pipe().unwrap();
         let over = AtomicBool::new(false);

@@ -333,7 +333,7 @@ mod tests {
         connect(&reach, 0, &mut lost, None, &stop).unwrap();
         server.join().unwrap();
         assert_eq!(lost.order(2, 0, Instant::now()), [1, 0]);
-        // Nobody listens any more.
+        // No server listens at these addresses any more.
         assert!(connect(&reach, 0, &mut lost, None, &stop).is_err());
         assert_eq!(lost.order(2, 0, Instant::now()), [0, 1]);
         std::fs::remove_file(&paths[1]).unwrap();

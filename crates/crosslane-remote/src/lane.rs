@@ -173,7 +173,7 @@ pub struct RemoteLane {
     message: Aligned,
     reply: Aligned,
     progress: (u32, u32),
-    /// Until when the guest pauses, by the server's report.
+    /// The time until which the guest pauses, by the server's report.
     rests_until: u64,
     /// Whether the server has reported the loss of the lane's worker. It sends the worker's
     /// progress before that.

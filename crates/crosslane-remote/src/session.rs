@@ -348,7 +348,7 @@ mod tests {
     }
 
     #[test]
-    fn who_leaves_the_line_lets_the_next_one_in() {
+    fn a_caller_that_leaves_the_queue_lets_the_next_one_in() {
         let line = Line::new(1);
         let first = line.stand(|| false).unwrap();
         assert!(line.stand(|| true).is_none());

@@ -251,7 +251,7 @@ pub enum Listener {
 }
 
 impl Listener {
-    /// Starts to listen. If nobody listens on an existing Unix socket, its file is replaced. Only
+    /// Starts to listen. If no server listens on an existing Unix socket, its file is replaced. Only
     /// this user may connect to a Unix socket.
     ///
     /// # Errors

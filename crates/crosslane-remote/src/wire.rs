@@ -264,7 +264,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_told_is_heard() {
+    fn each_control_message_is_read_as_it_was_written() {
         let tells = [
             Tell::Refused { message: "no".into() },
             Tell::Progress { lane: 3, exchange: 4, row: 5, rest: 6 },

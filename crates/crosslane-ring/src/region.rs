@@ -39,7 +39,7 @@ struct LaneHeader {
     magic: AtomicU64,
     capacity: AtomicU64,
     progress: AtomicU64,
-    /// Until when the guest pauses, in nanoseconds of the monotonic clock.
+    /// The time until which the guest pauses, in nanoseconds of the monotonic clock.
     rest: AtomicU64,
     /// The location of the engine's side, and the location of the guest's side.
     locations: [Line<AtomicU32>; 2],

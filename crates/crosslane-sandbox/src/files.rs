@@ -32,7 +32,8 @@ const WRITE: Accesses = make_bitflags!(AccessFs::{
 const DEVICE: Accesses = make_bitflags!(AccessFs::{ReadFile | WriteFile | Truncate});
 const RUN: Accesses = make_bitflags!(AccessFs::{ReadFile | Execute});
 
-/// What programs read of a system that concerns nobody: libraries, time zones, languages, processors.
+/// The parts of a system that programs read and that hold no data of users: libraries, time zones,
+/// languages, processors.
 const SYSTEM: [&str; 30] = [
     "/usr/lib",
     "/usr/lib64",
@@ -228,8 +229,8 @@ impl Rules {
             Err(error) => return Err(error.to_string()),
         };
         if path.starts_with("/proc") {
-            // The kernel makes another file of this name when nobody has had this one open for a while,
-            // and the rule is for this one. So it stays open.
+            // If no process has had this file open for a while, the kernel makes another file of the
+            // same name. The rule is for this file, so it stays open.
             let mut kept = KEPT.lock().unwrap_or_else(PoisonError::into_inner);
             if let Entry::Vacant(place) = kept.entry(path.to_owned()) {
                 place.insert(PathFd::new(path).map_err(|error| error.to_string())?);

@@ -52,7 +52,7 @@ struct Told {
     log_level: Option<String>,
 }
 
-/// The address of the HTTP listener, and who may use it.
+/// The address of the HTTP listener, and the clients that may use it.
 #[derive(Debug, Deserialize)]
 struct HttpTold {
     address: String,

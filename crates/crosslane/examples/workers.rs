@@ -14,7 +14,7 @@ use std::sync::atomic::AtomicU32;
 use std::sync::{Arc, Barrier};
 use std::time::Duration;
 
-/// Nobody sleeps on it: the answers are there at once.
+/// No thread sleeps on this word, because the answers are there at once.
 static NEVER: AtomicU32 = AtomicU32::new(0);
 
 /// A lane whose guest answers every call with the same row.

@@ -92,8 +92,8 @@ class MappedStream:
         """Ends the stream and its workers. May be called more than once, and by any thread."""
         self._ahead = None
         self._native.close()
-        # So that the stream keeps no input alive. If another thread reads the input now, that
-        # thread closes it.
+        # With the native half closed, the stream keeps no input alive. If another thread reads the input now,
+        # that thread closes it.
         with contextlib.suppress(ValueError):
             self._input.close()
 

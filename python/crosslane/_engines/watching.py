@@ -85,7 +85,7 @@ def _run(
 
 
 def _is_closed(con: duckdb.DuckDBPyConnection | None) -> bool:
-    """Whether nobody uses a connection any more."""
+    """Whether a connection is closed."""
     if con is None:
         return True
     try:

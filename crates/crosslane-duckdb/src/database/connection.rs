@@ -168,7 +168,7 @@ impl Instance {
 
 impl Drop for Connection {
     fn drop(&mut self) {
-        // SAFETY: the connection is open and nobody uses it any more.
+        // SAFETY: the connection is open, and no code uses it any more.
         unsafe { ffi::duckdb_disconnect(&raw mut self.raw) };
     }
 }

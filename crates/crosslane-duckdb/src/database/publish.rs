@@ -87,7 +87,7 @@ impl Database {
                 Ok(())
             })
         })?;
-        // Nobody edits the files of definitions, and a cache may be cleaned.
+        // Users do not edit the files of definitions, and a cache may be cleaned.
         if let Some(files) = files.filter(|_| !definition::is_one(Path::new(&library.name))) {
             let watched = Watched::new(files, permissions.replace, allowed);
             lock(&self.watched).insert(library.name.clone(), watched);

@@ -79,7 +79,8 @@ impl<L: Language> Function<L> {
         &self.types
     }
 
-    /// A column for its results. If the entry has none, the column takes NULLs that nobody reads.
+    /// A column for the results of the entry. If the entry has none, the column takes NULLs, which are
+    /// not read.
     pub fn results(&self) -> ColumnBuilder {
         ColumnBuilder::new(self.returns.as_ref().unwrap_or(&DataType::Boolean))
     }

@@ -61,7 +61,7 @@ pub fn live(guest: &mut impl Guest, arguments: &[String]) -> io::Result<()> {
         _ => run(guest),
     };
     match outcome {
-        // The engine has ended, so nobody reads the error.
+        // The engine has ended, so no process reads the error.
         Err(error) if matches!(error.kind(), io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset) => {
             Ok(())
         }

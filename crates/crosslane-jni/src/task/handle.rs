@@ -62,8 +62,8 @@ impl Task {
     /// Hands a batch over.
     ///
     /// # Safety
-    /// The table must describe columns of the program's inputs with this many rows. Nobody must
-    /// change them until the batch's last answer or an error was taken, or the task has ended.
+    /// The table must describe columns of the program's inputs with this many rows. They must not change
+    /// until the batch's last answer or an error was taken, or the task has ended.
     pub unsafe fn submit(&mut self, rows: usize, table: Vec<u64>) {
         if let Some(batches) = &self.batches {
             // It fails if the thread has ended with an error, which `take` returns.

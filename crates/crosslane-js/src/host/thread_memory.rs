@@ -30,7 +30,7 @@ const FAULTS: u32 = 42;
 /// The last answer of a thread. 0 while there is none.
 static ANSWER: AtomicU64 = AtomicU64::new(0);
 
-/// Locked by who asks, because there is one place for answers.
+/// The thread that asks locks this, because there is one place for answers.
 static ASKING: Mutex<()> = Mutex::new(());
 
 /// The kernel's counts of this process's memory.

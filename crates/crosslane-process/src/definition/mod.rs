@@ -48,7 +48,7 @@ fn folder(cache: &Path) -> PathBuf {
 fn write(cache: &Path, path: &Path, text: &str) -> io::Result<()> {
     let folder = path.parent().unwrap_or(cache);
     DirBuilder::new().recursive(true).mode(0o700).create(folder)?;
-    // Whoever owns the folder could put other code in the file's place.
+    // The owner of the folder could put other code in the file's place.
     let owner = fs::metadata(cache)?.uid();
     if owner != rustix::process::geteuid().as_raw() {
         return Err(io::Error::other("it belongs to another user"));

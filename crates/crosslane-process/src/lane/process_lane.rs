@@ -159,7 +159,7 @@ impl ProcessLane {
         taken.map(|()| true)
     }
 
-    /// Takes the oldest message. Also `None` if nobody wants the message any more.
+    /// Takes the oldest message. Also `None` if the exchange of the message was cancelled.
     fn collect(&mut self, whole: bool) -> Result<Option<Header>, LaneError> {
         let before = self.exchanges.in_flight();
         let collected = self.collect_any(whole);

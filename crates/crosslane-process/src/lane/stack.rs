@@ -94,7 +94,7 @@ mod tests {
 
     /// A guest writes the innermost frame first.
     #[test]
-    fn of_a_deep_stack_the_innermost_frames_are_shown() {
+    fn a_deep_stack_shows_its_innermost_frames() {
         let deep: String = (0..1000).map(|n| format!("  File \"/f.py\", line {n} in f\n")).collect();
         let shown = frames(&format!("Stack (most recent call first):\n{deep}"));
         assert_eq!(shown.lines().count(), MOST);

@@ -89,7 +89,7 @@ pub(super) fn mappings(pid: i32, by: &str) -> impl Iterator<Item = Mapping> {
     found.into_iter()
 }
 
-/// The memory that a process has written and shares with nobody.
+/// The memory that a process has written and shares with no other process.
 pub(super) fn private(pid: i32) -> u64 {
     mappings(pid, "smaps").filter(|mapping| !mapping.shared).map(|mapping| mapping.private).sum()
 }

@@ -381,7 +381,7 @@ mod tests {
             println!("did {said}");
         }
         for pid in forks {
-            // SAFETY: they are this process's children, and nobody has waited for them.
+            // SAFETY: they are this process's children, and no thread has waited for them.
             unsafe { libc::kill(pid, libc::SIGKILL) };
         }
     }
@@ -395,7 +395,7 @@ mod tests {
             let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
             let said = BufReader::new(child.stdout.take().unwrap());
             let mut worker = Self(child, said);
-            // Until it answers, its memory grows because it starts.
+            // While the worker starts, its memory grows. So this waits for its answer.
             worker.does("nothing");
             worker
         }
@@ -462,7 +462,7 @@ mod tests {
         assert_is(tree.growth(&mut base, limit), 5, &new);
         worker.does("more");
         assert_is(tree.growth(&mut base, limit), 6, "more");
-        // A file that existed, and is filled again before the tree has seen it.
+        // This file existed before. The worker fills it again before the tree has seen it.
         let old = Name::new("filled");
         fs::write(&old.0, vec![1; SIZE / 2]).unwrap();
         let mut base = tree.base().unwrap();
@@ -494,7 +494,7 @@ mod tests {
         assert_is(tree.growth(&mut base, 0), 0, "a file that others have written, too");
         worker.does("lane");
         assert_is(tree.growth(&mut base, 0), 0, "a lane's");
-        // The shared memory of a zygote, which one of its workers reads.
+        // A worker of a zygote reads the zygote's shared memory.
         let reader = worker.does("reader");
         let tree = Tree::new(reader, worker.pid(), 0);
         assert!(tree.below().is_empty());

@@ -401,7 +401,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_printed_before_a_call_is_none_of_its_tail() {
+    fn the_tail_of_a_call_has_no_earlier_output() {
         let (mut lane, theirs) = watched();
         let print = |text: &str| assert_eq!(rustix::io::write(&theirs, text.as_bytes()), Ok(text.len()));
         print("read before\n");

@@ -43,7 +43,7 @@ pub(super) enum NoFork {
     Ended(String),
     /// The zygote was not there in time.
     Late,
-    /// Nobody needs it any more.
+    /// The zygote is not needed any more.
     Unneeded,
     /// Something else.
     Failed(Error),
@@ -105,8 +105,8 @@ impl ForkServer {
         // A failure is found by the receiver.
         let _ = self.jobs.as_ref().map(|jobs| jobs.send(job));
         loop {
-            // The thread may be busy with other jobs. A zygote that comes too late ends, because
-            // nobody has its socket.
+            // The thread may be busy with other jobs. A zygote that comes too late ends, because no
+            // thread has its socket.
             match answered.recv_timeout(TICK) {
                 Ok(forked) => return forked,
                 Err(RecvTimeoutError::Disconnected) => {

@@ -41,7 +41,7 @@ const GUEST_SPIN: u32 = 3;
 const ENDED_THREAD: &str = "the thread that makes its lanes has ended; was it killed?";
 /// How often a wait for an answer checks whether it should go on.
 const TICK: Duration = Duration::from_millis(10);
-/// The error of a wait that nobody needs any more.
+/// The error of a wait whose result is not needed any more.
 const UNNEEDED: &str = "its library was unloaded, or loaded again";
 /// The error if a library would load a library.
 const LOADING: &str = "this file is being loaded as a library of functions, and would load itself without end; put what \
@@ -328,7 +328,7 @@ impl Running {
         Ok((running, loaded))
     }
 
-    /// Waits for the next answer until the deadline, or until nobody needs it.
+    /// Waits for the next answer until the deadline, or until the result is not needed any more.
     fn answer(&self, deadline: Instant, stop: &Stop) -> Result<Answer, NoAnswer> {
         loop {
             match self.answers.recv_timeout(TICK) {

@@ -135,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn a_ruby_that_says_nothing_holds_nothing_up() {
+    fn a_silent_ruby_delays_nothing() {
         assert_eq!(said_by("exec sleep 100", Duration::from_millis(20)), None);
         // Another program holds the pipe open.
         assert_eq!(said_by("sleep 2 & exit 0", LONG), None);

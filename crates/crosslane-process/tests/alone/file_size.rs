@@ -1,4 +1,4 @@
-//! Where the system admits no large files, it ends a process that makes one.
+//! If the system limits the size of files, it ends a process that makes a larger file.
 
 use crate::alone;
 use crosslane::lane::{Lane, LaneError};
@@ -32,7 +32,7 @@ fn a_batch_beyond_the_limit_of_files_is_an_error() {
     text.bytes(&vec![b'x'; 2 << 20]).unwrap();
     let refused = lane.submit(Address::call(0), 1, &text);
     assert!(matches!(&refused, Err(LaneError::TooLarge(why)) if why.contains("too large")), "{refused:?}");
-    // The lane is whole, and takes what is small enough.
+    // The lane still works, and takes a smaller batch.
     let mut text = ColumnBuilder::new(&DataType::Varchar);
     text.bytes(&vec![b'x'; 1 << 19]).unwrap();
     assert_eq!(lane.submit(Address::call(0), 1, &text).unwrap(), Some(1));

@@ -1,4 +1,5 @@
-//! A fork has the memory of a lane, but the lane is its parent's: what the fork drops goes on there.
+//! A fork has a copy of a lane, but the lane belongs to the fork's parent. If the fork drops its copy,
+//! the lane still works in the parent.
 
 use crate::alone;
 use crosslane::lane::{Lane, LaneError};
@@ -17,7 +18,7 @@ fn a_fork_cancels_nothing_of_its_parents() {
     let _alone = alone();
     let (mut lane, mut guest) = both_ends(4096);
     assert!(lane.submit(Address::whole(0, Entry::Scan), 1, &text(1)).unwrap().is_some());
-    // SAFETY: the fork runs nothing but the lane's own code, and ends without the rest of this program.
+    // SAFETY: the fork runs only code of the lane, and ends without running the rest of this program.
     unsafe {
         let fork = libc::fork();
         if fork == 0 {

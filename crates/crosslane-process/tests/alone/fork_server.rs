@@ -1,5 +1,5 @@
-//! Fork servers that fork, end, stall or lie: this program started again, as the guest of its own
-//! tests.
+//! Fork servers that fork, end, stall or lie. A fork server is this program, which the tests start again
+//! as a guest.
 
 use crate::{beside, soon};
 use crosslane::pool::Stop;
@@ -15,7 +15,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Set where this program is to be a guest: what it does, and a file.
+/// Variables that are set if this program is a guest: its behaviour, and a file.
 const GUEST: [&str; 2] = ["CROSSLANE_TEST_FORK_SERVER", "CROSSLANE_TEST_FORK_SERVER_FILE"];
 
 /// A fork server that behaves in this way. Each of its processes adds its id to the file.
@@ -43,7 +43,7 @@ fn start(server: &Arc<ForkServer>, load_timeout: Duration) -> Result<Zygote, Err
     Zygote::start(options, Stop::default()).map(|(zygote, _)| zygote)
 }
 
-/// The processes of the server so far.
+/// The processes that the server has been so far.
 fn servers(file: &Path) -> Vec<Pid> {
     let ids = fs::read_to_string(file).unwrap();
     ids.lines().map(|line| Pid::from_raw(line.parse().unwrap()).unwrap()).collect()
@@ -53,7 +53,7 @@ fn lives(pid: Pid) -> bool {
     rustix::process::test_kill_process(pid).is_ok()
 }
 
-/// A file that does not exist yet, and does not in the end.
+/// A path at which no file exists yet. Dropping it removes the file.
 struct Temporary(PathBuf);
 
 impl Temporary {
@@ -68,13 +68,13 @@ impl Drop for Temporary {
     }
 }
 
-/// The other side: what the tests start. Nobody starts it for its own sake.
+/// The guest that the tests start. It does nothing if it runs as a test.
 #[test]
 fn guest() {
     let [Ok(behaviour), Ok(file)] = GUEST.map(std::env::var) else { return };
     let mut file = fs::File::options().create(true).append(true).open(file).unwrap();
     writeln!(file, "{}", std::process::id()).unwrap();
-    // SAFETY: the engine starts this program with its socket there.
+    // SAFETY: the engine starts this program with this descriptor as its socket.
     let control = ControlSocket::new(unsafe { UnixStream::from_raw_fd(3) });
     while let Some((Request::Zygote { modules }, descriptors)) = control.receive().unwrap() {
         assert_eq!(modules, ["a"]);
@@ -84,7 +84,7 @@ fn guest() {
                 std::process::exit(3);
             }
             "stalls" => std::thread::sleep(Duration::from_secs(1000)),
-            // Only a process below it may be the zygote.
+            // The zygote must be a process below this one, and this process greets in its place.
             "lies" => greet(&descriptors[0]),
             _ => fork(descriptors.into_iter().next().unwrap()),
         }
@@ -113,7 +113,7 @@ fn fork(socket: OwnedFd) {
         };
         control.send(&loaded).unwrap();
     }
-    // SAFETY: this is a copy of the fork server, and must not clean up what belongs to it.
+    // SAFETY: this is a copy of the fork server. It must not clean up what belongs to the fork server.
     unsafe { libc::_exit(0) }
 }
 
@@ -140,7 +140,7 @@ fn a_fork_server_that_was_killed_is_started_again() {
     let server = server("forks", &file.0);
     drop(start(&server, LONG).unwrap());
     rustix::process::kill_process(servers(&file.0)[0], Signal::KILL).unwrap();
-    // It may not have ended yet. Then the first of these tells its end.
+    // The killed process may not have ended yet. Then the first start reports its end.
     if let Err(error) = start(&server, LONG) {
         let error = error.to_string();
         assert!(error.contains("ended before it had loaded test (signal: 9"), "{error}");
@@ -179,7 +179,7 @@ fn a_load_behind_one_that_stalls_ends_at_its_own_limit() {
     let (behind, waited) = (Arc::clone(&server), Duration::from_millis(200));
     let error = soon(move || start(&behind, waited).unwrap_err().to_string());
     assert!(error.contains("test was not loaded within 0.2 s"), "{error}");
-    // The first one still waits. It ends when its process does.
+    // The first load still waits. It ends with its process.
     rustix::process::kill_process(servers(&path)[0], Signal::KILL).unwrap();
     let error = soon(move || first.join().unwrap());
     assert!(error.contains("ended before it had loaded test"), "{error}");

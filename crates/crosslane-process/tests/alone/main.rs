@@ -1,10 +1,12 @@
-//! Tests that need their process for themselves, and those that start programs.
+//! Tests that need the process for themselves, and tests that start programs.
 //!
-//! - `file_size` sets how large a file the process may make. Programs that other tests start would have the limit, too.
-//! - `fork` forks. The child has the descriptors of all other tests, and their peers would not see them close. Both take the lock
-//!   of [`alone`].
-//! - `fork_server`, `panics` and `zygote` start programs. Until a program runs, its process has the descriptors of other tests, too. These tests
-//!   wait for no descriptor to close at once, so they may run beside one another ([`beside`]), but beside no test of `it`.
+//! - `file_size` limits the size of the files that the process may make. Programs that other tests start
+//!   would inherit the limit.
+//! - `fork` forks. The child has the descriptors of all other tests, so their peers would not see them
+//!   close. Both tests take the lock of [`alone`].
+//! - `fork_server`, `panics` and `zygote` start programs. Until a program runs, its process has the
+//!   descriptors of other tests, too. These tests do not wait for a descriptor to close at once. So they
+//!   may run at the same time ([`beside`]), but not at the same time as a test of `it`.
 
 mod file_size;
 mod fork;
@@ -27,7 +29,8 @@ fn beside() -> RwLockReadGuard<'static, ()> {
     PROCESS.read().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// What the body returns, if it does not hang. Shorter than the time that a zygote has for a lane.
+/// Returns the body's result, and panics if the body takes too long. The limit is shorter than the time
+/// that a zygote has for a lane.
 fn soon<T: Send + 'static>(body: impl FnOnce() -> T + Send + 'static) -> T {
     let (done, result) = std::sync::mpsc::channel();
     std::thread::spawn(move || done.send(body()));

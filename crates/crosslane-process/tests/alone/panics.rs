@@ -1,4 +1,4 @@
-//! Panics go to the log, and not to whatever file is descriptor 2.
+//! Panics go to the log, and never to another file that is open as descriptor 2.
 
 use crate::beside;
 use std::fs::{File, OpenOptions};
@@ -7,7 +7,8 @@ use std::process::{Command, Stdio};
 
 const NAME: &str = "panics::panics_are_logged";
 
-/// This test in a process of its own, which panics and waits to be killed if it has a reader.
+/// Runs this test in another process, which panics. If the test reads its output, it then waits to be
+/// killed.
 fn child(stderr: Stdio, role: &str) -> Command {
     let mut command = Command::new(std::env::current_exe().expect("the test's own program"));
     command.args(["--exact", NAME, "--nocapture"]).env("CROSSLANE_TEST_PANIC", role);
@@ -32,7 +33,7 @@ fn panics_are_logged() {
         return panic_as(&role);
     }
     let _beside = beside();
-    // As a database is open that became descriptor 2.
+    // This imitates a program whose open database became descriptor 2.
     let path = std::env::temp_dir().join(format!("crosslane-panics-{}", std::process::id()));
     let open = OpenOptions::new().read(true).write(true).create_new(true).open(&path);
     let file: File = open.expect("a file in the temporary folder");

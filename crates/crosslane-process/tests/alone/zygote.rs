@@ -1,4 +1,5 @@
-//! Zygotes that lie, garble, stall or die: this program started again, as the guest of its own tests.
+//! Zygotes that lie, garble, stall or die. A zygote is this program, which the tests start again as a
+//! guest.
 
 use crate::{beside, soon};
 use crosslane::lane::Lane as _;
@@ -22,7 +23,7 @@ use std::time::Duration;
 
 const LOADED: &str = r#"{"op": "loaded", "functions": [], "runtime": "Test 1"}"#;
 
-/// Set where this program is to be a guest.
+/// This variable is set if this program is a guest.
 const GUEST: &str = "CROSSLANE_TEST_GUEST";
 
 /// Starts a zygote that behaves in this way.
@@ -53,7 +54,7 @@ fn start_with(behaviour: impl Into<PathBuf>, stop: Stop) -> Result<Zygote, Error
     Zygote::start(options, stop).map(|(zygote, _)| zygote)
 }
 
-/// A process that the engine has nothing to do with, in a group of its own.
+/// A process that does not belong to the engine, in its own process group.
 struct Stranger(Child);
 
 impl Stranger {
@@ -73,13 +74,13 @@ impl Drop for Stranger {
     }
 }
 
-/// The other side: what the tests start. Nobody starts it for its own sake.
+/// The guest that the tests start. It does nothing if it runs as a test.
 #[test]
 fn guest() {
     if std::env::var_os(GUEST).is_none() {
         return;
     }
-    // SAFETY: the engine starts this program with its socket there.
+    // SAFETY: the engine starts this program with this descriptor as its socket.
     let socket = unsafe { UnixStream::from_raw_fd(3) };
     let control = ControlSocket::new(socket.try_clone().unwrap());
     let say = |text: &str| {
@@ -98,7 +99,7 @@ fn guest() {
         "chats" => (0..1_000_000).for_each(|lane| say(&format!(r#"{{"op": "forked", "lane": {lane}}}"#))),
         "shouts" => {
             for _ in 0..4 {
-                // Never to be drained: there is more as soon as something was read.
+                // No reader can empty this pipe, because these threads write whenever there is room.
                 std::thread::spawn(
                     || while rustix::io::write(rustix::stdio::stdout(), &[0; 4096]).is_ok() {},
                 );
@@ -121,7 +122,7 @@ fn guest() {
         };
         match behaviour {
             "stalls" => std::thread::sleep(Duration::from_secs(1000)),
-            // It keeps its end, as a lane that lives.
+            // The zygote keeps the other end open, as a running lane does.
             "silent" => {
                 std::mem::forget(descriptors[1].try_clone().unwrap());
                 std::fs::write(detail, "forked").unwrap();
@@ -132,7 +133,8 @@ fn guest() {
                 let text = format!(r#"{{"op": "forked", "lane": {lane}, "pid": 1}}"#);
                 let framed = [&(text.len() as u32).to_le_bytes(), text.as_bytes()].concat();
                 (&socket).write_all(&framed[..10]).unwrap();
-                // More than fits into a pipe: this goes on when someone reads it.
+                // These bytes do not fit into a pipe, so the write returns only after the engine has
+                // read some.
                 std::io::stdout().write_all(&[0; 1 << 20]).unwrap();
                 (&socket).write_all(&framed[10..]).unwrap();
                 continue;
@@ -147,12 +149,12 @@ fn guest() {
     }
 }
 
-/// Says that this process is the lane's.
+/// Greets the engine, so that this process is the lane's process.
 fn greet(socket: &OwnedFd) {
     rustix::net::send(socket, b"h", SendFlags::NOSIGNAL).unwrap();
 }
 
-/// Greets the engine in the name of another process, which the system allows its administrator.
+/// Greets the engine in the name of another process. The system allows this to its administrator.
 fn forge(socket: &OwnedFd, pid: i32) {
     let credentials = UCred {
         pid: rustix::process::Pid::from_raw(pid).unwrap(),
@@ -174,7 +176,7 @@ fn a_process_that_a_message_names_is_not_ended() {
         let mut zygote = start(&format!("{behaviour} {}", stranger.0.id())).unwrap();
         let booted = zygote.boot().map(drop);
         drop(zygote);
-        // The end of a process that was killed is seen a moment later.
+        // A killed process is seen as ended only a moment later.
         std::thread::sleep(Duration::from_millis(100));
         assert!(stranger.lives(), "{behaviour}: a process that is none of the engine's was killed");
         let error = booted.unwrap_err().to_string();
@@ -218,7 +220,7 @@ fn a_load_ends_when_its_answer_cannot_be_read() {
 }
 
 #[test]
-fn half_an_answer_keeps_nobody_from_reading_the_log() {
+fn the_log_is_read_while_an_answer_is_incomplete() {
     let _beside = beside();
     soon(|| start("hesitates").unwrap().boot().map(drop)).unwrap();
 }
@@ -255,14 +257,14 @@ fn a_lane_that_does_not_greet_is_ended_by_its_zygote() {
 }
 
 #[test]
-fn a_lane_tells_how_its_host_ended_that_another_boot_has_reaped() {
+fn a_lane_reports_the_end_of_a_host_that_another_boot_has_reaped() {
     let _beside = beside();
     let error = soon(|| {
         let mut zygote = start("hosts").unwrap();
         let mut lane = zygote.boot().unwrap();
         let host = rustix::process::Pid::from_raw(lane.process()).unwrap();
         rustix::process::kill_process(host, rustix::process::Signal::KILL).unwrap();
-        // A boot that finds it alive would ask it in vain.
+        // If the next boot found the process alive, it would ask it for a lane in vain.
         while lane.lives() {
             std::thread::sleep(Duration::from_millis(1));
         }

@@ -1,5 +1,5 @@
-//! The entries of aggregates over lanes of a pool, whose guests are threads of this process: what each carries, how they fail,
-//! and what becomes of a guest that answers with anything else.
+//! The entries of aggregates over lanes of a pool, whose guests are threads of this process. The tests
+//! check what each entry carries, how it fails, and how the engine treats a guest with a wrong answer.
 
 use crosslane::batch::{Body, Column, Encode, Plan};
 use crosslane::call::{CallGroup, Caller, Input, Output, call_on};
@@ -14,7 +14,7 @@ use std::thread;
 
 const NUMBER: DataType = DataType::BigInt;
 const NOTHING: [i64; 0] = [];
-/// A batch of more rows is said to be too large.
+/// The guests say that a batch with more rows is too large.
 const MOST: usize = 60_000;
 
 fn column(values: &[i64]) -> ColumnBuilder {
@@ -23,7 +23,7 @@ fn column(values: &[i64]) -> ColumnBuilder {
     column
 }
 
-/// What an exchange brings: its columns, as the function's kind has them.
+/// The columns of an exchange, with the types of the function's kind.
 fn taken(lane: &GuestLane, call: &Call) -> Vec<Vec<i64>> {
     let signature = "total(x BIGINT) -> BIGINT".parse().unwrap();
     let types = Kind::Aggregate.entry(call.entry().unwrap(), &signature).unwrap();
@@ -63,7 +63,7 @@ fn sums() -> impl Fn(&mut GuestLane, Call) + Send + Sync {
     }
 }
 
-/// Columns of numbers, and whether one of `true` follows.
+/// Columns of numbers. If the flag is set, a column of `true` follows them.
 struct Numbers(Vec<Vec<i64>>, bool);
 
 struct Columns(Vec<ColumnBuilder>);
@@ -151,7 +151,7 @@ impl Fixture {
         outcome.map(|()| results.0)
     }
 
-    /// Whether the guest's answer to these columns ended its lane as garbage.
+    /// Whether the guest's answer to these columns ends its lane as garbage.
     fn is_garbage(&self, entry: Entry, columns: &[&[i64]]) -> bool {
         let error = self.enter(entry, columns).unwrap_err();
         let garbage = matches!(error, Error::LaneDied { .. }) && error.to_string().contains("wrote garbage");
@@ -173,7 +173,8 @@ fn states_are_updated_combined_and_finished() {
     assert_eq!((stats.booted, stats.idle, stats.discarded), (1, 1, 0));
 }
 
-/// A query's threads do not fail at the same time: one may still come with states when another has failed.
+/// The threads of a query do not fail at the same time. When one has failed, another may still come with
+/// states.
 #[test]
 fn states_of_a_use_that_failed_fail_with_its_error() {
     let sums = sums();
@@ -182,7 +183,7 @@ fn states_of_a_use_that_failed_fail_with_its_error() {
             let failure = Failure { class: "Unlucky".into(), ..Failure::default() };
             lane.fail(call, &failure, None).unwrap();
         }
-        // What is told to be forgotten is not asked for any more.
+        // The query does not ask for states any more that it has told the guest to forget.
         _ if call.entry() == Some(Entry::Forget) => {
             lane.succeed(call.with_rows(0), &(), RowCounts::default()).unwrap();
         }
@@ -193,7 +194,7 @@ fn states_of_a_use_that_failed_fail_with_its_error() {
     let new = || Accumulation::new(Arc::clone(&library), Arc::clone(&function), Arc::clone(&group));
     let mut state = State::default();
     let place = [&raw mut state];
-    // SAFETY: the state outlives this, and nobody else uses it.
+    // SAFETY: the state outlives this, and no other code uses it.
     let states = unsafe { States::new(&place) };
     let first = new();
     first.update(&states, &Numbers(vec![vec![1]], false)).unwrap();
@@ -205,7 +206,7 @@ fn states_of_a_use_that_failed_fail_with_its_error() {
     assert!(other.contains("a state of a query that is over"), "{other}");
 }
 
-/// They pass through the engine, which is to have few of those that are large.
+/// The states pass through the engine, which must hold only a few large states at a time.
 #[test]
 fn large_states_go_to_another_lane_in_pieces() {
     const LARGE: usize = 1 << 20;
@@ -229,11 +230,11 @@ fn large_states_go_to_another_lane_in_pieces() {
     let (mut ours, mut theirs) = ([State::default(); 100], [State::default(); 100]);
     let update = |states: &mut [State; 100]| {
         let places = states.each_mut().map(std::ptr::from_mut);
-        // SAFETY: the states outlive this, and nobody else uses them.
+        // SAFETY: the states outlive this, and no other code uses them.
         sums.update(&unsafe { States::new(&places) }, &Numbers(vec![vec![1; 100]], false)).unwrap();
     };
     update(&mut ours);
-    // Each thread has a lane.
+    // Each thread has its own lane.
     thread::scope(|scope| scope.spawn(|| update(&mut theirs)).join().unwrap());
     let [ours, theirs] = [&mut ours, &mut theirs].map(|states| states.each_mut().map(std::ptr::from_mut));
     // SAFETY: as above.
@@ -244,7 +245,8 @@ fn large_states_go_to_another_lane_in_pieces() {
     assert!(pieces.iter().all(|rows| rows * LARGE <= 16 << 20), "{pieces:?}");
 }
 
-/// A batch that is too large is cut. Its parts follow one another: an update has its lane for itself.
+/// A batch that is too large is cut. The guest gets the parts one after the other, because an update has
+/// its lane for itself.
 #[test]
 fn many_rows_are_updated_once_each() {
     let sums = sums();
@@ -275,7 +277,7 @@ fn a_function_has_the_entries_of_its_kind_alone() {
 }
 
 #[test]
-fn a_guest_without_the_entry_says_so_and_stays() {
+fn a_guest_without_the_entry_reports_that_and_keeps_running() {
     let fixture = fixture("aggregate", "", |_, lane, call| lane.fail(call, &call.refusal(), None).unwrap());
     let error = fixture.enter(Entry::Combine, &[&[1], &[2]]).unwrap_err().to_string();
     assert_eq!(error, "total: Error: this guest has no entry Combine of function 0");
@@ -313,9 +315,9 @@ fn an_update_that_makes_no_progress_times_out() {
     assert!(error.ends_with("in row 2 of the batch, with state = 2, x = 40"), "{error}");
 }
 
-/// Its rows may have changed states already.
+/// The rows of a begun update may have changed states already.
 #[test]
-fn what_was_begun_is_not_done_again() {
+fn an_update_that_was_begun_is_not_repeated() {
     let begun = Arc::new(Mutex::new(0));
     let count = Arc::clone(&begun);
     let fixture = fixture("aggregate", "", move |_, lane, call| {
@@ -339,7 +341,7 @@ fn an_answer_that_is_not_the_entrys_is_garbage() {
         ("rows of results", |lane, call| answer(lane, call, 2, &column(&[1, 2]))),
         ("rows without results", |lane, call| answer(lane, call, 2, &())),
         ("results without rows", |lane, call| answer(lane, call, 0, &column(&[]))),
-        // So long that its end may be left in the ring.
+        // This answer is so long that its end may stay in the ring.
         ("long results that are said to have no rows", |lane, call| {
             answer(lane, call, 0, &column(&[7; 2048]))
         }),

@@ -1,7 +1,8 @@
-//! Whatever a guest writes, the engine finds results or errors: never a panic, never a wrong row.
+//! Whatever a guest writes, the engine reads results or errors. It never panics, and never reads a wrong
+//! row.
 //!
-//! The bounded twin of the fuzz target `reply` (`make fuzz`): valid replies with a few bytes changed,
-//! cut, or random throughout.
+//! This is the bounded form of the fuzz target `reply` (`make fuzz`). Its replies are valid ones with a
+//! few changed bytes, cut replies, and random bytes.
 
 use crosslane::lane::Lane;
 use crosslane::{DataType, batch};
@@ -11,17 +12,17 @@ use crosslane_process::testing::{
 use rustix::fs::{MemfdFlags, SealFlags};
 
 const ROUNDS: u32 = 60_000;
-/// A call, a scan, and both cancelled.
+/// A call, a scan, a cancelled call, and a cancelled scan.
 const OPEN: [u8; 4] = [0, 0x40, 0x80, 0xC0];
-/// The reply is taken in one step or in two.
+/// The engine takes the reply in one step or in two.
 const STEPS: [u8; 2] = [0, 0x20];
 
-/// Values at which checks tend to be wrong.
+/// Values at which checks are often wrong.
 const EDGES: [u64; 10] = [0, 1, 3, 7, 8, 255, 1 << 31, u32::MAX as u64, 1 << 63, u64::MAX];
 
 #[test]
 fn garbled_replies_are_errors() {
-    // Long ones may be taken in two steps.
+    // The engine may take long replies in two steps.
     let replies: Vec<[Vec<u8>; 2]> = TYPES
         .iter()
         .map(|text| text.parse().unwrap())
@@ -33,7 +34,7 @@ fn garbled_replies_are_errors() {
         let mut input = vec![pick as u8, OPEN[random.below(OPEN.len())] | STEPS[random.below(STEPS.len())]];
         input.extend_from_slice(&replies[pick][random.below(2)]);
         for _ in 0..random.below(4) {
-            // Most of it is values; what they are in is at the start.
+            // Most bytes of a reply are values. The description of the values is at the start.
             let at = 2 + if random.below(2) == 0 {
                 random.below(160.min(input.len() - 2))
             } else {
@@ -84,7 +85,8 @@ fn frames_with_any_tag_are_errors() {
     }
 }
 
-/// Large replies in files of any length, with any seals, announced with any length: what is taken is what the file holds.
+/// Large replies in files of any length, with any seals, announced with any length. The engine takes
+/// only what the file holds.
 #[test]
 fn garbled_announcements_are_errors() {
     let reply = valid_reply(&DataType::BigInt);
@@ -126,13 +128,12 @@ fn garbled_announcements_are_errors() {
     assert!(taken > 100 && refused > 100, "{taken} taken, {refused} refused");
 }
 
-/// What a guest may say of an exchange, in a sound frame: only its own turn is a reply, and only to what was not cancelled.
-/// The values of a long column may be taken by themselves.
+/// The engine may take the values of a long column in a second step.
 #[test]
 fn a_buffer_between_words_is_malformed_in_one_step_and_in_two() {
     let mut frame = long_reply(&DataType::BigInt, 300);
     frame.extend([0; 8]);
-    // Behind the header, the node and the buffer of the validity.
+    // The offset follows the header, the node and the buffer of the validity.
     let offset = 64 + 16 + 16;
     frame[offset] += 4;
     let (head, values) = frame.split_at(batch::last_buffer(&frame, frame.len()).expect("a long buffer"));
@@ -145,6 +146,8 @@ fn a_buffer_between_words_is_malformed_in_one_step_and_in_two() {
     }
 }
 
+/// A guest sends a valid frame with a wrong header. Only an answer in its turn is a reply, and only to an
+/// exchange that was not cancelled.
 #[test]
 fn messages_out_of_turn_are_errors() {
     let valid = valid_reply(&DataType::BigInt);
@@ -165,19 +168,21 @@ fn messages_out_of_turn_are_errors() {
         for exchange in [0u64, 2, u64::MAX] {
             assert_eq!(told(8, &exchange.to_le_bytes(), mode), Some(false), "exchange {exchange}");
         }
-        // A scan may go on, a call may not, and no failure does.
+        // A reply of a scan may have more parts. A reply of a call may not, and neither may a failure.
         let goes_on = if mode & 0x40 == 0 { Some(false) } else { wanted };
         assert_eq!(told(2, &0u16.to_le_bytes(), mode), goes_on);
         assert_eq!(told(0, &2u32.to_le_bytes(), mode), Some(false));
     }
 }
 
-/// A guest that changes its reply all the time, also while it is taken: what the engine has checked is what it has.
+/// A guest changes its reply all the time, also while the engine takes it. The engine keeps exactly the
+/// bytes that it has checked.
 #[test]
-fn a_reply_that_changes_while_it_is_taken_is_what_was_checked() {
+fn the_engine_keeps_the_checked_bytes_of_a_changing_reply() {
     let text = DataType::Varchar;
     let sound = long_reply(&text, 300);
-    // The values of 200 rows, two of whose four bytes are one character. Half of that is none.
+    // The values of 200 rows. Two of the four bytes of each value are one character, and half of it is
+    // no valid text.
     let values = sound.len() - 800;
     let torn: Vec<u8> = sound.iter().map(|byte| if *byte == 0xC3 { b'x' } else { *byte }).collect();
     let (mut fit, mut unfit) = (0, 0);

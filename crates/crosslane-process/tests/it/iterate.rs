@@ -1,5 +1,5 @@
-//! A stream through a function that sees all of it, whose guest is a thread of this process: when it gets batches, how many are sent
-//! ahead, and how each end of it is told.
+//! A stream through a function that sees the whole stream. The guest is a thread of this process. The
+//! tests check when the guest gets batches, how many are sent ahead, and how the stream ends.
 
 use crosslane::call::{CallGroup, Caller, Iteration, LONGEST_ANSWER, MapInput, MapStep};
 use crosslane::{ColumnBuilder, DataType, Entry, Error, Failure, Function, FunctionSpec, Library};
@@ -27,7 +27,7 @@ struct Fixture {
     iteration: Iteration<Guests>,
     library: Arc<Library<Guests>>,
     group: CallGroup,
-    /// Batches that it was given, of so many.
+    /// The number of batches that the iteration got so far, and the number of all batches.
     put: Arc<AtomicU64>,
     all: u64,
 }
@@ -84,7 +84,7 @@ impl Fixture {
     }
 }
 
-/// The number of the next batch; `None` at the end, or when nothing more is wanted.
+/// The number of the next batch. `None` at the end, or when the engine wants no more results.
 fn pull(lane: &mut GuestLane, call: &mut Call) -> Option<i64> {
     assert_eq!(call.entry(), Some(Entry::Iterate));
     let Ok(Next::Call(next)) = lane.more(call, || false) else { return None };
@@ -139,8 +139,8 @@ fn a_function_is_called_for_an_input_without_batches() {
     assert_eq!(fixture.rest().unwrap(), [7]);
 }
 
-/// The guest looks how many batches were made, each time that it has taken one: as the next is made only then, never more than those
-/// that may be under way.
+/// After each batch, the guest reads how many batches the test has made. A batch is made only when the
+/// engine asks for it. So there are never more than the depth allows.
 #[test]
 fn no_more_batches_are_sent_ahead_than_the_depth() {
     for depth in [1, 3] {
@@ -156,14 +156,14 @@ fn no_more_batches_are_sent_ahead_than_the_depth() {
         });
         fixture.put = made;
         assert_eq!(fixture.rest().unwrap(), [0; 0]);
-        // One is made while the engine waits until it may send it.
+        // The test makes one batch while the engine waits until it may send that batch.
         assert!(furthest.load(Relaxed) <= depth as u64, "{furthest:?} of {depth}");
     }
 }
 
-/// Results fill the ring while the input is open: both sides go on.
+/// Results fill the ring while the input is still open, and both sides go on.
 #[test]
-fn much_goes_both_ways() {
+fn many_batches_go_in_both_directions() {
     let mut fixture = fixture("", 2, 200, |_, lane, mut call| {
         while let Some(n) = pull(lane, &mut call) {
             if !(0..20).all(|_| emit(lane, &call, &[n; 30])) {
@@ -183,7 +183,7 @@ fn a_function_may_end_before_its_input() {
         emit(lane, &call, &[first]) && end(lane, call)
     });
     assert_eq!(fixture.rest().unwrap(), [1]);
-    // What was sent to it is thrown away, and its lane takes the next stream.
+    // The engine drops the batches that it had sent to the function. The lane serves the next stream.
     let function = Arc::clone(&fixture.library.functions[0]);
     fixture.iteration = Iteration::new(Arc::clone(&fixture.library), function, 2).unwrap();
     fixture.put.store(10, Relaxed);
@@ -205,8 +205,8 @@ fn a_failure_ends_it_and_the_lane_stays() {
 }
 
 #[test]
-fn who_drops_it_ends_the_function_wherever_it_is() {
-    // One waits for input, one for room.
+fn dropping_a_stream_ends_its_function_in_any_state() {
+    // In the first case the guest waits for input. In the second case it waits for room.
     for waits in [true, false] {
         let ended: Arc<AtomicUsize> = Arc::default();
         let count = Arc::clone(&ended);
@@ -214,7 +214,7 @@ fn who_drops_it_ends_the_function_wherever_it_is() {
             let n = pull(lane, &mut call).unwrap();
             assert!(emit(lane, &call, &[n]));
             if waits {
-                // The engine does not say that this was the last.
+                // The engine does not say that this batch was the last.
                 while pull(lane, &mut call).is_some() {}
             } else {
                 while emit(lane, &call, &[n; 50]) {}
@@ -273,7 +273,7 @@ fn a_guest_that_is_late_is_given_up_but_not_for_its_input() {
     let mut fixture = fixture(r#", "timeout": 0.2"#, 2, 3, move |_, lane, mut call| {
         while let Some(n) = pull(lane, &mut call) {
             pulled.store(n as u64, Relaxed);
-            // It works on each, though not for long.
+            // The guest works on each batch, though not for long.
             thread::sleep(Duration::from_millis(50));
             if n == 3 {
                 thread::sleep(Duration::from_secs(30));
@@ -281,7 +281,7 @@ fn a_guest_that_is_late_is_given_up_but_not_for_its_input() {
         }
         end(lane, call)
     });
-    // The input takes longer than the function may.
+    // The input takes longer than the function's timeout.
     let caller = Caller::new(&fixture.group, 1);
     assert!(matches!(fixture.iteration.next(caller).unwrap(), MapStep::Wants));
     thread::sleep(Duration::from_millis(400));
@@ -305,7 +305,7 @@ fn empty_batches_are_no_progress() {
 
 #[test]
 fn a_lane_that_died_before_it_began_is_replaced() {
-    // The first guest takes nothing, and is gone.
+    // The first guest takes no batch, and its lane ends.
     let mut fixture = fixture("", 2, 3, |guest, lane, mut call| {
         if guest == 1 {
             return false;
@@ -318,7 +318,7 @@ fn a_lane_that_died_before_it_began_is_replaced() {
     });
     let before = fixture.library.pool.check_out(|| false).unwrap().unwrap();
     drop(before);
-    // It has begun, by what it says: so nothing is sent again.
+    // The second guest gets all batches, because the first one had begun none.
     let error = fixture.rest();
     assert!(error.is_ok_and(|rows| rows == [1, 2, 3]));
 }
@@ -339,7 +339,7 @@ fn a_guest_that_lies_is_found_out() {
         ),
         (
             |lane, mut call| {
-                // A message of an exchange that is none.
+                // This message belongs to an exchange that does not exist.
                 call.header.exchange += 1;
                 end(lane, call)
             },

@@ -21,7 +21,7 @@ fn text(length: usize) -> ColumnBuilder {
     column
 }
 
-/// A guest that answers each call with its argument, `times` over.
+/// A guest that answers each call with its argument, repeated `times` times.
 fn echo(mut guest: GuestLane, times: usize) -> thread::JoinHandle<()> {
     thread::spawn(move || {
         while let Some(call) = guest.next_call().unwrap() {
@@ -46,8 +46,8 @@ fn collect(lane: &mut ProcessLane) -> usize {
     }
 }
 
-/// Far more calls than the rings hold, and a reply is collected only if there is no room for another call: a side that
-/// waited for space without giving any would wait for ever.
+/// There are far more calls than the rings hold. The engine collects a reply only if there is no room
+/// for another call. If a side waited for space without giving space back, it would wait for ever.
 fn flood(length: usize, times: usize, calls: usize) {
     let (mut lane, guest) = both_ends(4096);
     let guest = echo(guest, times);
@@ -67,7 +67,8 @@ fn flood(length: usize, times: usize, calls: usize) {
     guest.join().unwrap();
 }
 
-/// The time slice of the calling thread in nanoseconds, as `sched_getattr` tells it in the first version of its structure.
+/// The time slice of the calling thread in nanoseconds, from the first version of the structure of
+/// `sched_getattr`.
 fn slice() -> i64 {
     let mut attributes = [0_u64; 6];
     let size = size_of_val(&attributes) as u32;
@@ -77,7 +78,7 @@ fn slice() -> i64 {
     attributes[3] as i64
 }
 
-/// A guest that sleeps for so many milliseconds, and answers with its time slice.
+/// A guest that sleeps for as many milliseconds as its argument says, and answers with its time slice.
 fn sleeper(mut guest: GuestLane) -> thread::JoinHandle<()> {
     thread::spawn(move || {
         while let Some(call) = guest.next_call().unwrap() {
@@ -111,11 +112,11 @@ fn a_guest_of_a_shared_lane_has_a_short_slice_but_for_long_calls() {
                 .values::<i64>()
                 .unwrap()[0]
         };
-        // Kernels before 6.12 tell and grant nothing.
+        // Kernels before 6.12 do not report time slices, and do not grant them.
         let short = if is_shared && usual != 0 { 100_000 } else { usual };
         assert_eq!(call(0, 5), short, "it was not known to be long");
         assert_eq!([call(0, 0), call(1, 0)], [usual, short]);
-        // A call may take long because others have the processor.
+        // A call may also take long because other threads have the processor.
         assert!((0..1000).any(|_| call(0, 0) == short), "it is still known to be long");
         drop(lane);
         guest.join().unwrap();
@@ -125,7 +126,7 @@ fn a_guest_of_a_shared_lane_has_a_short_slice_but_for_long_calls() {
 #[test]
 fn a_full_lane_says_so_and_sends_nothing() {
     let (mut lane, mut guest) = both_ends(4096);
-    // A batch whose announcement finds no room does not leave its descriptor behind either.
+    // If the announcement of a batch finds no room, the lane sends no descriptor either.
     let mut sent = 0;
     for length in [100, 100_000] {
         while lane.submit(CALL, 1, &text(length)).unwrap().is_some() {
@@ -260,7 +261,7 @@ fn the_end_of_a_guest_is_noticed_and_the_end_of_an_engine_too() {
     assert!(guest.next_call().unwrap().is_none());
 }
 
-/// A guest may have better things to do than to wait for room.
+/// A guest may have other work than to wait for room.
 #[test]
 fn a_wait_for_room_can_be_stopped() {
     const SIZE: usize = 1000;
@@ -288,7 +289,8 @@ fn a_wait_for_room_can_be_stopped() {
     assert!(guest.wait_for_room_or(SIZE, || false).unwrap());
 }
 
-/// An exception may hold a value of any size in its message. What is passed on is what a person can read.
+/// An exception may hold a value of any size in its message. The guest passes on only as much as a
+/// person can read.
 #[test]
 fn long_texts_of_failures_are_cut() {
     let (mut lane, mut guest) = both_ends(4096);
@@ -313,7 +315,8 @@ fn a_guest_that_does_not_cut_its_failures_is_found_out() {
     assert!(batch::failure_text(&frame).is_err());
 }
 
-/// A guest of one scan: it sends texts of 1, 2, ... bytes, `step` apart, until nobody wants more. It returns how many it sent.
+/// A guest of one scan. It sends texts of 1, 2, ... bytes, `step` apart, until the engine wants no more.
+/// It returns the number of texts.
 fn scan(guest: &mut GuestLane, step: usize) -> usize {
     let Next::Call(call) = guest.next_call_or(|| false).unwrap() else { panic!("no scan") };
     assert_eq!(call.entry(), Some(Entry::Scan));
@@ -330,7 +333,8 @@ fn scan(guest: &mut GuestLane, step: usize) -> usize {
     unreachable!("a scan without an end")
 }
 
-/// An endless scan that is cancelled, in batches of all sizes: the lane does calls as before.
+/// The engine cancels an endless scan, with batches of all sizes. Afterwards the lane runs calls as
+/// before.
 #[test]
 fn a_cancelled_scan_leaves_its_lane_as_it_was() {
     for step in [1, 100, 3000] {
@@ -375,7 +379,7 @@ fn a_batch_of_one_lane_is_passed_on_to_another() {
             assert!(raw.producer.push(&long_reply(&data_type, rows), 0).unwrap());
             assert_eq!(lane.try_collect().unwrap().unwrap().rows, rows);
             let column = batch::column(lane.frame(), &data_type).unwrap();
-            // Twice, and with another column between.
+            // The engine passes the column on twice, with another column between.
             let rows = rows as usize;
             let mut numbers = ColumnBuilder::new(&DataType::BigInt);
             (0..rows as i64).for_each(|row| numbers.fixed(row));
@@ -391,7 +395,7 @@ fn a_batch_of_one_lane_is_passed_on_to_another() {
                     assert_eq!(value(taken, row), value(sent, row), "{name}");
                 }
             }
-            // All of it, and nothing else.
+            // The frame has all of the column, and nothing else.
             let frame = Frame::new(&column, rows).unwrap();
             let head = size_of::<Header>();
             assert_eq!(frame.bytes()[head..], lane.frame()[head..], "{name}");
@@ -399,7 +403,7 @@ fn a_batch_of_one_lane_is_passed_on_to_another() {
     }
 }
 
-/// A guest that makes its results one by one can ask between them.
+/// A guest that makes its results one by one can ask for a cancellation between them.
 #[test]
 fn a_guest_sees_a_cancel_without_waiting() {
     let (mut lane, mut guest) = both_ends(4096);
@@ -414,7 +418,7 @@ fn a_guest_sees_a_cancel_without_waiting() {
     }
 }
 
-/// Those behind it are not begun, and the lane goes on.
+/// The guest does not begin the batches behind the cancelled one, and the lane goes on.
 #[test]
 fn a_guest_sees_a_cancel_behind_what_comes_next() {
     let (mut lane, mut guest) = both_ends(4096);
@@ -431,7 +435,7 @@ fn a_guest_sees_a_cancel_behind_what_comes_next() {
         assert!(guest.has_message());
         let (word, same) = guest.news();
         assert!(word.load(Relaxed) != seen && seen == same);
-        // Also while it waits for room.
+        // The guest also sees the cancel while it waits for room.
         let sent = guest.emit(&call, 1, &text(1), || panic!("there is room")).unwrap();
         assert!(matches!(sent, Emitted::Cancelled));
         assert!(guest.is_cancelled(&call).unwrap() && !guest.has_message());
@@ -442,7 +446,8 @@ fn a_guest_sees_a_cancel_behind_what_comes_next() {
     }
 }
 
-/// A guest that waits until its results are taken, with the next ones ready, has still worked on those.
+/// A guest waits until its results are taken, and has the next ones ready. Its work on those counts,
+/// too.
 #[test]
 fn what_a_guest_works_before_a_wait_and_after_it_counts() {
     const NAP: Duration = Duration::from_millis(20);
@@ -471,7 +476,8 @@ fn what_a_guest_works_before_a_wait_and_after_it_counts() {
     guest.join().unwrap();
 }
 
-/// Results come while the arguments go in, and the guest may end first: what it was sent since is not the next call's.
+/// Results come while the engine sends arguments, and the guest may end first. Batches that were sent
+/// since then do not belong to the next call.
 #[test]
 fn both_directions_are_open_at_once() {
     let (mut lane, mut guest) = both_ends(4096);

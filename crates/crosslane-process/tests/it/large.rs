@@ -1,5 +1,5 @@
-//! Replies that outgrow the ring come in files of the guest's: what the engine takes, what it refuses, and what a
-//! refusal costs it.
+//! A guest sends a reply that is larger than the ring in a file. The tests check which files the engine
+//! takes, which it refuses, and the cost of a refusal.
 
 use crosslane::DataType;
 use crosslane::lane::{Lane, LaneError};
@@ -14,7 +14,7 @@ use std::thread;
 use std::time::Duration;
 
 const LARGEST: usize = 1 << 30;
-/// For what must not wait at all.
+/// The limit for operations that must not wait at all.
 const HANGS: Duration = Duration::from_secs(30);
 
 fn seal(file: &OwnedFd, seals: SealFlags) {
@@ -69,7 +69,8 @@ fn a_file_of_another_length_is_refused() {
     assert!(refusal(length + 8, file).contains("bytes"));
 }
 
-/// An ordinary file may lie on a file system that answers no read, a pipe has no length, a socket no place.
+/// An ordinary file may be on a file system that answers no read. A pipe has no length, and a socket has
+/// no position.
 #[test]
 fn what_is_no_memory_file_is_refused_before_it_is_read() {
     let bytes = valid_reply(&DataType::BigInt);
@@ -92,12 +93,13 @@ fn tempfile() -> std::fs::File {
     file
 }
 
-/// Closing a connection that lingers waits for its other side. The engine must not.
+/// Closing a connection with the option `linger` waits for its other side. The engine must not wait for
+/// that.
 #[test]
-fn a_descriptor_whose_end_waits_for_someone_holds_nobody_up() {
+fn closing_a_descriptor_that_lingers_delays_no_engine() {
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let mut stream = std::net::TcpStream::connect(listener.local_addr().unwrap()).unwrap();
-    // Nobody reads what was sent, so that the close waits for its arrival.
+    // No process reads the sent bytes, so closing the socket waits for their arrival.
     stream.set_nonblocking(true).unwrap();
     while stream.write(&[0; 65536]).is_ok() {}
     sockopt::set_socket_linger(&stream, Some(Duration::from_secs(3600))).unwrap();
@@ -106,7 +108,7 @@ fn a_descriptor_whose_end_waits_for_someone_holds_nobody_up() {
     assert!(answer.recv_timeout(HANGS).unwrap().contains("no memory file"));
 }
 
-/// Holes cost their sender nothing and their reader all.
+/// A file with holes costs its sender nothing, but it costs its reader the full length.
 #[test]
 fn a_file_with_holes_is_refused() {
     let length = 8 << 30;

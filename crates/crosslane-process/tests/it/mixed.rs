@@ -1,5 +1,5 @@
-//! Lanes of different make in one wait and in one call: one over rings, which is slept for on a word of memory, and one over a
-//! socket, which is slept for on its descriptor.
+//! Lanes of two kinds in one wait and in one call. A thread waits for a lane over rings on a word of
+//! memory. It waits for a lane over a socket on the lane's descriptor.
 
 use crosslane::batch::{self, BATCH, Column, Encode, Header, LAST, Plan};
 use crosslane::call::{CallGroup, Caller, Input, Output, call};
@@ -21,7 +21,7 @@ use std::time::Duration;
 
 const NUMBER: DataType = DataType::BigInt;
 const LONG: Duration = Duration::from_secs(60);
-/// Bytes of the largest message here.
+/// The size of the largest message in these tests, in bytes.
 const MOST: usize = 1 << 14;
 
 fn numbers(values: &[i64]) -> ColumnBuilder {
@@ -152,7 +152,7 @@ impl Lane for Mixed {
     }
 }
 
-/// A guest that doubles. It asks `turn` before it answers.
+/// A guest that doubles its argument. It calls `turn` before it answers.
 fn ring(turn: impl Fn() + Send + 'static) -> Mixed {
     let (lane, mut guest): (_, GuestLane) = both_ends(1 << 16);
     thread::spawn(move || {
@@ -166,7 +166,7 @@ fn ring(turn: impl Fn() + Send + 'static) -> Mixed {
     Mixed::Ring(Box::new(lane))
 }
 
-/// The same over a socket.
+/// The same guest over a socket.
 fn socket(turn: impl Fn() + Send + 'static) -> Mixed {
     let (socket, guest) = UnixDatagram::pair().unwrap();
     socket.set_nonblocking(true).unwrap();
@@ -188,7 +188,7 @@ fn socket(turn: impl Fn() + Send + 'static) -> Mixed {
     Mixed::Socket(SocketLane { socket, exchanges, reply, length: 0 })
 }
 
-/// A wait that sleeps on would be ended by nothing else: it has no time.
+/// The wait has no short limit. So if a lane did not end the wait, nothing would.
 #[test]
 fn a_wait_ends_with_the_first_of_lanes_of_any_make() {
     type Make = fn(Receiver<()>) -> Mixed;
@@ -219,7 +219,7 @@ fn a_wait_ends_with_the_first_of_lanes_of_any_make() {
                 }
             });
             for at in order {
-                // Long enough to be asleep.
+                // After this time, the other thread sleeps.
                 thread::sleep(Duration::from_millis(5));
                 go[at].send(()).unwrap();
                 assert_eq!(answer.recv_timeout(LONG / 2).expect("it sleeps on"), (at, 42), "{patience:?}");
@@ -228,7 +228,7 @@ fn a_wait_ends_with_the_first_of_lanes_of_any_make() {
     }
 }
 
-/// Who has answered how often, and who waits for the other's first answer.
+/// Counts the answers of each lane. The late lane waits for the first answer of the other one.
 struct Turns {
     answered: Mutex<[usize; 2]>,
     news: Condvar,
@@ -288,7 +288,7 @@ fn a_call_goes_over_lanes_of_any_make() {
         let spec = serde_json::json!({ "signature": "f(x BIGINT) -> BIGINT", "admits_null": [false] });
         let spec: FunctionSpec = serde_json::from_value(spec).unwrap();
         let function = Arc::new(Function::new(0, spec).unwrap());
-        // A millisecond for each row, so that the rows are shared.
+        // A row costs a millisecond, so that both lanes share the rows.
         function.learn(4096, 4096 * 1_000_000);
         let makers = Makers(Arc::clone(&turns), 0);
         let options = PoolOptions { warm: 2, idle_timeout: Duration::from_secs(600) };

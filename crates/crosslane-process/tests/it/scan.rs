@@ -1,5 +1,5 @@
-//! Scans over lanes of a pool, whose guests are threads of this process: what comes, how they end, and that a lane is used
-//! again after its scan was cancelled.
+//! Scans over lanes of a pool, whose guests are threads of this process. The tests check the batches,
+//! the ends of scans, and the next use of a lane after a cancelled scan.
 
 use crosslane::batch::{Column, Encode};
 use crosslane::call::{CallGroup, Caller, Input, LARGEST_PARTITIONS, LONGEST_BATCH, Scan};
@@ -81,7 +81,7 @@ impl Fixture {
         scan.next(self.caller()).map(|batch| batch.map(|batch| read(&batch)))
     }
 
-    /// All batches of a scan, or the error with those before it.
+    /// All batches of a scan, or the batches before an error, and the error.
     fn all(&self, argument: &'static str) -> (Vec<Vec<String>>, Option<Error>) {
         let mut batches = Vec::new();
         let mut scan = match self.open(argument) {
@@ -97,7 +97,7 @@ impl Fixture {
         }
     }
 
-    /// Waits until the pool holds this.
+    /// Waits until the pool is in the wanted state.
     fn settle(&self, wanted: impl Fn(PoolStats) -> bool) {
         while !wanted(self.library.pool.stats()) {
             thread::sleep(Duration::from_millis(1));
@@ -113,7 +113,7 @@ fn argument(lane: &GuestLane) -> String {
     read(&lane.columns([&DataType::Blob, &places(), &TEXT].into_iter()).unwrap()[2]).remove(0)
 }
 
-/// Sends batches of one text until nobody wants more.
+/// Sends batches of one text until the engine wants no more.
 fn endless(lane: &mut GuestLane, call: Call, text: &str) -> bool {
     loop {
         match lane.emit(&call, 1, &texts(&[text]), || false) {
@@ -137,7 +137,7 @@ fn batches_come_until_the_last() {
         }
         last(lane, call, if word == "a" { &["d"] } else { &[] })
     });
-    // There is one lane: each scan has given it back.
+    // The pool has one lane, so each scan has given the lane back.
     for _ in 0..3 {
         let (batches, error) = fixture.all("a");
         assert!(error.is_none(), "{error:?}");
@@ -164,7 +164,7 @@ fn a_scan_that_is_dropped_is_cancelled_and_its_lane_used_again() {
             assert_eq!(fixture.next(&mut scan).unwrap().unwrap(), ["more"]);
         }
         drop(scan);
-        // Whoever comes next waits for the only lane there may be.
+        // The next scan waits for the only lane that the pool may have.
         assert_eq!(fixture.all("end").0, [["end"]]);
     }
     drop(fixture.open("more").unwrap());
@@ -186,12 +186,12 @@ fn a_guest_that_does_not_end_what_is_cancelled_loses_its_lane() {
             }
         });
         drop(fixture.open("x").unwrap());
-        // Another is booted meanwhile for who needs one.
+        // The pool meanwhile boots another lane, because a caller needs one.
         assert_eq!(fixture.all("x").0, [["next"]]);
         fixture.settle(|stats| stats.discarded == 1);
         assert_eq!((fixture.library.pool.stats().busy, fixture.all("x").0), (0, vec![vec!["next".into()]]));
     };
-    // Each waits for two seconds.
+    // Each case takes two seconds.
     thread::scope(|scope| {
         scope.spawn(|| loses(true));
         loses(false);
@@ -252,7 +252,7 @@ fn garbage_ends_the_lane() {
             if number > 1 {
                 return last(lane, call, &["next"]);
             }
-            // Of another type, and with another number of rows than it says.
+            // The column has another type, and in one case another number of rows than the batch says.
             let mut numbers = ColumnBuilder::new(&DataType::BigInt);
             numbers.fixed(1i64);
             lane.emit(&call, rows, &numbers, || false).is_ok()
@@ -319,7 +319,7 @@ fn empty_batches_are_no_progress() {
 fn a_cancellation_ends_the_wait_and_what_comes_later_goes_on() {
     let fixture = fixture("", 1, |_, lane, call| match argument(lane).as_str() {
         "end" => last(lane, call, &["end"]),
-        // Nothing comes, until nobody wants it.
+        // The guest sends no second batch, and waits until the engine cancels the scan.
         _ => {
             lane.emit(&call, 1, &texts(&["first"]), || false).unwrap();
             while !matches!(lane.await_room(&call, Room::All, || false), Ok(Emitted::Cancelled)) {
@@ -346,7 +346,8 @@ fn a_cancellation_ends_the_wait_and_what_comes_later_goes_on() {
     assert_eq!(fixture.library.pool.stats().booted, 1);
 }
 
-/// A guest whose lanes fail after so many batches of a row each, up to the last of them: by the lane's number.
+/// A guest that fails on each lane in `sent` after that number of batches. A batch has one row. Later
+/// lanes do not fail.
 fn failing(sent: &'static [usize], dies: bool) -> impl Fn(u64, &mut GuestLane, Call) -> bool {
     move |number, lane, call| {
         let batches = ["a", "b", "c", "d"];
@@ -387,7 +388,7 @@ fn exceptions_are_tried_again_too() {
             lane.emit(&call, 2, &texts(&["a", "b"]), || false).unwrap();
             return lane.fail(call, &Failure::default(), None).is_ok();
         }
-        // Batches of other lengths.
+        // The batches have other lengths than at the first try.
         lane.emit(&call, 1, &texts(&["a"]), || false).unwrap();
         last(lane, call, &["b", "c"])
     });
@@ -503,7 +504,7 @@ fn partitions_are_any_number_of_bytes() {
         half.clone().chain(half).map(|row: usize| Some(row.to_le_bytes().to_vec())).collect();
     assert_eq!(partitions, expected);
     assert_eq!(fixture.library.functions[0].stats.totals().rows.get(), 0);
-    // 32,784 bytes.
+    // These partitions take 32,784 bytes.
     let error = fixture.partitions(1 << 15).unwrap_err().to_string();
     assert!(error.contains("more than 1,048,576 partitions"), "{error}");
 }

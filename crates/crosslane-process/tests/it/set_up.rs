@@ -1,5 +1,6 @@
-//! Lanes that prepare themselves: nobody gets one before it is done, a lane that is lost meanwhile is a boot that failed, and
-//! what was prepared is ended in order. The guests are threads of this process.
+//! Lanes that prepare themselves. No caller gets a lane before it is ready. A lane that is lost
+//! meanwhile is a failed boot. The lane ends what it has prepared. The guests are threads of this
+//! process.
 
 use crosslane::lane::Lane;
 use crosslane::pool::{Pool, PoolOptions, PooledLane, SetUp, Zygote};
@@ -14,7 +15,7 @@ use std::time::Duration;
 
 const LONG: Duration = Duration::from_secs(600);
 
-/// Lanes that have something to prepare.
+/// A zygote whose lanes have something to prepare.
 struct Prepared {
     guests: Guests,
     limit: Duration,
@@ -50,7 +51,7 @@ fn done(lane: &mut GuestLane, call: Call) -> bool {
     lane.succeed(call.with_rows(0), &(), RowCounts::default()).is_ok()
 }
 
-/// A guest that says which entry it was asked for, and does nothing before it may.
+/// A guest that reports the entry of each call, and then waits for a permit.
 fn told() -> (impl Fn(&mut GuestLane, Call) -> bool + Send + Sync, Receiver<Entry>, Sender<()>) {
     let ((say, said), (permit, permits)) = (channel(), channel::<()>());
     let (say, permits) = (Mutex::new(say), Mutex::new(permits));
@@ -76,12 +77,12 @@ fn a_lane_is_lent_when_it_is_prepared() {
         }
         permit.send(()).unwrap();
         let lane = waiting.join().unwrap();
-        // Another boot would have taken as long.
+        // The pool has not booted a second lane, which would have taken as long.
         assert_eq!((lane.in_flight(), pool.stats().booted), (0, 1));
         lane.give_back();
     });
     assert_eq!((pool.stats().idle, pool.stats().discarded), (1, 0));
-    // It is told to end what it has prepared, and then gone.
+    // The pool tells the lane to tear down, and then ends it.
     drop(permit);
     drop(pool);
     assert_eq!(said.try_recv(), Ok(Entry::TearDown));
@@ -89,7 +90,7 @@ fn a_lane_is_lent_when_it_is_prepared() {
 }
 
 #[test]
-fn a_waiter_for_whom_no_lane_prepares_itself_has_one_booted() {
+fn a_waiter_gets_a_new_lane_if_no_lane_prepares_itself() {
     let (guest, said, permit) = told();
     let pool = pool(LONG, LONG, guest);
     thread::scope(|scope| {
@@ -117,7 +118,7 @@ fn a_guest_that_dies_or_takes_too_long_is_a_boot_that_failed() {
     let stuck = Mutex::new(Vec::new());
     let dies = pool(LONG, LONG, |_, _| false);
     let hangs = pool(Duration::from_millis(50), LONG, move |_, _| {
-        // It lives, and says nothing, for as long as the pool does.
+        // The guest keeps running, but does not answer as long as the pool exists.
         let (sender, receiver) = channel::<()>();
         stuck.lock().unwrap().push(sender);
         receiver.recv().is_ok()
@@ -131,7 +132,7 @@ fn a_guest_that_dies_or_takes_too_long_is_a_boot_that_failed() {
                 && text.contains(why),
             "{text}"
         );
-        // It is tried again for who needs a lane, and for nobody else.
+        // The pool tries another boot for each caller that needs a lane, and for no other reason.
         let booted = pool.stats().booted;
         assert!(check_out(&pool).is_err());
         assert!(pool.stats().booted <= booted + 1, "{:?}", pool.stats());
@@ -146,7 +147,7 @@ fn idle_lanes_end_what_they_have_prepared() {
     let pool = pool(LONG, Duration::from_millis(20), guest);
     assert_eq!(said.recv().unwrap(), Entry::SetUp);
     assert_eq!(said.recv().unwrap(), Entry::TearDown);
-    // The next query finds another one.
+    // The next query gets another lane.
     check_out(&pool).unwrap().give_back();
     assert_eq!(said.recv().unwrap(), Entry::SetUp);
 }

@@ -82,7 +82,7 @@ fn replies_are_put_together_however_they_are_torn() {
 }
 
 #[test]
-fn what_is_too_large_or_not_wanted_is_thrown_away_and_the_next_is_read() {
+fn messages_that_are_too_large_or_cancelled_are_dropped_and_the_next_is_read() {
     let (mut lane, mut server) = lane();
     submit(&mut lane, "?");
     submit(&mut lane, "?");
@@ -110,7 +110,7 @@ fn what_is_too_large_or_not_wanted_is_thrown_away_and_the_next_is_read() {
 }
 
 #[test]
-fn what_the_socket_has_no_room_for_is_sent_while_the_engine_does_something_else() {
+fn a_thread_sends_the_bytes_for_which_the_socket_has_no_room() {
     let (mut lane, mut server) = lane();
     let long = "x".repeat(LARGEST / 2);
     assert_eq!(submit(&mut lane, &long), Some(1));
@@ -187,7 +187,7 @@ fn a_server_that_lies_or_goes_ends_the_lane_with_a_reason() {
 }
 
 #[test]
-fn what_has_begun_is_known_if_the_server_tells_of_the_loss_and_else_all_of_it_may_have() {
+fn all_exchanges_may_have_begun_unless_the_server_reports_the_loss() {
     let progress = wire::control(&Tell::Progress { lane: 0, exchange: 1, row: 3, rest: 0 }).unwrap();
     let ended = wire::control(&Tell::Ended { lane: 0, message: "its worker died".into() }).unwrap();
     let refused = wire::control(&Tell::Refused { message: "it is shut down".into() }).unwrap();
@@ -208,7 +208,7 @@ fn what_has_begun_is_known_if_the_server_tells_of_the_loss_and_else_all_of_it_ma
 }
 
 #[test]
-fn what_cannot_be_sent_is_an_error_at_once_and_what_was_answered_before_is_there() {
+fn a_failed_send_is_an_error_at_once_and_earlier_answers_can_be_read() {
     let (mut lane, mut server) = lane();
     submit(&mut lane, "?");
     server.write_all(&reply(1, "answered")).unwrap();
@@ -235,7 +235,7 @@ fn an_idle_lane_whose_server_goes_is_known_to_have_ended() {
 fn nothing_is_sent_to_a_server_that_has_closed_the_connection() {
     let (mut lane, mut server) = lane();
     server.write_all(&wire::control(&Tell::Refused { message: "closing".into() }).unwrap()).unwrap();
-    // The server's socket could still receive.
+    // The server's socket could still receive data.
     server.shutdown(std::net::Shutdown::Write).unwrap();
     let sent = lane.submit(Target::call(0), 1, &texts(&["?"]));
     assert!(sent.unwrap_err().to_string().contains("closing"));

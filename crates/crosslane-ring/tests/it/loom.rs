@@ -87,32 +87,33 @@ fn check(frames: &'static [usize]) {
     });
 }
 
-/// No lost wake and no unordered access while the ring has room.
+/// While the ring has room, no wake is lost and no access is unordered.
 #[test]
 fn two_frames() {
     check(&[8, 3]);
 }
 
-/// The producer parks for space and is woken.
+/// The producer parks until the ring has space. The consumer wakes it.
 #[test]
 fn a_full_ring() {
     check(&[24, 24, 8]);
 }
 
-/// The end-of-ring marker is seen with the frame behind it.
+/// The consumer sees the end-of-ring marker together with the frame behind it.
 #[test]
 fn around_the_end() {
     check(&[16, 16, 24, 8]);
 }
 
-/// The producer goes back to place 0 if the ring is empty, wherever the consumer is just then.
+/// If the ring is empty, the producer goes back to place 0, wherever the consumer is at that time.
 #[test]
 fn back_to_the_start() {
     check(&[8, 8, 3]);
 }
 
-/// Who wants a waiting consumer back says so and sounds the alarm: the wait ends, or was never begun. Without the
-/// alarm's wake the consumer sleeps for ever, which loom calls a deadlock.
+/// A thread that wants to stop a waiting consumer sets a flag and sounds the alarm. The consumer's wait
+/// ends, or does not begin. Without the alarm's wake the consumer sleeps for ever, which loom reports as
+/// a deadlock.
 #[test]
 fn an_alarm_ends_a_wait() {
     loom::model(|| {
@@ -132,8 +133,8 @@ fn an_alarm_ends_a_wait() {
     });
 }
 
-/// The engine's wait for the replies of several lanes: none is slept through, from whichever ring it comes, and however
-/// the waits before it ended.
+/// The engine waits for the replies of several lanes. It sees each reply, whichever ring has it and
+/// however the earlier waits ended.
 fn check_any(frames: [usize; 2]) {
     let mut model = loom::model::Builder::new();
     model.preemption_bound = Some(3);

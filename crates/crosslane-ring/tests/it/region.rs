@@ -115,7 +115,7 @@ fn waiting_for_any_of_several() {
     }
 }
 
-/// More than the kernel can watch at once.
+/// The number of rings is more than the kernel can watch at once.
 #[test]
 fn a_reply_on_the_last_of_many_rings_is_not_slept_through() {
     let (engines, mut guests): (Vec<_>, Vec<_>) = (0..130).map(|_| both_ends(4096)).unzip();
@@ -141,7 +141,7 @@ fn memory_cannot_shrink_under_the_other_side() {
 #[test]
 fn other_files_are_refused() {
     let file = std::fs::File::open("/proc/self/exe").unwrap();
-    // SAFETY: it is no lane's memory.
+    // SAFETY: the memory does not belong to a lane.
     let opened = unsafe { Ends::open(file.as_fd()) };
     assert!(matches!(opened, Err(RegionError::NotALane | RegionError::System(_))));
 }

@@ -98,7 +98,7 @@ fn a_frame_that_is_not_released_stays_the_oldest() {
         assert_eq!(consumer.peek().unwrap().unwrap().tag(), 1);
     }
     consumer.release();
-    // Nothing was looked at since: nothing is given back.
+    // The consumer has looked at no frame since then, so this releases nothing.
     consumer.release();
     assert_eq!(consumer.pop(), Ok(Some((2, vec![2; 8]))));
     assert_eq!(consumer.pop(), Ok(None));

@@ -123,7 +123,7 @@ impl Broker {
     fn connect(&mut self, call: &Call) -> Result<Progress, Errno> {
         let to = call.address()?;
         if to.port() == 0 {
-            // Nobody listens there: that is the probe.
+            // No program listens at port 0, so this call is the probe.
             return Err(Errno::ACCESS);
         }
         if !self.hosts.allows(to) {

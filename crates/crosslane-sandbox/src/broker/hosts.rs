@@ -48,7 +48,7 @@ impl Hosts {
         let ip = to.ip().to_canonical();
         let resolved = unpoisoned(&self.resolved);
         let is_known = |port| resolved.get(&(ip, port)).is_some_and(|when| when.elapsed() < VALID);
-        // Whoever lists all ports of a host does not mean the name server that may be on it.
+        // A user that lists all ports of a host does not mean the name server that may be on it.
         let all_ports = to.port() != NAME_SERVER;
         let is_listed = |host: &Host| host.is_at(to) && (all_ports || host.port().is_some());
         (all_ports && is_known(None)) || is_known(Some(to.port())) || self.listed.iter().any(is_listed)
@@ -75,7 +75,8 @@ impl Hosts {
         let found = (name, 0).to_socket_addrs();
         let addresses = found.into_iter().flatten().map(|address| address.ip().to_canonical());
         let addresses: Vec<_> = addresses.collect();
-        // Whoever owns a listed name says what its addresses are. A special one must be listed itself.
+        // The owner of a listed name decides which addresses it has. A special address must be listed
+        // itself.
         let known = addresses.iter().filter(|address| !is_special(**address));
         let mut resolved = unpoisoned(&self.resolved);
         resolved.retain(|_, when| when.elapsed() < VALID);

@@ -325,7 +325,7 @@ mod tests {
         assert!(fs::metadata("/dev/null").is_err_and(refused));
         assert!(fs::read_link("/proc/self").is_err_and(refused));
         assert!(std::env::set_current_dir("/").is_err_and(refused));
-        // What is open stays of use.
+        // An open file can still be used.
         assert!(opened.metadata().is_ok());
         // SAFETY: the calls take numbers.
         unsafe {
@@ -355,7 +355,7 @@ mod tests {
             assert_eq!(errno(fork()), Some(EPERM));
             assert_eq!(errno(kill(getppid(), 0)), Some(EPERM));
             assert_eq!(errno(kill(getpid(), 0)), None);
-            // Not known to be needed.
+            // No library is known to need this call.
             assert_eq!(errno(syscall(SYS_clone3, std::ptr::null::<u8>(), 0) as c_int), Some(ENOSYS));
         }
         assert_eq!(std::thread::spawn(|| 42).join().unwrap(), 42);

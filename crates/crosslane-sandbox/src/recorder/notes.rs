@@ -51,7 +51,7 @@ mod tests {
     use std::fs;
 
     #[test]
-    fn notes_are_there_once_and_have_an_end() {
+    fn each_note_is_kept_once_and_their_number_is_limited() {
         let path = std::env::temp_dir().join(format!("crosslane-notes-{}", std::process::id()));
         fs::write(&path, "").unwrap();
         let notes = Notes::new(&path).unwrap();

@@ -216,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_polls_in_a_pause() {
+    fn no_worker_polls_in_a_pause() {
         let (busy, now) = (busy(), Duration::from_secs(100));
         busy.begin_pause(CROWDED, now);
         assert!(busy.pauses(now) && busy.pauses(now + PAUSE / 2) && !busy.pauses(now + PAUSE));

@@ -7,7 +7,7 @@ use std::net::TcpStream;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-/// The example, and what it prints first: its address.
+/// The example, and the first line that it prints: its address.
 fn start(options: &[&str]) -> (Child, String) {
     let test = std::env::current_exe().unwrap();
     let example = test.parent().unwrap().parent().unwrap().join("examples/echo");
@@ -39,7 +39,7 @@ fn the_example_answers_and_ends_with_its_input() {
         let (mut server, address) = start(&["workers=2", "dispatchers=2", priority]);
         let mut stream = TcpStream::connect(address).unwrap();
         stream.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
-        // A heavy frame, and light ones behind it, in pieces that are no frames.
+        // The test sends a heavy frame and light frames behind it, in pieces that are no whole frames.
         let mut sent = Vec::new();
         for number in 0_u64..100 {
             let mut frame = frame(number);
@@ -64,7 +64,8 @@ fn the_example_answers_and_ends_with_its_input() {
     }
 }
 
-/// More clients than descriptors: the server says so once, keeps no processor busy, and goes on when there are more.
+/// There are more clients than descriptors. The server reports that once, and keeps no processor busy.
+/// It goes on when it has descriptors again.
 #[test]
 fn the_example_outlives_a_lack_of_descriptors() {
     let _alone = alone();
@@ -87,7 +88,7 @@ fn the_example_outlives_a_lack_of_descriptors() {
     let mut line = String::new();
     errors.read_line(&mut line).unwrap();
     assert_eq!(line, "a connection was not accepted: Too many open files (os error 24)\n");
-    // The first clients are served meanwhile.
+    // Meanwhile, the server still serves the first clients.
     let mut got = [0; 64];
     clients[0].read_exact(&mut got).unwrap();
     limit(1024);

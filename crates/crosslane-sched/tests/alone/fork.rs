@@ -18,7 +18,8 @@ const FORKED: &str = "this process was forked from the one in which the schedule
 
 /// 0 in the child, which ends after a minute.
 fn fork() -> i32 {
-    // SAFETY: this is glibc, whose memory can be used in the child. Locks of other threads are what is tested.
+    // SAFETY: glibc's memory can be used in the child. The test checks the locks that other threads
+    // hold.
     let child = unsafe { libc::fork() };
     assert!(child >= 0);
     if child == 0 {
@@ -40,7 +41,7 @@ fn in_child(check: impl FnOnce()) {
     let child = fork();
     if child == 0 {
         let failed = catch_unwind(AssertUnwindSafe(check)).is_err();
-        // SAFETY: the child ends, with nothing of its parent's.
+        // SAFETY: the child ends without running its parent's clean-up.
         unsafe { libc::_exit(i32::from(failed)) };
     }
     assert_eq!(wait(child).code(), Some(0));
@@ -78,12 +79,12 @@ fn a_child_process_harms_neither_itself_nor_its_parent() {
         panics(|| handle.spawn(async {}));
         panics(|| handle.spawn_blocking(|| ()));
         panics(|| handle.block_on(async {}));
-        // A scheduler of its own works.
+        // The child can use a scheduler of its own.
         let own = Scheduler::builder().workers(1).start().unwrap();
         assert_eq!(own.block_on(own.handle().spawn(async { 5 })).unwrap(), 5);
     });
 
-    // The child drops what it has of the parent's, and the parent's goes on.
+    // The child drops its copies of the parent's objects. The parent's scheduler goes on.
     let mut all = Some((scheduler, ours, dispatcher, waiting, sleeping));
     in_child(|| drop(all.take()));
     let (scheduler, ours, _dispatcher, waiting, _sleeping) = all.unwrap();
@@ -102,7 +103,7 @@ fn a_child_process_harms_neither_itself_nor_its_parent() {
     assert_eq!((read.unwrap().unwrap(), waits), (1, true));
     assert!(!waiting.is_finished());
 
-    // A task forks, and returns to the worker in the child too.
+    // A task forks. The fork returns to the worker in the child, too.
     let (errors, mut told) = UnixStream::pair().unwrap();
     let task = scheduler.handle().spawn(async move {
         let child = fork();

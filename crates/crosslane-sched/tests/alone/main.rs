@@ -1,8 +1,9 @@
-//! Tests that need their process for themselves. Each takes the lock of [`alone`], so one runs at a time:
+//! Tests that need the process for themselves. Each test takes the lock of [`alone`], so that only one
+//! runs at a time:
 //!
-//! - `descriptors` sets how many descriptors the process may have. Other tests would find none.
-//! - `fork` forks. The child has the descriptors of all other tests, and their peers would not see them close. Locks that other
-//!   threads held stay locked in the child.
+//! - `descriptors` limits the number of descriptors of the process. Other tests would find none.
+//! - `fork` forks. The child has the descriptors of all other tests, so their peers would not see them
+//!   close. In the child, locks that other threads held stay locked.
 //! - `echo` starts a program. Until the program runs, its process has the descriptors of other tests, too.
 #![cfg(not(loom))]
 

@@ -70,7 +70,7 @@ fn eventually(what: &str, mut is_so: impl FnMut() -> bool) {
     assert!((0..30_000).any(|_| look()), "{what}");
 }
 
-/// Wakes the worker: on a busy machine it may pause its polling.
+/// Wakes the worker, which may pause its polling on a busy machine.
 fn call_worker(scheduler: &Scheduler) {
     scheduler.block_on(scheduler.handle().spawn(async {})).unwrap();
 }

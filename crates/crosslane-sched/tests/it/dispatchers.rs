@@ -58,8 +58,9 @@ fn many_sockets_are_served_by_several_dispatchers() {
     }
 }
 
-/// One worker, and two sockets that become readable while it is busy. The first one's handler starts a task in the
-/// background; the dispatcher goes on with the second socket first, unless priority is off.
+/// There are one worker, and two sockets that become readable while it is busy. The handler of the first
+/// socket starts a task in the background. The dispatcher serves the second socket before that task,
+/// unless priority is off.
 fn order(priority: bool) -> Vec<&'static str> {
     let scheduler = Scheduler::builder().workers(1).reserve(0).priority(priority).start().unwrap();
     let log = Arc::new(Mutex::new(Vec::new()));
@@ -78,7 +79,7 @@ fn order(priority: bool) -> Vec<&'static str> {
             spawn(async move { log.lock().unwrap().push("task") }).await.unwrap();
         }));
     }
-    // Both wait for their sockets before the worker is kept busy.
+    // Both tasks wait for their sockets before the test keeps the worker busy.
     while scheduler.handle().stats()[0].runs < 2 {
         thread::yield_now();
     }
@@ -133,7 +134,7 @@ fn a_dispatcher_is_resumed_by_another_worker() {
     }
 }
 
-/// All workers are busy with long tasks; the threads in reserve dispatch.
+/// All workers are busy with long tasks. The threads in reserve dispatch.
 #[test]
 fn sockets_are_served_while_all_workers_are_busy() {
     let scheduler = Scheduler::builder().workers(1).start().unwrap();
@@ -196,7 +197,8 @@ fn a_handler_that_starts_long_tasks_in_the_foreground_goes_on_reading() {
     assert_eq!(got, [0]);
 }
 
-/// Dispatchers are added and dropped while workers look for them, more of them than there are workers.
+/// While workers look for dispatchers, the test adds and drops them. There are more dispatchers than
+/// workers.
 #[test]
 fn dispatchers_come_and_go() {
     let scheduler = Scheduler::builder().workers(2).reserve(1).start().unwrap();
@@ -217,7 +219,7 @@ fn dispatchers_come_and_go() {
                             theirs
                         })
                         .collect();
-                    // They end with their last socket.
+                    // The dispatchers end with their last socket.
                     drop(dispatchers);
                     for client in &mut clients {
                         rounds(client, 3);
@@ -238,8 +240,8 @@ fn dispatchers_come_and_go() {
     }
 }
 
-/// Handlers of several dispatchers preempt them all the time, some of them for longer than others, and each byte is
-/// answered.
+/// Handlers of several dispatchers preempt them all the time, some for longer than others. Each byte
+/// gets an answer.
 #[test]
 fn no_socket_hangs_under_preemption() {
     let scheduler = Scheduler::builder().workers(2).reserve(2).dispatchers(3).start().unwrap();
@@ -275,7 +277,7 @@ fn no_socket_hangs_under_preemption() {
                     .await;
                 }
             });
-            // The task waits before anything is sent, so the first byte comes by an event.
+            // The task waits before the test sends anything, so an event brings the first byte.
             is_waiting.recv().unwrap();
             move || rounds(&mut theirs, bytes(client))
         })
@@ -285,8 +287,9 @@ fn no_socket_hangs_under_preemption() {
     for client in clients {
         client.join().unwrap();
     }
-    // For each byte, the socket's task starts one in the foreground. For the first byte of each socket the dispatcher
-    // started the socket's task, and was preempted; a later byte may be read without an event.
+    // For each byte, the socket's task starts a task in the foreground. At the first byte of each
+    // socket, the dispatcher had started the socket's task, and was preempted. A task may read a later
+    // byte without an event.
     let starts: u64 = scheduler.handle().stats().iter().map(|worker| worker.foreground).sum();
     let sent: usize = (0..6).map(bytes).sum();
     assert!(starts >= (sent + 6) as u64, "{starts} of {sent}");
@@ -300,7 +303,7 @@ fn tcp_connections_are_accepted_and_made() {
         let address = listener.get_ref().local_addr().unwrap();
         let server = spawn(async move {
             let (stream, _) = listener.accept().await.unwrap();
-            // Far more than the kernel buffers: writing waits for the reader.
+            // The kernel buffers far less than this, so writing waits for the reader.
             stream.write_all(&vec![7; 30_000_000]).await.unwrap();
         });
         let client = spawn(async move {

@@ -264,7 +264,8 @@ fn tasks_of_a_handler_keep_no_task_from_outside_from_running() {
     soon(scheduler.handle(), players).unwrap();
 }
 
-/// Each turn of the worker runs several tasks: the oldest task's turn must not fall between two of them.
+/// In each turn, the worker runs several tasks. The turn of the oldest task must not fall between two of
+/// them.
 #[test]
 fn tasks_that_start_tasks_in_the_foreground_for_ever_keep_no_other_from_running() {
     let scheduler = one_worker();
@@ -443,7 +444,7 @@ fn a_socket_is_of_no_use_after_the_end_of_its_scheduler() {
     is_shut_down(receive.recv_timeout(LONG).unwrap());
 }
 
-/// A wait outside of the scheduler's tasks gets an error; the tasks themselves are cancelled.
+/// A wait outside of the scheduler's tasks gets an error. The scheduler cancels its tasks.
 #[test]
 fn a_socket_that_waits_while_its_scheduler_ends_fails() {
     let (scheduler, other) = (one_worker(), one_worker());

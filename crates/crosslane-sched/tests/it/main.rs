@@ -1,5 +1,5 @@
-//! The integration tests of the scheduler that may run at the same time, in one program, which is linked once. Tests that
-//! must run alone are in `alone`.
+//! The integration tests of the scheduler that may run at the same time. They are one program, so that
+//! they are linked once. Tests that must run alone are in `alone`.
 
 mod busy;
 mod dispatchers;

@@ -128,7 +128,8 @@ fn a_task_that_yields_for_ever_keeps_no_other_from_running() {
     scheduler.block_on(async { (task.await.unwrap(), yielding.await.unwrap()) });
 }
 
-/// Two tasks of a worker wake each other for ever, always from the worker's own queue; a third one still runs.
+/// Two tasks of a worker wake each other for ever, and always come from the worker's own queue. A third
+/// task still runs.
 #[test]
 fn tasks_that_wake_each_other_for_ever_keep_no_other_from_running() {
     let scheduler = one_worker();
@@ -389,7 +390,7 @@ fn a_timeout_ends_a_slow_future() {
     let elapsed = scheduler.block_on(timeout(Duration::from_millis(1), late));
     assert_eq!((elapsed, drops.load(Ordering::SeqCst)), (Err(Elapsed), 1));
     assert_eq!(scheduler.block_on(timeout(LONG, async { 4 })), Ok(4));
-    // A future that is ready is not late, whatever the limit.
+    // A future that is ready is never late, whatever the limit is.
     assert_eq!(scheduler.block_on(timeout(Duration::ZERO, async { 4 })), Ok(4));
     assert_eq!(scheduler.block_on(timeout(Duration::MAX, async { 4 })), Ok(4));
     let error = std::io::Error::from(Elapsed);
@@ -397,7 +398,8 @@ fn a_timeout_ends_a_slow_future() {
     assert_eq!(error.to_string(), "the time was over before the future was ready");
 }
 
-/// More calls that block than there are workers, and all at a time; the worker goes on meanwhile.
+/// There are more blocking calls than workers, and all run at the same time. Meanwhile, the worker runs
+/// other tasks.
 #[test]
 fn calls_that_block_hold_no_worker() {
     let scheduler = one_worker();
@@ -430,7 +432,8 @@ fn calls_that_block_hold_no_worker() {
     assert_eq!(scheduler.handle().tasks(), 0);
 }
 
-/// One thread for two calls: the second waits for it, and can be cancelled as long as it waits.
+/// There is one thread for two calls. The second call waits for the thread, and can be cancelled while
+/// it waits.
 #[test]
 fn calls_that_block_have_a_limit() {
     let scheduler = Scheduler::builder().workers(1).reserve(0).blocking(1).start().unwrap();
@@ -518,7 +521,7 @@ fn a_scheduler_that_one_of_its_calls_drops_ends() {
     );
 }
 
-/// A chain of tasks, each of which starts the next one in the other tag, and ends.
+/// A chain of tasks. Each task starts the next one in the other tag, and then ends.
 fn hop([here, there]: [Handle; 2], left: usize, done: mpsc::Sender<()>) {
     here.clone().spawn(async move {
         match left {
@@ -541,7 +544,8 @@ fn shutting_down_waits_for_tasks_that_start_others_and_end() {
     }
 }
 
-/// As `hop`, with calls that block: each belongs to another shard of the list of tasks than the one before.
+/// Does the same as `hop`, with calls that block. Each call belongs to another shard of the list of
+/// tasks than the call before it.
 fn hop_blocking(handle: Handle, left: usize, done: mpsc::Sender<()>) {
     handle.clone().spawn_blocking(move || match left {
         0 => done.send(()).unwrap(),

@@ -21,7 +21,7 @@ pub(super) enum Trouble {
     Wrong(String),
     /// What became of the call.
     Failed(Error),
-    /// Nobody wants them any more.
+    /// The client does not want the results any more.
     Left,
 }
 

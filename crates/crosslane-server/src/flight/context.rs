@@ -1,4 +1,4 @@
-//! What all exchanges of Arrow Flight use: the functions, and who may call them.
+//! What all exchanges of Arrow Flight use: the functions, and the check which clients may call them.
 
 use super::function::FlightFunction;
 use super::status;
@@ -26,7 +26,7 @@ pub(super) struct Context {
 }
 
 impl Context {
-    /// Lets in who has the token.
+    /// Lets clients in that have the token.
     pub(super) fn admit(&self, request: Request<()>) -> Result<Request<()>, Status> {
         let Some(due) = &self.token else { return Ok(request) };
         let given = request.metadata().get("authorization").map(|value| value.as_bytes());

@@ -14,7 +14,7 @@ use tonic::transport::server::Connected;
 
 /// How long a client may send nothing. Those that live answer the server's pings meanwhile.
 pub(super) const SILENT: Duration = Duration::from_secs(60);
-/// How long who accepts waits after an error, such as having no descriptors left.
+/// How long the task that accepts connections waits after an error, such as having no descriptors left.
 const PAUSE: Duration = Duration::from_millis(100);
 
 /// A client's connection.

@@ -49,7 +49,7 @@ const LONGEST: usize = 16 << 10;
 const MOST: usize = 64;
 /// How long what was made for one client is shown to others.
 const FRESH: Duration = Duration::from_millis(100);
-/// How long who accepts waits after an error, such as having no descriptors left.
+/// How long the task that accepts connections waits after an error, such as having no descriptors left.
 const PAUSE: Duration = Duration::from_millis(100);
 
 const PAGE: &str = include_str!("page.html");
@@ -59,14 +59,14 @@ const TEXT: &str = "text/plain; charset=utf-8";
 const POLICY: &str = "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; connect-src 'self'; \
                       img-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
 
-/// Who may see the page and the metrics. Everybody may see health and readiness.
+/// The clients that may see the page and the metrics. Every client may see health and readiness.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Access {
-    /// Who is on this machine: the address must be a loopback one.
+    /// Clients on this machine. The address must be a loopback one.
     Local,
-    /// Who has the token.
+    /// Clients that have the token.
     Token(String),
-    /// Everybody who reaches the address.
+    /// Every client that reaches the address.
     Public,
 }
 
@@ -277,7 +277,7 @@ impl Service {
     }
 }
 
-/// Whether a host is one that nobody else can point at this machine.
+/// Whether a host is one that no other machine can point at this machine.
 fn is_local(host: &str) -> bool {
     let name = match host.strip_prefix('[').and_then(|rest| rest.split_once(']')) {
         Some((address, _)) => address,

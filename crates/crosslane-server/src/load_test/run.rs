@@ -164,7 +164,7 @@ fn report(
     let failed: HashSet<usize> =
         connections.iter().flat_map(|connection| connection.failed.numbers.iter().copied()).collect();
     let first_failure = connections.iter().find_map(|connection| connection.failed.first.clone());
-    // Who is stopped does not wait for the last answers: they are not lost.
+    // A measurement that was stopped does not wait for the last answers. They are not lost.
     let (waits, mut lost, mut pending, mut failures) = (!stopped && outcome.error.is_none(), 0, 0, 0);
     let (mut light, mut heavy, mut late) = (histogram()?, histogram()?, histogram()?);
     let (mut answers, mut last) = (0u64, 0);

@@ -54,7 +54,7 @@ pub(super) struct Flying {
 /// A worker's progress at the last look.
 pub(super) struct Seen {
     pub(super) progress: (u32, u32),
-    /// Until when it pauses, as [`crosslane::lane::Lane::rests_until`] says.
+    /// The time until which the lane pauses, as [`crosslane::lane::Lane::rests_until`] says.
     pub(super) rests_until: u64,
     /// Whether the client knows.
     pub(super) told: bool,

@@ -1,5 +1,5 @@
-//! The test that needs a process for itself: `tls` says in the environment whom clients trust, and nobody may read the
-//! environment meanwhile.
+//! A test that needs the process for itself. `tls` sets a variable of the environment that names the
+//! authorities that clients trust. No other thread may read the environment meanwhile.
 
 #[path = "../common/mod.rs"]
 mod common;

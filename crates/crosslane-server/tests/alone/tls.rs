@@ -1,4 +1,4 @@
-//! Encrypted connections. A client finds whom it trusts in the environment.
+//! Encrypted connections. A client reads in the environment which authorities it trusts.
 
 use crate::common::{Client, DOUBLE, LARGE, options, start};
 use crosslane_server::tls;
@@ -6,7 +6,7 @@ use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair};
 use std::fs;
 use std::path::PathBuf;
 
-/// Writes a file that goes with the test's folder.
+/// Writes a file that is removed with the test's folder.
 fn written(name: &str, text: &str) -> PathBuf {
     let folder = std::env::temp_dir().join(format!("crosslane-tls-{}", std::process::id()));
     fs::create_dir_all(&folder).unwrap();
@@ -45,7 +45,8 @@ fn a_server_shows_who_it_is_and_everything_travels_encrypted() {
     assert_eq!(client.scan(10_000, usize::MAX).unwrap().len(), 10_000);
     assert!(Client::attach(address, None).err().unwrap().to_string().contains("it needs a token"));
 
-    // Another name than the certificate's, no encryption, and an authority that did not sign it.
+    // The client refuses another name than the certificate's, a connection without encryption, and an
+    // authority that did not sign the certificate.
     let text = address.to_string();
     let error =
         |text: &str| Client::attach(&text.parse().unwrap(), Some("secret")).err().unwrap().to_string();
@@ -56,7 +57,7 @@ fn a_server_shows_who_it_is_and_everything_travels_encrypted() {
         CertificateParams::new(Vec::new()).unwrap().self_signed(&KeyPair::generate().unwrap()).unwrap();
     fs::write(&trusted, other.pem()).unwrap();
     assert!(error(&text).contains("certificate"));
-    // Connections that were made before go on.
+    // Connections that were made before still work.
     assert_eq!(client.call(DOUBLE, &[4]).unwrap(), [8]);
     fs::remove_dir_all(trusted.parent().unwrap()).unwrap();
 }

@@ -1,5 +1,5 @@
-//! What the fuzzers run (`make fuzz`), and a stable test beside them: each function takes any bytes, and panics if the side that
-//! has to bear them does not.
+//! The bodies of the fuzzers (`make fuzz`), which a stable test runs, too. Each function takes any
+//! bytes. It panics if the side under test does not cope with them.
 
 use super::raw::{Raw, call, frame};
 use super::{Client, DOUBLE, NUMBERS, WAIT, eventually, integers, options, places, start, unix};
@@ -14,17 +14,19 @@ use std::sync::{Arc, Mutex, OnceLock};
 use std::thread;
 use std::time::Duration;
 
-/// The most that a message may announce in [`answers`]: a client takes memory for it before it comes.
+/// The largest length that a message may announce in [`answers`]. A client takes memory for a message
+/// before the message comes.
 const ANNOUNCED: u32 = 1 << 20;
-/// For how long [`lie`] waits for a client to ask. One that has something to ask does so at once.
+/// How long [`lie`] waits for a request of a client. A client that has a request sends it at once.
 const ASKS: Duration = Duration::from_millis(100);
-/// What [`client`] does at most on a connection.
+/// The largest number of steps that [`client`] makes on a connection.
 const MOST: usize = 64;
 
-/// Cuts a stream into messages. The first byte says how long they may be, the second in which pieces they come.
+/// Cuts a stream into messages. The first byte limits their length. The second byte is the size of the
+/// pieces of the stream.
 ///
 /// # Panics
-/// If other pieces make other messages, or more is kept than a message and a piece.
+/// If other pieces give other messages, or if the decoder keeps more than a message and a piece.
 pub fn wire(input: &[u8]) {
     let [largest, piece, stream @ ..] = input else { return };
     let largest = usize::from(*largest) * 16;
@@ -34,7 +36,7 @@ pub fn wire(input: &[u8]) {
     assert_eq!(messages(stream, largest, 1), whole, "byte by byte");
 }
 
-/// The messages of a stream, and whether it is cut off behind them for one that is too long.
+/// The messages of a stream, and whether a message that is too long ends it.
 fn messages(stream: &[u8], largest: usize, piece: usize) -> (Vec<(u32, Vec<u8>)>, bool) {
     let (mut decoder, mut got, mut taken) = (Decoder::new(largest), Vec::new(), 0);
     let mut come = 0;
@@ -58,7 +60,7 @@ fn messages(stream: &[u8], largest: usize, piece: usize) -> (Vec<(u32, Vec<u8>)>
     (got, false)
 }
 
-/// Takes what a fuzzer says piece by piece.
+/// Reads the bytes of a fuzzer piece by piece.
 struct Bytes<'a>(&'a [u8]);
 
 impl<'a> Bytes<'a> {
@@ -80,10 +82,10 @@ impl<'a> Bytes<'a> {
     }
 }
 
-/// What a client knows of one of its lanes.
+/// The client's knowledge of one of its lanes.
 #[derive(Default)]
 struct Known {
-    /// Exchanges that were opened, and that have ended.
+    /// The numbers of exchanges that were opened and that have ended.
     opened: u64,
     ended: u64,
     /// Whether it was closed, or is lost.
@@ -102,11 +104,12 @@ fn victim() -> &'static (Server, Address) {
     })
 }
 
-/// Does to a server what the bytes say: calls, scans, cancels and closes, well-formed or not, on four lanes of a connection.
+/// Sends to a server what the bytes say: calls, scans, cancels and closes, valid or not, on four lanes
+/// of a connection.
 ///
 /// # Panics
-/// If the server answers out of turn, does not end the connection that breaks its protocol, keeps anything of it, or serves nobody else
-/// afterwards.
+/// If the server answers out of turn, keeps a connection that breaks its protocol, keeps anything of it,
+/// or does not serve another client afterwards.
 pub fn client(input: &[u8]) {
     let (server, address) = victim();
     let mut raw = Raw::new(address);
@@ -120,7 +123,8 @@ pub fn client(input: &[u8]) {
             0..=2 => {
                 known.opened += 1;
                 let function = u32::from(bytes.small(6));
-                // Waits are short, and all that is sent finds room in the socket: this client does not always read.
+                // Waits are short, and all messages fit into the socket, because this client does not
+                // always read.
                 let most = if function == WAIT { 2 } else { 16 };
                 let values = bytes.some().iter().take(most).map(|byte| i64::from(byte % 16));
                 let values: Vec<i64> = values.collect();
@@ -141,11 +145,12 @@ pub fn client(input: &[u8]) {
             }
             4 => {
                 raw.send(&wire::control(&Ask::Close { lane }).expect("a message"));
-                // The number may be used anew, and answers from before be on their way.
+                // The client may use the number again while answers to its earlier use are still on
+                // their way.
                 *known = Known { over: true, ..Known::default() };
             }
             5 => {
-                // A well-formed call whose head is not.
+                // This call is valid except for its header.
                 let mut whole =
                     frame(call(u32::from(bytes.small(7)), known.opened + 1, 2), &integers([1, 2]));
                 let head = whole.len() - 16;
@@ -167,7 +172,7 @@ pub fn client(input: &[u8]) {
             }
         }
     }
-    // This one ends it at the latest.
+    // This message ends the connection at the latest.
     raw.send(&wire::control(&Ask::Hello { protocol: PROTOCOL, token: None }).expect("a message"));
     while answer(&mut raw, &mut lanes) {}
     drop(raw);
@@ -175,7 +180,7 @@ pub fn client(input: &[u8]) {
     check_others(address);
 }
 
-/// Takes the server's next message; false at the end.
+/// Takes the server's next message. Returns false at the end.
 fn answer(raw: &mut Raw, lanes: &mut HashMap<u32, Known>) -> bool {
     let Some((lane, bytes)) = raw.next() else { return false };
     if lane == CONTROL {
@@ -194,7 +199,7 @@ fn answer(raw: &mut Raw, lanes: &mut HashMap<u32, Known>) -> bool {
     true
 }
 
-/// From time to time, whether another client is served.
+/// Checks from time to time that the server serves another client.
 fn check_others(address: &Address) {
     static OTHER: OnceLock<Mutex<u64>> = OnceLock::new();
     let mut count = OTHER.get_or_init(Mutex::default).lock().expect("no panic before");
@@ -209,7 +214,7 @@ fn check_others(address: &Address) {
     }
 }
 
-/// What a server of lies has to say, beside what is true.
+/// A server that lies, and the bytes that say how.
 struct Liar {
     address: Address,
     lies: Arc<Mutex<Vec<u8>>>,
@@ -233,7 +238,7 @@ fn liar() -> &'static Liar {
     })
 }
 
-/// Serves a client in such a way. The first byte says whether the greeting is true.
+/// Serves a client with lies. The first byte says whether the greeting is true.
 fn lie(mut stream: UnixStream, lies: &[u8]) {
     let _ = stream.set_read_timeout(Some(ASKS));
     if is_honest(lies) {
@@ -256,7 +261,7 @@ fn lie(mut stream: UnixStream, lies: &[u8]) {
                 _ => return,
             },
             1 | 2 => {
-                // A reply whose head may be false.
+                // A reply whose header may be false.
                 let values = bytes.some();
                 let header = call(0, u64::from(bytes.small(3)), values.len() as u32);
                 let mut reply = frame(header, &integers(values.iter().map(|value| i64::from(*value) * 2)));
@@ -282,7 +287,7 @@ fn lie(mut stream: UnixStream, lies: &[u8]) {
                 [&prefix(CONTROL, text.len())[..], text].concat()
             }
             5 => {
-                // More is announced than comes.
+                // The message announces more bytes than it has.
                 let [a, b, c, d] = [bytes.small(255), bytes.small(255), bytes.small(255), bytes.small(255)];
                 let length = u32::from_le_bytes([a, b, c, d]) % ANNOUNCED;
                 let lane = if bytes.small(2) == 0 { 0 } else { CONTROL };
@@ -301,10 +306,10 @@ fn lie(mut stream: UnixStream, lies: &[u8]) {
     }
 }
 
-/// Attaches a server that answers what the bytes say, and calls one of its functions.
+/// Attaches a server that answers as the bytes say, and calls one of its functions.
 ///
 /// # Panics
-/// If the client does, or waits for more than such a server has to say.
+/// If the client panics, or waits after such a server has said everything.
 pub fn answers(input: &[u8]) {
     let Liar { address, lies } = liar();
     *lies.lock().expect("no panic before") = input.to_vec();
@@ -312,7 +317,7 @@ pub fn answers(input: &[u8]) {
         Ok(client) => client,
         Err(error) => return assert!(error.to_string().contains(&address.to_string()), "{error}"),
     };
-    // A function of another's may have any signature.
+    // If the greeting is a lie, the function may have any signature.
     if is_honest(input) {
         let _ = client.call(DOUBLE, &[21]);
     }

@@ -1,4 +1,4 @@
-//! A library whose guests are threads of the test, and clients of a server that has it.
+//! A library whose guests are threads of the test, and clients of a server with that library.
 
 #![allow(dead_code, missing_docs, missing_debug_implementations, unreachable_pub)]
 
@@ -26,7 +26,7 @@ use std::time::{Duration, Instant};
 
 pub const DOUBLE: u32 = 0;
 pub const WAIT: u32 = 1;
-/// The milliseconds of all calls of it that have begun in this process.
+/// The arguments of all calls of `wait` that have begun in this process, in milliseconds.
 pub static BEGUN: Mutex<Vec<i64>> = Mutex::new(Vec::new());
 pub const NUMBERS: u32 = 2;
 pub const END: u32 = 3;
@@ -48,7 +48,7 @@ fn functions() -> serde_json::Value {
     ])
 }
 
-/// The zygote, as a thread of its own. It counts the guests that there are.
+/// The zygote, on its own thread. It counts the guests that exist.
 fn zygote(socket: UnixStream, guests: &Arc<AtomicUsize>) {
     let control = ControlSocket::new(socket);
     while let Ok(Some((request, fds))) = control.receive() {
@@ -62,7 +62,7 @@ fn zygote(socket: UnixStream, guests: &Arc<AtomicUsize>) {
             },
             Request::Fork { lane, .. } => {
                 let [memory, socket, _log] = <[OwnedFd; 3]>::try_from(fds).expect("three descriptors");
-                // SAFETY: they came once.
+                // SAFETY: these descriptors were received once.
                 let opened = unsafe { GuestLane::open(memory, socket, Duration::ZERO) }.expect("a lane");
                 let guests = Arc::clone(guests);
                 guests.fetch_add(1, Relaxed);
@@ -187,7 +187,7 @@ fn library(origin: Origin, name: &str) -> Result<ServedLibrary, Error> {
     Ok(ServedLibrary { library, text: loaded.files.map(|files| files.hash()) })
 }
 
-/// A Unix socket's address of its own.
+/// The address of a new Unix socket.
 pub fn unix() -> Address {
     static NEXT: AtomicU64 = AtomicU64::new(0);
     let name = format!("crosslane-test-{}-{}", std::process::id(), NEXT.fetch_add(1, Relaxed));
@@ -213,7 +213,7 @@ pub fn start(options: Options) -> Result<Server, Error> {
     start_counted(options).map(|(server, _)| server)
 }
 
-/// A server, and how many guests it has.
+/// A server, and the number of its guests.
 pub fn start_counted(options: Options) -> Result<(Server, Arc<AtomicUsize>), Error> {
     let (ours, theirs) = UnixStream::pair().expect("sockets");
     let guests = Arc::new(AtomicUsize::new(0));
@@ -259,17 +259,17 @@ impl Client {
         Ok(results.0)
     }
 
-    /// Ends all calls of this client that wait.
+    /// Ends all waiting calls of this client.
     pub fn cancel(&self) {
         self.group.cancel();
     }
 
-    /// The first rows of a table, at least so many if it has them.
+    /// The first rows of a table. There are at least `at_least` rows if the table has as many.
     pub fn scan(&self, rows: i64, at_least: usize) -> Result<Vec<i64>, Error> {
         self.scan_and(rows, at_least, || {})
     }
 
-    /// The same, and does something else after each batch.
+    /// Does the same, and calls `body` after each batch.
     pub fn scan_and(&self, rows: i64, at_least: usize, body: impl Fn()) -> Result<Vec<i64>, Error> {
         let function = Arc::clone(&self.library.functions[NUMBERS as usize]);
         let caller = Caller::new(&self.group, 1);
@@ -317,7 +317,7 @@ struct Results(Vec<i64>);
 impl Output for Results {
     fn accept(&mut self, first: usize, results: &Column<'_>) -> Result<(), Error> {
         for row in 0..results.rows {
-            // The lengths of texts.
+            // The result of a text is its length.
             let is_text = *results.data_type == DataType::Varchar;
             self.0[first + row] = if is_text { results.bytes(row).len() as i64 } else { results.value(row) };
         }
@@ -328,7 +328,7 @@ impl Output for Results {
     }
 }
 
-/// Waits until something is so.
+/// Waits until a condition is true.
 pub fn eventually(what: &str, is_so: impl Fn() -> bool) {
     let until = Instant::now() + Duration::from_secs(30);
     while !is_so() {

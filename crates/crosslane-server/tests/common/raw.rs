@@ -1,4 +1,4 @@
-//! A client that sends what it likes.
+//! A client that sends any bytes.
 
 use super::integers;
 use crosslane::Entry;
@@ -9,7 +9,7 @@ use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
-/// A client that sends what it likes.
+/// A client that sends any bytes.
 pub struct Raw {
     pub stream: UnixStream,
     decoder: Decoder,
@@ -23,7 +23,7 @@ impl Raw {
         Self { stream, decoder: Decoder::new(64 << 20) }
     }
 
-    /// One that is welcome.
+    /// A client that the server has welcomed.
     pub fn new(address: &Address) -> Self {
         let mut raw = Self::connect(address);
         raw.send(&wire::control(&Ask::Hello { protocol: PROTOCOL, token: None }).unwrap());
@@ -32,7 +32,7 @@ impl Raw {
     }
 
     pub fn send(&mut self, bytes: &[u8]) {
-        // The server may have ended the connection in the midst of it.
+        // The server may have ended the connection during the write.
         let _ = self.stream.write_all(bytes);
     }
 
@@ -40,7 +40,7 @@ impl Raw {
         self.send(&[&prefix(lane, message.len())[..], message].concat());
     }
 
-    /// The next message and its lane; `None` at the end.
+    /// The next message and its lane. `None` at the end.
     pub fn next(&mut self) -> Option<(u32, Vec<u8>)> {
         let mut piece = [0; 65536];
         loop {
@@ -65,7 +65,7 @@ impl Raw {
         }
     }
 
-    /// Why the server ends the connection, as it must.
+    /// The reason for which the server ends the connection. The server must end it.
     pub fn refusal(&mut self) -> String {
         let mut last = String::new();
         while let Some(told) = self.told() {
@@ -76,7 +76,7 @@ impl Raw {
         last
     }
 
-    /// The header of the next message of a lane that is no news of progress.
+    /// The header of the next message of a lane that does not report progress.
     pub fn reply(&mut self) -> Header {
         loop {
             match self.next().expect("a reply") {
@@ -98,7 +98,7 @@ pub fn frame(header: Header, content: &dyn Encode) -> Vec<u8> {
     frame
 }
 
-/// A call's header.
+/// The header of a call.
 pub fn call(function: u32, exchange: u64, rows: u32) -> Header {
     Header {
         kind: BATCH,

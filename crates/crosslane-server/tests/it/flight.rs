@@ -1,5 +1,5 @@
-//! Functions of a server, called over Arrow Flight: by arrow-flight's client, and by that of arrow-udf
-//! (`arrow-udf-runtime`).
+//! Functions of a server, called over Arrow Flight by the client of arrow-flight and by the client of
+//! arrow-udf (`arrow-udf-runtime`).
 
 use crate::common::{BEGUN, eventually, options, start, start_counted, unix};
 use arrow_array::cast::AsArray;
@@ -123,15 +123,15 @@ fn arrow_udfs_client_calls_functions_and_tables() {
 fn batches_are_answered_in_order_whatever_each_takes() {
     let (flight, _server) = open();
     run(async {
-        // The first takes longest.
+        // The first batch takes the longest time.
         let batches: Vec<_> = (0..12).map(|at| integers([60 - 5 * at])).collect();
         let results = call(&flight, "wait", batches).await.unwrap();
         let results: Vec<_> = results.iter().flat_map(values).collect();
         assert_eq!(results, (0..12).map(|at| 60 - 5 * at).collect::<Vec<_>>());
-        // A batch without rows has an answer, too.
+        // The server also answers a batch without rows.
         let results = call(&flight, "double", vec![integers([]), integers([4])]).await.unwrap();
         assert_eq!(results.iter().map(values).collect::<Vec<_>>(), [vec![], vec![8]]);
-        // So has an exchange without any: a schema.
+        // The server answers an exchange without batches with a schema.
         assert!(call(&flight, "double", vec![]).await.unwrap().is_empty());
     });
 }
@@ -141,10 +141,10 @@ fn other_encodings_of_the_same_values_are_taken() {
     let (flight, _server) = open();
     run(async {
         let nulls = batch(vec![("x", arrow_array::new_null_array(&DataType::Null, 3))]);
-        // The function admits no NULL; its guest, which does not look at that here, finds zeros below them.
+        // The function admits no NULL. This guest does not check that, and reads zeros below the NULLs.
         let results = call(&flight, "double", vec![nulls]).await.unwrap();
         assert_eq!(results[0].num_rows(), 3);
-        // The middle of a longer array.
+        // These are rows from the middle of a longer array.
         let results = call(&flight, "double", vec![integers(0..100).slice(50, 3)]).await.unwrap();
         assert_eq!(values(&results[0]), [100, 102, 104]);
     });
@@ -180,14 +180,14 @@ fn what_is_wrong_is_said_in_a_status() {
         }
         let action = client.do_action(Action::new("drop", "")).await.unwrap_err();
         assert_eq!(action.code(), Code::Unimplemented);
-        // The same connection is still of use.
+        // The same connection can still be used.
         let results = exchange(&mut client, messages("double", vec![integers([2])])).await.unwrap();
         assert_eq!(values(&results[0]), [4]);
     });
 }
 
 #[test]
-fn messages_that_are_none_end_their_exchange_alone() {
+fn invalid_messages_end_only_their_exchange() {
     let (flight, _server) = open();
     run(async {
         let mut client = client(&flight).await;
@@ -208,7 +208,7 @@ fn messages_that_are_none_end_their_exchange_alone() {
             let error = exchange(&mut client, hostile).await.unwrap_err();
             assert_eq!(error.code(), Code::InvalidArgument, "{what}: {error}");
         }
-        // Flipped bits come to an error or to other numbers, and to nothing else.
+        // A flipped bit gives an error or other numbers, and no other effect.
         for at in 0..good[1].data_header.len() {
             let mut header = good[1].data_header.to_vec();
             header[at] ^= 0x41;
@@ -225,13 +225,13 @@ fn messages_that_are_none_end_their_exchange_alone() {
 fn what_is_too_large_is_refused_either_way() {
     let (flight, _server) = open();
     run(async {
-        // 16 MiB are the most.
+        // The largest batch has 16 MiB.
         let error = call(&flight, "double", vec![integers(0..3 << 20)]).await.unwrap_err();
         assert_eq!(error.code(), Code::ResourceExhausted, "{error}");
         assert!(error.message().contains("--largest-batch"), "{error}");
         let text = call(&flight, "large", vec![integers([8 << 20])]).await.unwrap();
         assert_eq!(text[0].column(0).as_string::<i32>().value(0).len(), 8 << 20);
-        // A batch that says that it has more rows than any has, and no bytes for them.
+        // This batch announces more rows than any batch may have, and has no bytes for them.
         let rows = RecordBatch::try_new(
             Arc::new(Schema::new(vec![Field::new("x", DataType::Null, true)])),
             vec![arrow_array::new_null_array(&DataType::Null, 1 << 40)],
@@ -260,7 +260,8 @@ fn a_client_that_goes_away_frees_its_workers() {
             drop((response, messages, client));
             tokio::task::block_in_place(|| eventually("calls go on", || server.load().1 == 0));
         }
-        // Both workers are free again: they were ended, or have ended what nobody waits for.
+        // Both workers are idle again. They were ended, or have ended the calls for which no client
+        // waits.
         let results = call(&flight, "double", vec![integers([1]); 20]).await.unwrap();
         assert_eq!(results.len(), 20);
     });
@@ -277,7 +278,7 @@ fn a_client_that_does_not_read_is_not_read_itself() {
         let response = client.do_exchange(input).await.unwrap();
         let good = self::messages("double", vec![integers(0..20_000)]);
         messages.send(good[0].clone()).await.unwrap();
-        // 64 MB would go in if nothing held them back.
+        // If the server did not stop reading, it would take 64 MB.
         let mut sent = 0;
         while sent < 400 {
             match tokio::time::timeout(Duration::from_secs(2), messages.send(good[1].clone())).await {
@@ -333,7 +334,7 @@ fn others_than_this_machine_need_a_token() {
         }
         let mut request = Request::new(stream::iter(messages("double", vec![integers([3])])));
         request.metadata_mut().insert("authorization", "Bearer secret".parse().unwrap());
-        // As Databend sends it along.
+        // The client sends the token in the form that Databend uses.
         request.metadata_mut().insert("x-databend-query-id", "1".parse().unwrap());
         let response = client.do_exchange(request).await.unwrap().into_inner();
         let batches = FlightRecordBatchStream::new_from_flight_data(response.map_err(FlightError::from));
@@ -383,8 +384,8 @@ fn calls_that_run_end_before_the_server_does_and_idle_exchanges_with_it() {
         idle.send(messages("double", vec![])[0].clone()).await.unwrap();
         waits.message().await.unwrap().expect("the schema");
 
-        // Two are worked on, and one stands in line.
-        // No other test waits for so long.
+        // Two workers have a call each, and one call waits in the queue.
+        // No other test waits for this number of milliseconds.
         let times = [1001, 1002, 1003];
         let running = times.map(|time| {
             let mut client = client.clone();
@@ -393,7 +394,7 @@ fn calls_that_run_end_before_the_server_does_and_idle_exchanges_with_it() {
         });
         let begun = || BEGUN.lock().unwrap().iter().filter(|time| times.contains(time)).count();
         let drained = tokio::task::block_in_place(|| {
-            // On a machine that stands still, one may have ended by now, and the last has begun.
+            // If the machine pauses, one call may have ended by now, and the last one may have begun.
             eventually("no call stands in line", || (begun() == 2 && server.load().1 == 1) || begun() == 3);
             flight.end();
             let drained = server.shut_down(Duration::from_secs(60));

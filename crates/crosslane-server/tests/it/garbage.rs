@@ -1,11 +1,11 @@
-//! Whatever is sent, either side finds messages or errors: what the fuzzers have found (`fuzz/corpus`), and that with a few bytes
-//! changed, cut or doubled.
+//! Whatever the other side sends, each side reads messages or errors. The inputs are those that the
+//! fuzzers have found (`fuzz/corpus`), and the same with a few bytes changed, cut or doubled.
 
 use crate::common::garbage::{answers, client, wire};
 use crosslane_process::testing::Random;
 use std::fs;
 
-/// What the fuzzers keep for a target.
+/// The inputs that the fuzzers keep for a target.
 fn corpus(target: &str) -> Vec<Vec<u8>> {
     let folder = format!("{}/fuzz/corpus/{target}", env!("CARGO_MANIFEST_DIR"));
     let files = fs::read_dir(&folder).unwrap_or_else(|error| panic!("{folder}: {error}"));

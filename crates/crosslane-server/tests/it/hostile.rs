@@ -1,4 +1,5 @@
-//! Clients that lie, flood, stall and vanish end alone: another client of the same server goes on meanwhile.
+//! Clients that lie, flood, stall and vanish end alone. Meanwhile, another client of the same server
+//! goes on.
 
 use crate::common::raw::{Raw, call, calls, frame};
 use crate::common::{
@@ -15,7 +16,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// Longer than anything here takes.
+/// A limit that is longer than anything in these tests takes.
 const LONG: Duration = Duration::from_secs(30);
 
 #[track_caller]
@@ -81,7 +82,7 @@ fn a_partition_that_no_worker_made_reaches_none() {
 }
 
 #[test]
-fn what_is_no_greeting_is_answered_and_ended() {
+fn a_connection_without_a_greeting_is_refused_and_ended() {
     let (_server, address) = server();
     let client = Client::new(&address);
     let control = |text: &str| [&prefix(CONTROL, text.len())[..], text.as_bytes()].concat();
@@ -140,13 +141,14 @@ fn there_are_so_many_lanes_and_connections() {
 fn lanes_of_a_connection_do_not_wait_for_each_other() {
     let (_server, address) = server();
     let mut raw = Raw::new(&address);
-    // So long that a worker for the second call is there before, however busy the machine is.
+    // The call is so long that the server has a worker for the second call before it ends, however busy
+    // the machine is.
     raw.message(1, &calls(WAIT, 1, 1500));
     raw.message(2, &calls(DOUBLE, 1, 5));
     let first = raw.reply();
     assert_eq!((first.function, first.exchange), (DOUBLE, 1));
     assert_eq!(raw.reply().function, WAIT);
-    // Within a lane they do.
+    // Within a lane, calls wait for each other.
     raw.message(1, &calls(WAIT, 2, 50));
     raw.message(1, &calls(DOUBLE, 3, 5));
     assert_eq!([raw.reply().exchange, raw.reply().exchange], [2, 3]);
@@ -159,7 +161,7 @@ fn calls_may_be_sent_ahead_without_end_and_the_server_stops_reading() {
     let mut raw = Raw::new(&address);
     let mut writer = raw.stream.try_clone().unwrap();
     writer.set_write_timeout(Some(Duration::from_millis(300))).unwrap();
-    // Nobody reads the replies, of half a MiB each.
+    // The client does not read the replies, which have half a MiB each.
     let mut sent = 0;
     for exchange in 1..100_000 {
         let message = calls(LARGE, exchange, 1 << 19);
@@ -171,7 +173,7 @@ fn calls_may_be_sent_ahead_without_end_and_the_server_stops_reading() {
     assert!(sent < 90_000, "it has read {sent} calls");
     goes_on(&client);
     assert_eq!(server.load().0, 2);
-    // What was sent is answered when the client reads.
+    // The server answers the sent calls when the client reads.
     for exchange in 1..=sent.min(200) {
         assert_eq!(raw.reply().exchange, exchange);
     }
@@ -183,7 +185,7 @@ fn a_cancel_overtakes_what_was_sent_before() {
     options.workers = 1;
     let server = start(options).unwrap();
     let mut raw = Raw::new(&server.addresses()[0]);
-    // A number of milliseconds that no other test waits for.
+    // No other test waits for this number of milliseconds.
     const CANCELLED: i64 = 302;
     for exchange in 1..=200 {
         raw.message(1, &calls(WAIT, exchange, if exchange < 40 { 50 } else { CANCELLED }));
@@ -192,7 +194,7 @@ fn a_cancel_overtakes_what_was_sent_before() {
         }
     }
     raw.message(1, &calls(DOUBLE, 201, 5));
-    // Each is ended, in its turn.
+    // The server ends each call in its turn.
     for exchange in 1..=201 {
         let reply = raw.reply();
         assert_eq!((reply.exchange, reply.flags), (exchange, LAST));
@@ -228,7 +230,7 @@ fn clients_that_vanish_leave_nothing() {
 }
 
 #[test]
-fn a_client_that_vanishes_while_its_lane_is_full_is_missed() {
+fn the_server_notices_a_client_that_vanishes_while_its_lane_is_full() {
     let (server, address) = server();
     let mut raw = Raw::new(&address);
     raw.message(1, &calls(WAIT, 1, 60_000));
@@ -238,13 +240,13 @@ fn a_client_that_vanishes_while_its_lane_is_full_is_missed() {
 }
 
 #[test]
-fn what_is_found_wrong_while_a_lane_is_full_ends_the_connection() {
+fn a_malformed_call_in_a_full_lane_ends_the_connection() {
     let (server, address) = server();
     let mut raw = Raw::new(&address);
     raw.message(1, &calls(WAIT, 1, 200));
     raw.message(1, &calls(WAIT, 2, 200));
     let text = ColumnBuilder::new(&DataType::Varchar);
-    // It is read when a worker has room for it.
+    // The server reads this message when a worker has room for it.
     raw.message(1, &frame(call(DOUBLE, 3, 1), &text));
     (4..100).for_each(|exchange| raw.message(1, &calls(DOUBLE, exchange, 1)));
     assert!(raw.refusal().contains("malformed"));
@@ -252,7 +254,7 @@ fn what_is_found_wrong_while_a_lane_is_full_ends_the_connection() {
 }
 
 #[test]
-fn answers_that_nobody_reads_stop_the_reading() {
+fn the_server_stops_reading_from_a_client_that_reads_no_answers() {
     let mut options = options(&[unix()]);
     options.workers = 1;
     let server = start(options).unwrap();
@@ -261,7 +263,7 @@ fn answers_that_nobody_reads_stop_the_reading() {
     other.message(1, &calls(WAIT, 1, 20_000));
     let mut raw = Raw::new(address);
     raw.stream.set_write_timeout(Some(Duration::from_millis(500))).unwrap();
-    // What waits for a worker is answered as soon as it is cancelled.
+    // A call that waits for a worker is answered as soon as it is cancelled.
     let mut sent = 0;
     for exchange in 1..200_000 {
         let cancel = frame(Header { kind: CANCEL, ..call(0, exchange, 0) }, &());
@@ -278,7 +280,7 @@ fn answers_that_nobody_reads_stop_the_reading() {
     }
 }
 
-/// A scan of a table that is not split.
+/// A scan of a whole table, without partitions.
 fn scans(exchange: u64, rows: i64) -> Vec<u8> {
     let (mut partition, mut wanted) =
         (ColumnBuilder::new(&DataType::Blob), ColumnBuilder::new(&"INTEGER[]".parse().unwrap()));
@@ -289,11 +291,11 @@ fn scans(exchange: u64, rows: i64) -> Vec<u8> {
 }
 
 #[test]
-fn short_answers_of_many_lanes_come_in_their_order_also_to_who_reads_late() {
+fn short_answers_of_many_lanes_come_in_order_also_to_a_late_reader() {
     let (_server, address) = server();
     let mut raw = Raw::new(&address);
     let (scanning, calling, each) = (1..=2, 3..=20, 50);
-    // Some megabytes, in pieces of a kilobyte: more than may wait.
+    // These are some megabytes in pieces of a kilobyte: more than the server lets wait.
     let rows = 300_000;
     for lane in scanning.clone() {
         raw.message(lane, &scans(1, rows));
@@ -329,7 +331,8 @@ fn short_answers_of_many_lanes_come_in_their_order_also_to_who_reads_late() {
     assert!(scanning.into_iter().all(|lane| got[lane as usize] == rows));
 }
 
-/// A server in which no more may wait than the largest message, and slow clients may be so for this long.
+/// A server that lets no more bytes wait than the largest message has. Slow clients may be slow for this
+/// long.
 fn server_with_little_room(slow: Duration) -> (Server, Address) {
     let mut options = options(&[unix()]);
     (options.waiting, options.slow) = (options.largest, slow);
@@ -348,7 +351,7 @@ fn a_message_that_comes_too_slowly_makes_room_for_another() {
     slow.send(&prefix(1, message.len()));
     slow.send(&message[..message.len() / 2]);
     thread::scope(|scope| {
-        // There is no room for it as long as the rest of the first may come.
+        // The server has no room for this message as long as the rest of the first message may come.
         scope.spawn(|| {
             other.message(1, &message);
             assert_eq!(other.reply().rows, rows);
@@ -360,7 +363,7 @@ fn a_message_that_comes_too_slowly_makes_room_for_another() {
 }
 
 #[test]
-fn answers_that_nobody_reads_end_the_connection_that_has_most_of_them() {
+fn the_connection_with_the_most_unread_answers_is_ended() {
     let (server, address) = &server_with_little_room(LONG);
     let client = Client::new(address);
     let mut waiting: Vec<Raw> = (0..3).map(|_| Raw::new(address)).collect();
@@ -370,7 +373,7 @@ fn answers_that_nobody_reads_end_the_connection_that_has_most_of_them() {
     }
     eventually("one is ended", || server.load().0 == 3);
     goes_on(&client);
-    // The others may read on.
+    // The others may still read their replies.
     for (raw, size) in waiting.iter_mut().zip(sizes) {
         let mut replies = std::iter::from_fn(|| raw.next()).filter(|(lane, _)| *lane != CONTROL);
         let whole = replies.next().is_some_and(|(_, reply)| reply.len() > size as usize);
@@ -387,7 +390,7 @@ fn a_stream_may_end_while_more_of_it_is_on_its_way() {
         raw.message(1, &frame(part(exchange, 0), &()));
         let reply = raw.reply();
         assert_eq!((reply.kind, reply.exchange, reply.flags), (FAILURE, exchange, LAST));
-        // The client had not heard of it.
+        // The client did not know of the end when it sent this batch.
         raw.message(1, &frame(Header { rows: 1, ..part(exchange, 0) }, &integers([1])));
         if exchange == 2 {
             raw.message(1, &frame(part(exchange, LAST), &()));
@@ -413,7 +416,7 @@ fn many_connections_at_once_are_no_more_than_there_may_be() {
 }
 
 #[test]
-fn a_worker_passes_a_long_line_that_needs_it_no_more() {
+fn a_long_queue_of_cancelled_calls_holds_no_worker() {
     let _crowd = crowd();
     let mut options = options(&[unix()]);
     options.workers = 1;
@@ -432,14 +435,14 @@ fn a_worker_passes_a_long_line_that_needs_it_no_more() {
         (0..64).for_each(|_| assert_eq!(raw.reply().exchange, 1));
     }
     assert_eq!(server.load().1, 300 * 64);
-    // The worker of the first goes, and another comes.
+    // The worker of the first call ends, and the server starts another one.
     drop(other);
     raws[7].message(7, &calls(DOUBLE, 2, 1));
     assert_eq!(raws[7].reply().exchange, 2);
 }
 
 #[test]
-fn who_leaves_calls_behind_gets_no_more_workers_than_there_may_be() {
+fn a_client_that_closes_lanes_with_calls_gets_no_more_workers() {
     let mut options = options(&[unix()]);
     options.workers = 1;
     let (server, guests) = start_counted(options).unwrap();
@@ -447,7 +450,7 @@ fn who_leaves_calls_behind_gets_no_more_workers_than_there_may_be() {
     let begun = Instant::now();
     for lane in 0..200 {
         raw.message(lane, &calls(WAIT, 1, 4_000));
-        // It is at work, or in line.
+        // The call is with a worker, or in the queue.
         thread::sleep(Duration::from_millis(5));
         raw.send(&wire::control(&Ask::Close { lane }).unwrap());
     }
@@ -500,11 +503,12 @@ fn a_soak_of_all_at_once() {
 }
 
 #[test]
-fn answers_that_are_read_end_nobody_however_little_room_there_is() {
+fn answers_that_are_read_end_no_connection_however_little_room_there_is() {
     let (server, address) = &server_with_little_room(LONG);
     let most = options(&[]).largest;
     let (mut full, mut light) = (Raw::new(address), Raw::new(address));
-    // The worker has two calls, and the third one waits in the server. Beside it there is room for a small call, but not for its answer.
+    // The worker has two calls, and the third one waits in the server. There is also room for a small
+    // call, but not for its answer.
     (1..=2).for_each(|exchange| full.message(1, &calls(WAIT, exchange, 60_000)));
     let small = calls(DOUBLE, 1, 1).len();
     let waiting = |rows: u32| frame(call(WAIT, 3, rows), &integers(0..i64::from(rows)));

@@ -1,4 +1,5 @@
-//! What the HTTP listener shows to people and monitoring while functions are called.
+//! The information that the HTTP listener shows to people and monitoring programs while functions are
+//! called.
 
 use crate::common::{Client, DOUBLE, END, FAIL, NUMBERS, WAIT, eventually, options, server, start, unix};
 use crate::crowd;
@@ -16,7 +17,7 @@ fn open(access: Access) -> (HttpRuntime, Http) {
     (runtime, http)
 }
 
-/// The status, the head and the body of an answer to a request with these further headers.
+/// The status, the head and the body of the answer to a request. The request has these further headers.
 fn ask(address: SocketAddr, request: &str, headers: &str) -> (u16, String, String) {
     let mut stream = TcpStream::connect(address).unwrap();
     stream.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
@@ -43,7 +44,7 @@ fn function(http: &Http, number: u32) -> Value {
     state(http)["functions"][number as usize].clone()
 }
 
-/// The value of a metric, with its labels as they are written.
+/// The value of a metric. The labels are part of the name.
 fn metric(text: &str, name: &str) -> f64 {
     let line = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
     line.unwrap_or_else(|| panic!("no {name} in\n{text}")).parse().unwrap()
@@ -139,13 +140,13 @@ fn what_calls_cost_is_counted_for_each_function() {
     let workers = "{library=\"test\",language=\"Python\"}";
     assert_eq!(metric(&text, &format!("crosslane_workers_limit{workers}")), 2.0);
     assert!(metric(&text, &format!("crosslane_workers_booted_total{workers}")) >= 2.0);
-    // Nothing waits any more.
+    // No bytes wait any more.
     assert_eq!(metric(&text, "crosslane_waiting_bytes"), 0.0);
     assert_eq!(metric(&text, "crosslane_waiting_bytes_limit"), f64::from(1 << 30));
 }
 
 #[test]
-fn who_waits_for_a_worker_is_seen() {
+fn waiting_calls_are_shown() {
     let mut options = options(&[unix()]);
     options.workers = 1;
     let server = start(options).unwrap();
@@ -184,7 +185,7 @@ fn a_table_that_is_not_read_to_its_end_has_not_failed() {
 }
 
 #[test]
-fn other_machines_see_nothing_unless_somebody_has_said_so() {
+fn other_machines_see_nothing_unless_the_user_allows_it() {
     let runtime = HttpRuntime::start().unwrap();
     let error = Http::open(&runtime, "0.0.0.0:0", Access::Local).unwrap_err().to_string();
     assert!(error.contains("--http-token-file") && error.contains("--http-public"), "{error}");
@@ -200,7 +201,7 @@ fn other_machines_see_nothing_unless_somebody_has_said_so() {
             assert!(head.contains("www-authenticate: basic"), "{head}");
         }
     }
-    // "any:secret"
+    // The second header is the encoding of "any:secret".
     for headers in ["Authorization: Bearer secret\r\n", "Authorization: Basic YW55OnNlY3JldA==\r\n"] {
         assert_eq!(ask(guarded.address(), "GET /", &format!("Host: x\r\n{headers}")).0, 200, "{headers}");
     }
@@ -223,7 +224,7 @@ fn a_page_of_another_site_sees_nothing() {
 }
 
 #[test]
-fn clients_that_do_not_do_their_part_keep_nobody_out() {
+fn silent_clients_keep_no_other_client_out() {
     let _crowd = crowd();
     let (server, address) = server();
     let (runtime, http) = open(Access::Local);
@@ -239,7 +240,7 @@ fn clients_that_do_not_do_their_part_keep_nobody_out() {
         .collect();
     assert_eq!(get(&http, "/health").0, 200);
     assert_eq!(Client::new(&address).call(DOUBLE, &[4]).unwrap(), [8]);
-    // The oldest have been ended.
+    // The server has ended the oldest connections.
     let mut oldest = &silent[1];
     oldest.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
     let ended = oldest.read(&mut [0]);
@@ -251,7 +252,7 @@ fn clients_that_do_not_do_their_part_keep_nobody_out() {
     assert_eq!((status, body.as_str()), (200, ""));
     let long = format!("Host: localhost\r\nX: {}\r\n", "x".repeat(100_000));
     let mut stream = TcpStream::connect(http.address()).unwrap();
-    // It may be ended before it has said all.
+    // The server may end the connection before the client has written everything.
     let _ = stream.write_all(format!("GET / HTTP/1.1\r\n{long}\r\n").as_bytes());
     let mut answer = Vec::new();
     let _ = stream.read_to_end(&mut answer);

@@ -1,4 +1,4 @@
-//! The load generator against a server that does its part, and against some that do not.
+//! The load generator against a server that works, and against servers that do not.
 
 use crate::common::{options, server, start, unix};
 use crosslane_server::Address;
@@ -31,7 +31,7 @@ fn plan(address: &Address) -> Plan {
     }
 }
 
-/// The reports of the steps, and how it ended.
+/// The reports of the steps, and the outcome of the measurement.
 fn measure(plan: &Plan) -> (Vec<Value>, Result<(), String>) {
     let mut steps = Vec::new();
     let outcome = load_test::measure(plan, &AtomicBool::new(false), &mut |told| {
@@ -72,7 +72,8 @@ fn every_planned_call_is_made_and_answered_over_every_kind_of_socket() {
     }
 }
 
-/// A call takes 2 ms on each of two workers, so that 4,000 calls per second wait in a line that only grows.
+/// A call takes 2 ms on each of two workers. At 4,000 calls per second, the queue of waiting calls only
+/// grows.
 #[test]
 fn latencies_count_from_the_planned_times() {
     let (_server, address) = server();
@@ -83,7 +84,7 @@ fn latencies_count_from_the_planned_times() {
     let (latency, qps) = (&steps[0]["latency"], steps[0]["qps"].as_f64().unwrap());
     assert_eq!(latency["count"], 400);
     assert!(qps < 1100.0, "{qps}");
-    // All 600 need at least 0.6 s, and the last one was planned at 0.15 s.
+    // All 600 calls need at least 0.6 s. The last call was planned at 0.15 s.
     assert!(latency["max_us"].as_f64().unwrap() > 0.4e6, "{latency}");
     assert!(latency["p50_us"].as_f64().unwrap() > 0.2e6, "{latency}");
 }
@@ -108,7 +109,8 @@ fn failures_are_counted_and_the_first_one_is_told() {
     assert_eq!((&steps[0]["failed"], &steps[0]["answers"]), (&json!(300), &json!(0)));
     assert_eq!(steps[0]["first_failure"], "Oops: it fails");
     assert_eq!(steps[0]["latency"], Value::Null);
-    // A worker's end is a failure of what it had, and others go on, on more lanes than a connection has at once.
+    // The end of a worker is a failure of its calls. The other calls go on, on more lanes than a
+    // connection has at once.
     let ending = Plan { light: asked("end", 1), rates: vec![400], connections: 1, ..plan(&address) };
     let (steps, outcome) = measure(&ending);
     outcome.unwrap();
@@ -149,7 +151,7 @@ fn what_cannot_be_measured_is_told_before_anything_is() {
 }
 
 #[test]
-fn who_stops_it_gets_what_was_measured_until_then() {
+fn a_stopped_measurement_gives_its_results_until_then() {
     let (_server, address) = server();
     let long = Plan { rates: vec![1000, 2000], seconds: 3000.0, warm_up: 0.0, ..plan(&address) };
     let (stop, mut steps) = (AtomicBool::new(false), Vec::new());
@@ -168,7 +170,7 @@ fn who_stops_it_gets_what_was_measured_until_then() {
     assert_eq!((&steps[0]["stopped"], &steps[0]["lost"]), (&json!(true), &json!(0)));
     let answers = steps[0]["answers"].as_u64().unwrap();
     assert!((100..1_000_000).contains(&answers), "{answers}");
-    // Nobody listens any more: that ends it, too.
+    // An error of the function that takes the reports ends the measurement, too.
     let deaf = load_test::measure(&long, &AtomicBool::new(false), &mut |_| anyhow::bail!("nobody listens"));
     assert_eq!(deaf.unwrap_err().to_string(), "nobody listens");
 }
@@ -232,7 +234,7 @@ fn a_server_that_lies_or_goes_ends_the_step_and_is_told_of() {
     ] {
         let (steps, outcome) = measure(&Plan { seconds: 60.0, warm_up: 0.0, ..plan(&address) });
         let error = outcome.unwrap_err();
-        // A connection that the server has reset says so instead.
+        // If the server has reset the connection, the error says that instead.
         assert!(error.contains(what) || error.contains("reset"), "{error}");
         assert_eq!(steps.len(), 1);
         assert_eq!(steps[0]["error"], error);
@@ -240,7 +242,7 @@ fn a_server_that_lies_or_goes_ends_the_step_and_is_told_of() {
     }
 }
 
-/// It reads all, and answers nothing.
+/// The server reads all calls, and answers none.
 #[test]
 fn what_is_not_answered_is_lost_and_counts_with_its_time() {
     let silent = liar(|_, reader| drop(reader.read_to_end(&mut Vec::new())));

@@ -89,7 +89,7 @@ fn a_table_streams_and_a_limit_gives_the_worker_back() {
     for _ in 0..5 {
         let some = client.scan(1_000_000_000, 250).unwrap();
         assert_eq!(some[..250], (0..250).collect::<Vec<i64>>());
-        // There is one worker.
+        // There is only one worker, so the scan has given it back.
         assert_eq!(client.call(DOUBLE, &[4]).unwrap(), [8]);
     }
 }
@@ -147,7 +147,7 @@ fn a_token_is_asked_for() {
 }
 
 #[test]
-fn nobody_offers_functions_to_the_world_by_mistake() {
+fn a_server_for_other_machines_needs_a_token() {
     let everywhere: Address = "crosslane://0.0.0.0:0".parse().unwrap();
     let error = start(options(std::slice::from_ref(&everywhere))).unwrap_err().to_string();
     assert!(error.contains("give the server a token"), "{error}");
@@ -166,11 +166,12 @@ fn a_socket_is_the_user_s_own_and_no_other_file_is_replaced() {
     assert!(error.contains("cannot listen at"), "{error}");
     assert_eq!(std::fs::read(path).unwrap(), b"precious");
     std::fs::remove_file(path).unwrap();
-    // One that a server has left is.
+    // A server replaces a socket that an earlier server has left.
     drop(std::os::unix::net::UnixListener::bind(path).unwrap());
     let server = start(options(std::slice::from_ref(&address))).unwrap();
     assert_eq!(std::fs::metadata(path).unwrap().permissions().mode() & 0o777, 0o600);
-    // Nor one that another server uses, which a server that cannot start leaves there; its other sockets go with it.
+    // A server that cannot start leaves a socket that another server uses. It removes its own other
+    // sockets.
     let other = unix();
     let error = start(options(&[other.clone(), address.clone()])).unwrap_err().to_string();
     assert!(error.contains("cannot listen at"), "{error}");
@@ -182,7 +183,7 @@ fn a_socket_is_the_user_s_own_and_no_other_file_is_replaced() {
 }
 
 #[test]
-fn who_is_no_server_is_told_from_one() {
+fn a_client_recognizes_addresses_without_a_server() {
     let error = |address: &Address| Client::attach(address, None).err().unwrap().to_string();
     assert!(error(&unix()).contains("cannot connect to"));
     let address = unix();
@@ -218,7 +219,7 @@ fn a_server_lets_calls_end_before_it_does() {
 }
 
 #[test]
-fn a_server_ends_calls_that_do_not() {
+fn a_server_ends_calls_that_do_not_end() {
     let (server, address) = server();
     let client = Client::new(&address);
     thread::scope(|scope| {
@@ -237,7 +238,8 @@ fn a_server_that_comes_back_serves_the_clients_that_it_had() {
     assert_eq!(client.call(DOUBLE, &[1]).unwrap(), [2]);
     drop(server);
     let _server = start(options(std::slice::from_ref(&address))).unwrap();
-    // The lane that the client had kept is lost, and what was not begun is done on another.
+    // The lane that the client had kept is lost. The client makes a call that had not begun on another
+    // lane.
     let again = (0..3).map(|_| client.call(DOUBLE, &[1])).find_map(Result::ok);
     assert_eq!(again, Some(vec![2]));
 }
@@ -249,7 +251,8 @@ fn several_servers_take_turns_and_one_that_is_gone_is_left_out() {
     let both = format!("{}, {}", addresses[0], addresses[1]);
     let clients: Vec<_> = (0..2).map(|_| Client::of(Remote::new(&both, None).unwrap()).unwrap()).collect();
     thread::scope(|scope| {
-        // A client takes another lane while its first is busy: for so long that the second call begins meanwhile.
+        // A client takes another lane while its first lane is busy. The calls are so long that the
+        // second one begins meanwhile.
         for client in &clients {
             scope.spawn(|| client.call(WAIT, &[1500]).unwrap());
             scope.spawn(|| client.call(WAIT, &[1500]).unwrap());

@@ -1,4 +1,4 @@
-//! Arrays as no engine at hand makes them, and some that are none.
+//! Arrays in forms that no engine in the tests makes, and invalid arrays.
 
 use super::{Batch, Schema};
 use crosslane::ColumnBuilder;
@@ -61,7 +61,7 @@ impl Made {
         self
     }
 
-    /// Without its first rows, and without rows after a number.
+    /// The array without its first rows, and with this number of rows.
     fn cut(mut self, offset: i64, length: i64) -> Self {
         (self.offset, self.length) = (offset, length);
         self
@@ -116,7 +116,7 @@ impl Made {
     }
 }
 
-/// The type and the values of a column, or why there are none.
+/// The type and the values of a column, or the reason why it is refused.
 fn read(column: Made) -> Result<(String, Vec<String>), String> {
     let length = column.length;
     read_rows(made("+s", length, vec![None]).of(vec![column.named("x")]))
@@ -130,7 +130,7 @@ fn read_rows(mut rows: Made) -> Result<(String, Vec<String>), String> {
         let data_type = schema.columns().next().map(|(_, data_type)| data_type.clone()).unwrap();
         let mut out = ColumnBuilder::new(&data_type);
         let batch = Batch::new(&schema, &array)?;
-        // In two parts, which meet somewhere.
+        // The batch is read in two parts.
         let half = batch.rows() / 2;
         for part in [0..half, half..batch.rows()] {
             batch.append(0, part, &mut out).map_err(|why| why.to_string())?;
@@ -179,7 +179,7 @@ fn plain_values_and_slices() {
         "BLOB",
         &["BLOB '\\x62\\x62'", "BLOB '\\x63\\x63'"],
     );
-    // The texts of no bytes need no buffer, and no rows need none at all.
+    // Texts without bytes need no buffer. An array without rows needs no buffer at all.
     reads(made("u", 2, vec![None, bytes(&[0i32, 0, 0]), None]), "VARCHAR", &["''", "''"]);
     reads(made("u", 0, vec![None, None, None]), "VARCHAR", &[]);
 }
@@ -279,7 +279,7 @@ fn dictionaries_and_runs() {
     refuses(wrong(&[3]), "index 3 of a dictionary of 3 values");
     refuses(wrong(&[-1]), "index -1 of a dictionary");
     refuses(made("C", 1, vec![None, bytes(&[255u8])]).dictionary(words()), "index 255 of");
-    // A dictionary inside of lists, and of lists.
+    // The dictionary is inside of lists, and its values are lists.
     let codes = made("c", 5, vec![None, bytes(&[2i8, 0, 1, 0, 2])]).nulls(&[0b10111]).dictionary(words());
     let lists = made("+l", 3, vec![None, bytes(&[0i32, 1, 3, 5])]).of(vec![codes]);
     reads(lists.cut(1, 2), "VARCHAR[]", &["['one', NULL]", "[NULL, 'three']"]);
@@ -301,7 +301,7 @@ fn dictionaries_and_runs() {
 
 #[test]
 fn parts_begin_where_each_array_says() {
-    // Each level has rows of its own before those that count.
+    // Each level has its own rows before the rows that count.
     let inner = || {
         let numbers = longs(&[90, 91, 92, 0, 1, 2, 3]).nulls(&[0b110_1111]).cut(2, 5).named("n");
         let words = texts(&["x", "y", "z", "a", "b", "c"]).cut(1, 5).named("w");
@@ -318,7 +318,7 @@ fn parts_begin_where_each_array_says() {
         "STRUCT(s STRUCT(n BIGINT, w VARCHAR))",
         &["{s = NULL}", "{s = {n = 2, w = 'b'}}", "{s = {n = 3, w = 'c'}}"],
     );
-    // And so do the rows of the stream.
+    // The rows of the stream begin at their own offset, too.
     let rows = made("+s", 2, vec![None]).of(vec![outer()]).cut(1, 2);
     assert_eq!(read_rows(rows).unwrap().1, ["{s = {n = 2, w = 'b'}}", "{s = {n = 3, w = 'c'}}"]);
     let rows = made("+s", 3, vec![None]).nulls(&[0b101]).of(vec![longs(&[1, 2, 3])]);
@@ -399,7 +399,7 @@ fn extensions() {
     reads(texts(&["[1]"]).extension("arrow.json", ""), "JSON", &["'[1]'"]);
     let bit = made("z", 1, vec![None, bytes(&[0i32, 2]), Some(vec![3, 0b1111_0110])]);
     reads(bit.extension("arrow.opaque", &opaque("bit")), "BIT", &["'10110'"]);
-    // For a dictionary and for runs, the extension applies to the values.
+    // For a dictionary and for runs, the extension type applies to the values.
     let runs =
         |values: Made| made("+r", 2, vec![]).of(vec![made("i", 1, vec![None, bytes(&[2i32])]), values]);
     let dictionary = |values: Made| made("c", 2, vec![None, bytes(&[0i8, 0])]).dictionary(values);
@@ -452,7 +452,7 @@ fn types_without_counterpart_are_named() {
 }
 
 #[test]
-fn arrays_that_are_none() {
+fn invalid_arrays_are_refused() {
     refuses(made("l", 1, vec![None]), "an array of 1 buffers, where 2 are due");
     refuses(made("l", 1, vec![None, None]), "without one of its buffers");
     refuses(made("u", 1, vec![None, bytes(&[0i32, 1]), None]), "without one of its buffers");
@@ -466,15 +466,15 @@ fn arrays_that_are_none() {
     refuses(huge, "lists of 99999 elements");
     let mut rows = made("+s", 3, vec![None]).of(vec![longs(&[1, 2]).named("x")]);
     assert!(read_rows(std::mem::take(&mut rows)).unwrap_err().contains("a child of 2 rows, where 3 belong"));
-    // So many buffers that no list of them could be.
+    // There are more buffers than a list of them could have.
     let mut long = made("+s", 1, vec![None]).of(vec![longs(&[1]).named("x")]);
     let (schema, array) = long.raw();
-    // SAFETY: both are whole, but for a number, which is found wrong.
+    // SAFETY: both are valid except for one number, and the check finds that.
     unsafe { (**array.children).n_buffers = i64::MAX };
     // SAFETY: as above.
     let refused = unsafe { Batch::new(&Schema::new(&schema).unwrap(), &array).unwrap_err() };
     assert_eq!(refused, format!("column x: an array of {} buffers, where 2 are due", i64::MAX));
-    // Another schema than the array's.
+    // This schema belongs to another array.
     let mut one = made("+s", 1, vec![None]).of(vec![longs(&[1]).named("a")]);
     let mut two = made("+s", 1, vec![None]).of(vec![longs(&[1]).named("a"), longs(&[1]).named("b")]);
     let ((schema, _), (_, array)) = (one.raw(), two.raw());

@@ -165,7 +165,7 @@ mod tests {
         assert_eq!(recent.once(Some(1), &Bytes(&[2]), || Ok(2)).unwrap(), 2);
         assert_eq!(recent.once(Some(1), &Bytes(&[2, 1]), || Ok(2)).unwrap(), 2);
         assert_eq!(recent.once(Some(1), &Bytes(&[]), || Ok(2)).unwrap(), 2);
-        // Planning has one row.
+        // During planning, a call has one row.
         recent.once(Some(1), &Bytes(&[2, 2]), failed).unwrap_err();
         assert_eq!(recent.once(Some(1), &Bytes(&[2]), || Ok(2)).unwrap(), 2);
     }

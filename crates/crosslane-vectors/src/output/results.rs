@@ -246,8 +246,8 @@ unsafe fn write_borrowed(
     check: &mut dyn FnMut(&Column<'_>) -> Result<(), Error>,
 ) -> Result<(), Error> {
     let length = values.length();
-    // SAFETY: as the caller says. The slices are of the copy in DuckDB's memory, which nobody
-    // writes while they live.
+    // SAFETY: as the caller says. The slices are of the copy in DuckDB's memory, which no code writes
+    // while they live.
     unsafe {
         match column.data_type.layout() {
             Layout::Fixed(width) => {

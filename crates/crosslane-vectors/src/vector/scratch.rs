@@ -10,7 +10,7 @@ pub(crate) struct Scratch {
     pub(crate) capacity: ffi::idx_t,
 }
 
-// SAFETY: nobody else uses the vector, and DuckDB lets any thread use it.
+// SAFETY: no other code uses the vector, and DuckDB lets any thread use it.
 unsafe impl Send for Scratch {}
 
 impl Scratch {
@@ -40,7 +40,7 @@ impl Scratch {
 
     #[expect(clippy::mut_from_ref, reason = "the places are not in this structure")]
     pub(crate) fn selection(&self) -> &mut [ffi::sel_t] {
-        // SAFETY: the selection has `capacity` entries, and nobody else uses it.
+        // SAFETY: the selection has `capacity` entries, and no other code uses it.
         unsafe {
             let places = ffi::duckdb_selection_vector_get_data_ptr(self.all);
             std::slice::from_raw_parts_mut(places, self.capacity as usize)

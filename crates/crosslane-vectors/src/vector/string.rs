@@ -170,10 +170,10 @@ mod tests {
         }
     }
 
-    /// Lengths beside those from which on strings are kept or copied in another way.
+    /// Lengths on both sides of the limits from which strings are kept or copied in another way.
     const LENGTHS: [usize; 19] = [0, 1, 3, 4, 7, 8, 11, 12, 13, 15, 16, 17, 31, 32, 33, 63, 64, 65, 200];
 
-    /// Strings, of which those in `missing` are anything, as a batch has them.
+    /// The offsets and bytes of strings in a batch. The strings in `missing` may have any bytes.
     fn written(strings: &[DuckString], missing: Range<usize>, total: usize) -> (Vec<i32>, Vec<u8>) {
         let (mut offsets, mut out) = (vec![0xEE; 4 * strings.len() + 4], vec![0xEE; total]);
         let mut texts = Texts::new(&mut offsets, &mut out);
@@ -194,7 +194,7 @@ mod tests {
                 let strings = [string(1, a), string(2, b), string(3, c)];
                 assert_eq!(written(&strings, 0..0, bytes.len()), (offsets.to_vec(), bytes), "{a}, {b}, {c}");
             }
-            // A NULL row is not looked at, wherever it is: its address is none.
+            // The code does not look at a NULL row, wherever it is. The row's address is invalid.
             let garbage = DuckString([0xFF; 16]);
             let bytes = [&all[1..1 + a], &all[2..2 + b]].concat();
             for missing in 0..3 {
@@ -225,13 +225,13 @@ mod tests {
         for length in LENGTHS {
             let start = PAGE - length;
             let string = DuckString::new(page, start..PAGE, page[start..].as_ptr());
-            // With and without space for more after it.
+            // After the first copy, the output ends, or has the space of the second copy.
             for strings in [vec![string], vec![string, string]] {
                 let bytes = page[start..].repeat(strings.len());
                 assert_eq!(written(&strings, 0..0, bytes.len()).1, bytes, "{length} bytes");
             }
         }
-        // SAFETY: mapped above, and not used any more.
+        // SAFETY: the memory was mapped above, and is not used any more.
         unsafe { libc::munmap(page.as_mut_ptr().cast(), 2 * PAGE) };
     }
 

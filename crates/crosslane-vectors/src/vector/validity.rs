@@ -107,7 +107,7 @@ mod tests {
         mask[row / 64] >> (row % 64) & 1 == 1
     }
 
-    /// Ranges that begin and end beside the ends of words, and on them.
+    /// Ranges that begin and end at the ends of words, and near them.
     fn ranges() -> impl Iterator<Item = Range<usize>> {
         let ends = [0, 1, 7, 8, 63, 64, 65, 100, 127, 128, 129, 192, 255, 256, 319, 320];
         ends.into_iter().flat_map(move |start| ends.into_iter().map(move |end| start..end.max(start)))

@@ -27,8 +27,9 @@ unsafe extern "C" fn get_api(_info: ffi::duckdb_extension_info, _version: *const
 /// Opens libduckdb, and passes the functions that vectors need to `libduckdb_sys`.
 #[allow(clippy::missing_transmute_annotations, reason = "each field's type is another")]
 static DUCKDB: LazyLock<()> = LazyLock::new(|| {
-    // SAFETY: the texts are C strings; the table consists of optional functions, of which all-zero is none; a function's
-    // type is that of the header of this DuckDB; the access and the table live across the call that copies them.
+    // SAFETY: the texts are C strings. The table has only optional functions, and all-zero bytes mean
+    // that there is none. A function's type is the type in the header of this DuckDB. The access and the
+    // table live during the call that copies them.
     unsafe {
         let library = libc::dlopen(LIBRARY.as_ptr(), libc::RTLD_LAZY | libc::RTLD_LOCAL);
         assert!(!library.is_null(), "{LIBRARY:?} cannot be opened; `make setup` brings it");
@@ -78,7 +79,7 @@ impl Chunk {
         unsafe { ffi::duckdb_data_chunk_get_vector(self.raw, 0) }
     }
 
-    /// Its vector for `rows` results.
+    /// The vector of the chunk for `rows` results.
     pub(crate) fn results(&self, rows: usize) -> Results<'_> {
         // SAFETY: the vector is of the type, and has space for 2048 rows; no test asks for more.
         unsafe { Results::new(self.vector(), &self.data_type, rows) }
@@ -87,7 +88,7 @@ impl Chunk {
 
 impl Drop for Chunk {
     fn drop(&mut self) {
-        // SAFETY: ours, destroyed once.
+        // SAFETY: this owns the chunk, and destroys it once.
         unsafe { ffi::duckdb_destroy_data_chunk(&raw mut self.raw) };
     }
 }

@@ -189,7 +189,8 @@ fn results_that_change_later_keep_their_checked_values() {
     assert!(taken(&chunk, 5, &nothing(&DataType::BigInt, 3), &mut numbers.clone(), &numbers));
     assert_eq!(numbers_of(&chunk)[5..8], [1, 2, 3].map(Cell::new));
 
-    // An inconsistent column, one outside of the vector, and one that DuckDB encodes differently are not written.
+    // These columns are not written: an inconsistent one, one outside of the vector, and one that DuckDB
+    // encodes differently.
     let short = Column { offsets: &offsets[..3], ..column.clone() };
     let far = Column { offsets: &[0, 4, 30, 1 << 20], ..column.clone() };
     let chunk = Chunk::new("VARCHAR");
@@ -208,7 +209,7 @@ fn nothing(data_type: &DataType, rows: usize) -> Column<'_> {
     Column { data_type, rows, validity: None, offsets: &[], data: &[], children: Vec::new() }
 }
 
-/// Whether a chunk accepts a column whose bytes change as soon as they were checked.
+/// Whether a chunk accepts a column whose bytes change right after the check.
 fn taken(chunk: &Chunk, first: usize, column: &Column<'_>, guests: &mut [u8], told: &[u8]) -> bool {
     let (start, length) = (guests.as_mut_ptr(), guests.len());
     // SAFETY: the bytes live across the call.
@@ -218,7 +219,7 @@ fn taken(chunk: &Chunk, first: usize, column: &Column<'_>, guests: &mut [u8], to
     let accepted = results.accept_borrowed(first, column, values, &mut |copied| {
         assert_eq!(copied.data, told);
         checked = true;
-        // SAFETY: nobody reads the bytes now.
+        // SAFETY: no code reads the bytes at this time.
         unsafe { start.write_bytes(0xFF, length) };
         Ok(())
     });
@@ -248,14 +249,14 @@ fn arguments(chunk: &Chunk, rows: usize) -> Arguments<'_> {
     }
 }
 
-/// The rows as a guest gets them.
+/// The rows in the form that a guest gets.
 fn read(arguments: &Arguments<'_>, first: usize, end: usize) -> Vec<i64> {
     let frame = arguments.frame(first..end).unwrap();
     let columns = batch::columns(frame.bytes(), [&DataType::BigInt].into_iter()).unwrap();
     columns[0].values().unwrap().to_vec()
 }
 
-/// Texts of 0 to 69 bytes. Every third is NULL, with an invalid address in its string.
+/// Texts of 0 to 69 bytes. Every third text is NULL, and its string has an invalid address.
 #[test]
 fn texts_go_to_a_guest_in_any_slice_whatever_their_nulls_hold() {
     let text = |row: usize| (row % 3 != 1).then(|| format!("{row:069}")[69 - row % 70..].to_owned());

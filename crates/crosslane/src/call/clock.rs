@@ -65,7 +65,7 @@ pub(super) struct Seen {
     since: Instant,
     /// Whether the guest's stack was logged since its last progress.
     logged: bool,
-    /// Until when the guest pauses, by its last report.
+    /// The time until which the guest pauses, by its last report.
     rests_until: u64,
     /// How often the guest has paused.
     rests: u64,
@@ -227,7 +227,7 @@ mod tests {
         let mut seen = Seen::now();
         seen.rests(u64::MAX, begun, 1);
         assert!(seen.overdue(0, begun + LONGEST_PAUSE + Duration::from_secs(2), limit));
-        // An old report of another call is none.
+        // An old report of another call counts as no report.
         let mut seen = Seen::now();
         seen.rests(now(), begun, 1);
         seen.rests(now() + 10 * SECOND, begun, 1);

@@ -106,9 +106,9 @@ impl CallGroups {
         self.groups.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The group of a connection, which lasts as long as somebody holds it. The first caller that
-    /// asks for the group provides its `stop`. Waiting calls ask `stop`, each on its own thread,
-    /// whether a call that began at a moment should end.
+    /// The group of a connection, which lasts as long as a caller holds it. The first caller that asks
+    /// for the group provides its `stop`. Waiting calls ask `stop`, each on its own thread, whether a
+    /// call that began at a moment should end.
     pub fn of(&self, connection: u64, stop: impl Fn(u64) -> bool + Send + Sync + 'static) -> Arc<CallGroup> {
         let mut groups = self.lock();
         if let Some(group) = groups.get(&connection).and_then(Weak::upgrade) {

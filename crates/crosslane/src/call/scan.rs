@@ -401,7 +401,7 @@ impl<Z: Zygote, I: Input> Scan<Z, I> {
             match lane.try_collect() {
                 Ok(Some(header)) => return Ok(header),
                 Ok(None) => {}
-                // The lane still works, but nobody knows which rows these were.
+                // The lane still works, but the engine does not know which rows these were.
                 Err(LaneError::TooLarge(what)) => {
                     return Err(died(&self.function, what, Place::default()).into());
                 }

@@ -129,8 +129,9 @@ impl Memo {
         }
     }
 
-    /// Appends a result of the store to `results`, and keeps it. False if it does not hold any more,
-    /// or is no result: anybody who may write the store's file could have written it.
+    /// Appends a result of the store to `results`, and keeps it. Returns false if the result does not
+    /// hold any more, or if it is no result. Any program that may write the store's file could have
+    /// written it.
     pub(crate) fn adopt(&self, key: &[u8], (batch, made): (&[u8], u64), results: &mut ColumnBuilder) -> bool {
         let frame = Frame::of(batch);
         let Ok(column) = batch::column(frame.bytes(), &self.returns) else { return false };

@@ -139,7 +139,7 @@ mod tests {
             }
             assert_eq!(error_policy.judge("why", 2, None), at_last);
             assert_eq!(error_policy.judge("why", 3, RetryAfter::seconds(0.0)), at_last);
-            // The service wants no call for longer than anybody waits.
+            // The service asks for a pause that is longer than any wait may be.
             assert_eq!(error_policy.judge("why", 0, RetryAfter::seconds(7200.0)), at_last);
         }
         assert_eq!(ErrorPolicy::default().judge("why", 0, RetryAfter::seconds(0.0)), Err("why"));

@@ -17,7 +17,7 @@ pub(crate) struct Rate {
 
 #[derive(Debug)]
 struct Bucket {
-    /// Less than 0 after calls that nobody had asked for.
+    /// Less than 0 after calls for which no caller had asked.
     tokens: f64,
     since: Instant,
 }
@@ -98,7 +98,7 @@ mod tests {
         assert!((pause.as_secs_f64() - 0.1).abs() < 1e-6, "{pause:?}");
         assert_eq!(rate.take(5, at(350)), Ok(3));
         assert_eq!(rate.take(100, at(1350)), Ok(10));
-        // More than a second's calls are not saved up.
+        // The rate saves up no more calls than those of a second.
         assert_eq!(rate.take(100, at(60_000)), Ok(10));
         rate.spend(15);
         let pause = rate.take(1, at(60_000)).unwrap_err();

@@ -136,9 +136,9 @@ pub trait Lane: Send + Sized + 'static {
     /// carry [`COUNT`] or [`WRITING`]. It is `u32::MAX` for the batch as a whole.
     fn progress(&self) -> (u32, u32);
 
-    /// Until when the guest pauses before it tries a call again, in nanoseconds of the monotonic
-    /// clock ([`crate::stats::now`]). It is a hint, as [`Lane::progress`] is. A time that has passed
-    /// means that the guest does not pause.
+    /// The time until which the guest pauses before it tries a call again, in nanoseconds of the
+    /// monotonic clock ([`crate::stats::now`]). It is a hint, as [`Lane::progress`] is. A time that has
+    /// passed means that the guest does not pause.
     fn rests_until(&self) -> u64 {
         0
     }

@@ -19,7 +19,7 @@
 //! without the lock, and without a cache line that other workers write. A lane in a cell is idle:
 //!
 //! - A thread that finds no other lane takes one from any cell.
-//! - The keeper collects the lanes in cells when it looks for lanes that nobody has used.
+//! - The keeper collects the lanes in cells when it looks for lanes that no caller has used.
 //! - The cells are closed as long as there are waiters.
 //!
 //! # The queue

@@ -78,7 +78,7 @@ pub struct Common {
 pub struct Stop(pub(super) Arc<AtomicBool>);
 
 impl Stop {
-    /// Whether nobody needs the result of the wait any longer.
+    /// Whether no caller needs the result of the wait any longer.
     pub fn is_set(&self) -> bool {
         self.0.load(Relaxed)
     }

@@ -68,7 +68,8 @@ impl<L: Lane> State<L> {
         leaving
     }
 
-    /// Takes a lane back that nobody uses any more. It goes to the first waiter, or is idle.
+    /// Takes back a lane that its caller does not use any more. The lane goes to the first waiter, or is
+    /// idle.
     pub(super) fn receive(&mut self, kept: Box<Kept<L>>) {
         self.out -= 1;
         self.last_used = self.last_used.max(kept.since);

@@ -23,9 +23,9 @@ pub(super) struct Kept<L: Lane> {
     pub(super) stats: Arc<LaneStats>,
     /// When the lane was given back last, or was booted.
     pub(super) since: Instant,
-    /// Until when its guest may go on with an exchange in flight while nobody has the lane.
+    /// The time until which its guest may go on with an exchange in flight while no caller has the lane.
     pub(super) until: Instant,
-    /// Whether the lane prepares itself, and nobody had it yet.
+    /// Whether the lane prepares itself, and no caller has had it yet.
     pub(super) new: bool,
     pub(super) shared: Arc<Shared<L>>,
 }

@@ -45,7 +45,7 @@ fn a_worker_finds_its_lane_without_the_lock() {
 }
 
 #[test]
-fn who_needs_a_lane_takes_it_from_anothers_cell() {
+fn a_waiting_thread_takes_a_lane_from_the_cell_of_another_thread() {
     let pool = pool(LONG);
     pool.give_back(check_out(&pool));
     std::thread::scope(|scope| {
@@ -62,7 +62,7 @@ fn who_needs_a_lane_takes_it_from_anothers_cell() {
 }
 
 #[test]
-fn while_somebody_waits_nothing_stays_in_a_cell() {
+fn no_lane_stays_in_a_cell_while_a_thread_waits() {
     let pool = pool(LONG);
     let lane = check_out(&pool);
     let mut state = pool.shared.lock();
@@ -106,16 +106,17 @@ fn settles(pool: &Pool<Boots>, wanted: impl Fn(PoolStats) -> bool) {
 }
 
 #[test]
-fn a_lane_that_is_ending_goes_to_who_waits_in_line() {
+fn a_lane_that_is_ending_goes_to_the_first_waiter() {
     let pool = pool(LONG);
     let mut lane = check_out(&pool);
-    // Until then the lane is looked at and a waiter is in the queue, also on a busy machine.
+    // During this time, the pool looks at the lane and the test puts a waiter into the queue, also on a
+    // busy machine.
     lane.works = Some(Instant::now() + Duration::from_millis(500));
     pool.give_back(lane);
     assert_eq!((pool.stats().idle, pool.stats().busy), (0, 1));
     let mut state = pool.shared.lock();
     let ticket = state.enqueue();
-    // The keeper would boot a lane for a waiter that is due.
+    // Without this, the keeper would boot a lane for a waiter whose turn has come.
     state.refuse(Error::Boot("no more".into()));
     pool.shared.attend(&mut state);
     drop(state);
@@ -131,7 +132,7 @@ fn a_lane_that_is_ending_goes_to_who_waits_in_line() {
 
 /// The thread that looks at the ending lanes has taken all of them. The keeper sees none meanwhile.
 #[test]
-fn the_keeper_learns_of_ending_lanes_that_another_has_looked_after() {
+fn the_keeper_learns_of_ending_lanes_that_another_thread_looked_after() {
     let pool = pool(LONG);
     let (mut first, mut second) = (check_out(&pool), check_out(&pool));
     first.works = Some(Instant::now() + Duration::from_millis(50));

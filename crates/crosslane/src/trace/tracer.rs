@@ -13,7 +13,7 @@ pub struct Tracer {
 }
 
 impl Default for Tracer {
-    /// A tracer of a trace that nobody starts.
+    /// A tracer of a trace that is never started.
     fn default() -> Self {
         Self::new(&Arc::default(), "")
     }

@@ -300,7 +300,7 @@ mod tests {
     }
 
     #[test]
-    fn bytes_that_are_none_of_their_type() {
+    fn bytes_that_are_invalid_for_their_type() {
         let of = |data_type: &str, values: &[&[u8]]| {
             let data_type: DataType = data_type.parse().unwrap();
             let mut column = ColumnBuilder::new(&data_type);

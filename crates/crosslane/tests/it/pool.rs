@@ -60,7 +60,7 @@ fn check_out(pool: &Pool<SlowZygote>) -> Result<PooledLane<IdleLane>, Error> {
 }
 
 #[test]
-fn a_boot_holds_nobody_up_who_finds_a_warm_lane() {
+fn a_boot_does_not_delay_a_caller_that_finds_a_warm_lane() {
     let (pool, permit, begun) = pool(2);
     assert_ne!(begun.recv().unwrap(), std::thread::current().id(), "boots on an engine's thread");
     permit.send(Ok(())).unwrap();
@@ -78,7 +78,7 @@ fn a_boot_holds_nobody_up_who_finds_a_warm_lane() {
 }
 
 #[test]
-fn those_who_wait_get_the_lane_or_the_error() {
+fn waiting_callers_get_the_lane_or_the_error() {
     let (pool, permit, begun) = pool(1);
     std::thread::scope(|scope| {
         begun.recv().unwrap();
@@ -101,7 +101,7 @@ fn those_who_wait_get_the_lane_or_the_error() {
 /// tries one boot for each caller that needs a lane. The test has several rounds, because a round
 /// shows nothing if the lane comes back before a boot fails.
 #[test]
-fn who_cannot_have_a_lane_of_its_own_shares() {
+fn callers_share_lanes_if_no_more_can_be_booted() {
     for _ in 0..200 {
         let (pool, permit, begun) = pool(1);
         begun.recv().unwrap();
@@ -140,7 +140,7 @@ fn who_cannot_have_a_lane_of_its_own_shares() {
 /// Two scans hold one lane each, and each needs another lane for its rows. They would wait for each
 /// other for ever. So one of them fails, and the other goes on with its lane.
 #[test]
-fn those_who_hold_all_lanes_do_not_wait_for_each_other() {
+fn callers_that_hold_all_lanes_do_not_wait_for_each_other() {
     let (pool, permit, begun) = pool(2);
     (0..2).for_each(|_| permit.send(Ok(())).unwrap());
     for _ in 0..2 {
@@ -175,7 +175,7 @@ fn those_who_hold_all_lanes_do_not_wait_for_each_other() {
 /// A second caller may arrive just when a lane was booted for the first caller. The first caller
 /// must not wait for ever: it gets that lane or a new one.
 #[test]
-fn who_waits_is_not_forgotten_when_another_comes_first() {
+fn a_waiting_caller_gets_a_lane_though_another_caller_comes_first() {
     for _ in 0..300 {
         let (pool, permit, begun) = pool(1);
         let pool = Arc::new(pool);
@@ -223,7 +223,7 @@ fn a_lane_that_is_given_back_leaves_after_the_idle_timeout() {
 /// A cancelled query does not wait for the boot of its lane. The next caller in the queue gets the
 /// lane.
 #[test]
-fn who_leaves_the_line_waits_no_more() {
+fn a_caller_that_leaves_the_queue_waits_no_more() {
     let (pool, permit, begun) = pool(1);
     begun.recv().unwrap();
     let asked = AtomicU64::new(0);

@@ -104,7 +104,7 @@ def _numpy(result: pa.ChunkedArray) -> Any:
         return _objects(result)
     if not result.null_count or not _is_exact(result.type):
         values = result.to_numpy()
-        # A result of one chunk would be a view of Arrow's memory, which nobody may write to.
+        # A result of one chunk would share Arrow's memory, which must not change.
         return values if values.flags.writeable else values.copy()
     filled = pc.fill_null(result, pa.scalar(0).cast(result.type))
     return numpy.ma.MaskedArray(filled.to_numpy(), mask=result.is_null().to_numpy(), copy=True)
@@ -124,7 +124,7 @@ def _pandas(result: pa.ChunkedArray, like: Any) -> Any:
         nullable = result.null_count or getattr(like.dtype, "na_value", None) is pandas.NA
         series = result.to_pandas(types_mapper=_nullable if nullable else None)
     if result.num_chunks == 1:
-        # It may be a view of Arrow's memory, which nobody may write to.
+        # The series may share Arrow's memory, which must not change.
         series = series.copy()
     return series.set_axis(like.index).rename(like.name)
 

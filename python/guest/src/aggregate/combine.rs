@@ -67,7 +67,7 @@ impl<'py> Aggregate<'py> {
         Ok(State::of(copy.unbind()))
     }
 
-    /// Merges a state, which nobody else has, into the target state of a row.
+    /// Merges a state, to which there is no other reference, into the target state of a row.
     fn merge(
         &mut self,
         exchange: &Exchange<'_>,

@@ -18,8 +18,8 @@ pub(crate) struct Results {
     _array: Box<ArrowArray>,
 }
 
-// SAFETY: it is memory that nobody changes, and that pyarrow releases from whatever thread; no
-// Python object is touched.
+// SAFETY: the memory does not change, and pyarrow may release it on any thread. No code touches a Python
+// object.
 unsafe impl Send for Results {}
 // SAFETY: as above.
 unsafe impl Sync for Results {}
@@ -59,10 +59,10 @@ pub(crate) struct Part<'a> {
     _array: PhantomData<&'a Exported>,
 }
 
-// SAFETY: nobody writes to an exported array, which pyarrow releases from whatever thread; no
-// Python object is touched.
+// SAFETY: no code writes to an exported array, and pyarrow may release it on any thread. No code touches
+// a Python object.
 unsafe impl Send for Exported {}
-// SAFETY: nobody writes to an exported array.
+// SAFETY: no code writes to an exported array.
 unsafe impl Sync for Exported {}
 // SAFETY: a part only reads an exported array.
 unsafe impl Sync for Part<'_> {}

@@ -1,10 +1,10 @@
 //! Calls of a function that the native part evaluates by columns, without Python's objects
 //! (`crosslane_columns`).
 //!
-//! Before each batch, a check in Python says whether the function still means what was translated,
-//! and that nobody watches its calls. Rows that leave the program are called by the usual loop. If
-//! they are many, the next batches are called so, too: 1, 2, 4 ... up to 64 of them, until a batch
-//! leaves few rows again.
+//! Before each batch, a check in Python says whether the function still means what was translated, and
+//! that no debugger or profiler watches its calls. Rows that leave the program are called by the usual
+//! loop. If they are many, the next batches are called so, too: 1, 2, 4 ... up to 64 of them, until a
+//! batch leaves few rows again.
 //!
 //! A function of columns in which an engine calls the user's function of rows is evaluated so, too. If
 //! a row leaves, the function of columns is called for the whole batch.

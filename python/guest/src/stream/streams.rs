@@ -76,7 +76,7 @@ impl Streams {
     fn iterate(&mut self, lane: &mut GuestLane, call: Call, function: &Bound<'_, PyAny>) -> PyResult<Ended> {
         let shared = SharedLane::new(lane, call);
         let outcome = self.iterated(&shared, call, function);
-        // Nobody wants the results, so the outcome does not matter.
+        // The engine does not want the results any more, so the outcome does not matter.
         if shared.is_cancelled(function.py()) { Ok(Ended::Over) } else { outcome }
     }
 

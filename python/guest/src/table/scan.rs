@@ -339,7 +339,7 @@ fn close(iterator: &Bound<'_, PyIterator>) -> PyResult<()> {
     match close.call0() {
         Ok(_) => Ok(()),
         Err(error) if ends_lane(py, &error) => Err(error),
-        // Nobody waits for the rows any more, so the error is only logged.
+        // The engine does not wait for the rows any more, so the error is only logged.
         Err(error) => {
             error.write_unraisable(py, Some(iterator));
             Ok(())

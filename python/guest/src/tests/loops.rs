@@ -20,8 +20,8 @@ fn looped<'py>(
     fill(&mut column);
     let column = column.column(&data_type);
     let argument = Argument::new(&reader, &column, false);
-    // Once nobody keeps them, except for the two that a loop has: that of the row, and that of the
-    // row before.
+    // These are the results when no other code keeps the objects. The loop itself has two: the object of
+    // the row, and the object of the row before.
     let mut reused = ReusedObjects::new(known);
     let mut copies = ColumnBuilder::new(&data_type);
     let fast_path = ResultWriter::new(py, &data_type, None).expect("a writer").fast_path();
@@ -38,7 +38,7 @@ fn looped<'py>(
     drop(before);
     let copied = copies.column(&data_type);
     let equal = copied.rows == column.rows && copied.data == column.data && copied.offsets == column.offsets;
-    // Then other code keeps all of them.
+    // In this case, other code keeps all of the objects.
     let mut reused = ReusedObjects::new(known);
     let all = (0..column.rows).map(|row| {
         // SAFETY: as above.
@@ -95,7 +95,7 @@ fn arguments_are_used_again_and_results_are_read_in_place() {
             let large: Vec<i64> = (1000..1100).collect();
             let (all, places, _) = looped(py, layout::known(), "BIGINT", |column| column.fixed_all(&large));
             assert_eq!(all.len(), 100);
-            // Two objects take turns.
+            // The loop uses two objects in turns.
             assert!(places[0] != places[1] && places.windows(3).all(|three| three[0] == three[2]));
         }
     });

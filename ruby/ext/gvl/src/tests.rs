@@ -50,7 +50,7 @@ fn a_panic_goes_through() {
     assert_eq!(run("1").expect("the VM goes on"), 1 << 1 | 1);
 }
 
-fn what_cannot_be_made_leaves_its_maker_by_a_return() {
+fn an_object_that_cannot_be_made_is_returned_as_an_error() {
     struct Noted<'a>(&'a Cell<u32>);
     impl Drop for Noted<'_> {
         fn drop(&mut self) {
@@ -97,7 +97,7 @@ fn a_wait_ends_when_its_thread_is_wanted() {
     assert!(error.to_string().contains("enough"), "{error}");
 }
 
-fn what_is_wanted_when_the_work_is_done_is_told() {
+fn a_signal_after_the_work_is_reported() {
     run("trap('USR1') { raise IOError, 'late' }").expect("a handler");
     let told = RefCell::new(Vec::new());
     let signalled = || {
@@ -111,7 +111,7 @@ fn what_is_wanted_when_the_work_is_done_is_told() {
     run("trap('USR1', 'DEFAULT')").expect("no handler");
 }
 
-fn what_is_wanted_before_the_work_is_done_first() {
+fn signals_before_the_work_are_handled_first() {
     // When the first handler raises, two more signals wait, one after the other.
     run("$signals = 0; trap('USR1') { Process.kill('USR1', $$) if ($signals += 1) % 3 > 0; raise IOError }")
         .expect("a handler");
@@ -144,10 +144,10 @@ fn ruby() {
     let _vm = unsafe { magnus::embed::init() };
     an_exception_is_a_value();
     a_panic_goes_through();
-    what_cannot_be_made_leaves_its_maker_by_a_return();
+    an_object_that_cannot_be_made_is_returned_as_an_error();
     the_lock_is_given_up_and_taken_again();
     a_wait_ends_when_its_thread_is_wanted();
     a_throw_is_a_jump_that_goes_on();
-    what_is_wanted_when_the_work_is_done_is_told();
-    what_is_wanted_before_the_work_is_done_first();
+    a_signal_after_the_work_is_reported();
+    signals_before_the_work_are_handled_first();
 }

@@ -46,7 +46,7 @@ module Crosslane
         @lock = Mutex.new
         @results = Array.new(rows.size)
         @next = @done = @errors = @retries = @working = 0
-        # Until when rows wait before they are called again.
+        # The times until which rows wait before they are called again.
         @rests = []
         @failure = @row = nil
       end

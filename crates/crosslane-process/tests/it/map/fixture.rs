@@ -1,5 +1,5 @@
-//! Streams over lanes of a pool, whose guests are threads of this process: which batch goes where, in which order results
-//! come, and what becomes of batches whose lane is lost.
+//! Streams over lanes of a pool, whose guests are threads of this process. The tests check which lane
+//! gets a batch, the order of the results, and batches whose lane is lost.
 
 use crosslane::batch::{Body, Column, Encode, Plan};
 use crosslane::call::{CallGroup, Caller, Map, MapInput, MapOptions, MapStep, map_types};
@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::thread;
 use std::time::Duration;
 
-/// A column of numbers as a table's batch, with its types.
+/// A column of numbers in the form of a table's batch, with its types.
 pub(super) struct Numbers(pub(super) ColumnBuilder, pub(super) Arc<str>);
 
 pub(super) fn numbers(values: &[i64], name: &str) -> Numbers {
@@ -40,9 +40,9 @@ pub(super) struct Fixture {
     pub(super) map: Map<Guests>,
     pub(super) library: Arc<Library<Guests>>,
     pub(super) group: CallGroup,
-    /// Batches that were given to it.
+    /// The number of batches that the map got so far.
     pub(super) put: i64,
-    /// Of so many.
+    /// The number of all batches.
     pub(super) all: i64,
 }
 
@@ -84,7 +84,7 @@ pub(super) fn fixture_of(
 }
 
 impl Fixture {
-    /// Until so many lanes are booted. A stream that has a lane does not wait for others.
+    /// Waits until this number of lanes are booted. A stream that has a lane does not wait for others.
     pub(super) fn wait_for_lanes(&self, lanes: usize) {
         while self.library.pool.stats().idle < lanes {
             thread::sleep(Duration::from_millis(1));
@@ -138,12 +138,13 @@ pub(super) fn last(lane: &mut GuestLane, call: Call, values: &[i64]) -> bool {
     lane.succeed(call.with_rows(values.len()), &numbers(values, "m"), RowCounts::default()).is_ok()
 }
 
-/// Waits until the engine has taken all that was sent, so that it does so before it sees the end of the lane.
+/// Waits until the engine has taken all results. So the engine takes them before it sees the end of the
+/// lane.
 pub(super) fn taken(lane: &mut GuestLane, call: &Call) {
     assert!(matches!(lane.await_room(call, Room::All, || false), Ok(Emitted::Sent)));
 }
 
-/// A batch without answer.
+/// Answers a batch without rows.
 pub(super) fn none(lane: &mut GuestLane, call: Call) -> bool {
     lane.succeed(call.with_rows(0), &(), RowCounts::default()).is_ok()
 }
@@ -152,7 +153,7 @@ pub(super) fn column_type() -> DataType {
     "STRUCT(m BIGINT)".parse().unwrap()
 }
 
-/// A guest whose rows are a 1, none at all, and a 3, or text that is none.
+/// A guest whose rows are a 1, a NULL, and the given text. The text is a 3 or no valid text.
 pub(super) fn with_a_null(lane: &mut GuestLane, call: Call, text: &[u8]) -> bool {
     let mut column = ColumnBuilder::new(&"STRUCT(m VARCHAR)".parse().unwrap());
     column.children[0].bytes(b"1").unwrap();
@@ -168,7 +169,8 @@ pub(super) fn fixture_null() -> Fixture {
     fixture(r#", "on_error": "null""#, (2, 2, true), 20, dies_at(5, 2))
 }
 
-/// The guest of a batch ends its thread, and so its lane, after some rows of it; that of another try goes on.
+/// At the first try of a batch, the guest ends its thread after some rows, and so its lane. The guest of
+/// the next try goes on.
 pub(super) fn dies_at(at: i64, after: usize) -> impl Fn(u64, &mut GuestLane, Call) -> bool + Send + Sync {
     let tries = AtomicU64::new(0);
     move |_, lane, call| {
@@ -179,7 +181,7 @@ pub(super) fn dies_at(at: i64, after: usize) -> impl Fn(u64, &mut GuestLane, Cal
             taken(lane, &call);
             return false;
         }
-        // In other batches than before.
+        // The rows come in other batches than at the first try.
         last(lane, call, &rows)
     }
 }

@@ -43,7 +43,7 @@ fn a_batch_whose_lane_died_fails_without_retries() {
             "{error:?}"
         );
     }
-    // Of a function that may give something else nothing was delivered.
+    // The function may give other rows at the second try, but no rows were delivered before.
     let mut fixture = fixture(random, (2, 2, true), 20, dies_at(5, 0));
     assert!(fixture.rest().1.is_none());
     let mut fixture = fixture_null();
@@ -53,9 +53,9 @@ fn a_batch_whose_lane_died_fails_without_retries() {
     assert_eq!(fixture.library.functions[0].stats.totals().errors.get(), 1);
 }
 
-/// In order, with all lanes full of later batches, whose results wait in the rings.
+/// The results are in order. All lanes are full of later batches, whose results wait in the rings.
 #[test]
-fn what_failed_does_not_wait_for_later_batches_that_wait_for_it() {
+fn a_failed_batch_does_not_wait_for_later_batches() {
     let tries = AtomicU64::new(0);
     let mut fixture = fixture(r#", "retries": 2"#, (2, 4, true), 40, move |_, lane, call| {
         let n = read(lane, &call);
@@ -88,7 +88,7 @@ fn a_batch_for_which_nothing_comes_is_given_up() {
     );
 }
 
-/// Guests that wait for room are not late, however slow the consumer is.
+/// A guest that waits for room is not late, however slow the consumer is.
 #[test]
 fn a_slow_consumer_makes_no_guest_late() {
     let mut fixture = fixture(r#", "timeout": 0.1"#, (2, 2, true), 6, |_, lane, call| {
@@ -105,7 +105,8 @@ fn a_slow_consumer_makes_no_guest_late() {
     assert_eq!(rows, 6 * 1000);
 }
 
-/// Whether a guest is at work on the only batch of its lane, or the cancel lies behind others.
+/// In the first case, the guest works on the only batch of its lane. In the others, the cancel is behind
+/// other batches.
 #[test]
 fn a_cancelled_stream_ends_at_once_and_its_lanes_are_used_again() {
     for depth in [1, 2, 5] {
@@ -136,17 +137,17 @@ fn a_cancelled_stream_ends_at_once_and_its_lanes_are_used_again() {
 #[test]
 fn guests_that_lie_lose_their_lanes() {
     let lies: [fn(&mut GuestLane, Call) -> bool; 3] = [
-        // Rows without types.
+        // These rows have no types.
         |lane, call| {
             lane.succeed(call.with_rows(1), &ColumnBuilder::new(&DataType::BigInt), RowCounts::default())
                 .is_ok()
         },
-        // Types that are none.
+        // These types cannot be parsed.
         |lane, call| {
             let Numbers(column, _) = numbers(&[1], "m");
             lane.succeed(call.with_rows(1), &Numbers(column, "(STRUCT(".into()), RowCounts::default()).is_ok()
         },
-        // Types of something else.
+        // These types belong to other columns.
         |lane, call| {
             let Numbers(column, _) = numbers(&[1], "m");
             let types = "(STRUCT(a VARCHAR))".into();

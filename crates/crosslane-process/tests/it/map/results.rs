@@ -1,4 +1,4 @@
-//! Batches in, and their results out.
+//! Streams: the engine sends batches, and takes their results.
 
 use super::fixture::*;
 use crosslane::call::{Caller, LONGEST_ANSWER, MapInput, MapStep};
@@ -47,7 +47,7 @@ fn results_come_in_order_whatever_their_number() {
     }
 }
 
-/// The guest of the first batch ends it when another guest has ended the second.
+/// The guest of the first batch ends that batch only when another guest has ended the second one.
 #[test]
 fn results_come_as_they_are_ready_if_no_order_is_wanted() {
     let both = Arc::new(Barrier::new(2));
@@ -58,7 +58,7 @@ fn results_come_as_they_are_ready_if_no_order_is_wanted() {
             return last(lane, call, &[n]);
         }
         assert!(emit(lane, &call, &[n]));
-        // The engine takes it before the other begins to answer.
+        // The engine takes this result before the other guest begins to answer.
         taken(lane, &call);
         both.wait();
         none(lane, call)
@@ -66,7 +66,7 @@ fn results_come_as_they_are_ready_if_no_order_is_wanted() {
     assert_eq!(fixture.rest().0, [2, 1]);
 }
 
-/// With a depth of two the second batch lies in the ring while the guest is at work on the first.
+/// With a depth of two, the second batch is in the ring while the guest works on the first.
 #[test]
 fn a_lane_holds_as_many_batches_as_its_depth() {
     for depth in [1, 2, 3] {
@@ -80,9 +80,9 @@ fn a_lane_holds_as_many_batches_as_its_depth() {
     }
 }
 
-/// The input has a batch that does not come before the first one's results were taken.
+/// The input gives its second batch only after the results of the first one were taken.
 #[test]
-fn results_are_there_for_who_waits_for_the_input() {
+fn a_thread_that_waits_for_the_input_can_take_results() {
     let mut fixture = fixture("", (2, 2, true), 1, |_, lane, call| {
         let n = read(lane, &call);
         last(lane, call, &[n, 7])
@@ -104,7 +104,7 @@ fn results_are_there_for_who_waits_for_the_input() {
 }
 
 #[test]
-fn an_endless_answer_waits_for_who_takes_it() {
+fn an_endless_answer_waits_until_its_results_are_taken() {
     let sent = Arc::new(AtomicU64::new(0));
     let counted = Arc::clone(&sent);
     let mut fixture = fixture("", (2, 2, true), 100, move |_, lane, call| {
@@ -118,7 +118,7 @@ fn an_endless_answer_waits_for_who_takes_it() {
         assert_eq!(fixture.next().unwrap(), Some(vec![7; 10]));
     }
     thread::sleep(Duration::from_millis(50));
-    // Beside what was taken, each of two lanes has what fits into its ring.
+    // The ring of each of the two lanes holds further results.
     let sent = sent.load(Relaxed);
     assert!((500..600).contains(&sent), "{sent}");
     assert_eq!(fixture.put, 4);
@@ -139,7 +139,7 @@ fn errors_name_the_batch() {
     assert_eq!(error.unwrap().to_string(), "f, batch 5: Oops: 5");
 }
 
-/// Whatever the function's options are, which do not count for it.
+/// The function's options do not count for a failed set-up.
 #[test]
 fn a_set_up_that_fails_ends_the_stream() {
     for options in ["", r#", "on_error": "null""#, r#", "on_error": "null", "retries": 3"#] {
@@ -158,7 +158,8 @@ fn a_set_up_that_fails_ends_the_stream() {
     }
 }
 
-/// Rows of a batch's results, whatever its messages are and how often it was tried.
+/// The row counts within the results of a batch, however many messages there are and however often the
+/// batch was tried.
 #[test]
 fn errors_name_the_row_of_the_results() {
     let failing = |lane: &mut GuestLane, call: Call| {
@@ -189,7 +190,7 @@ fn errors_name_the_row_of_the_results() {
 }
 
 #[test]
-fn values_that_are_none_are_in_a_row_of_the_results() {
+fn an_invalid_value_names_its_row_of_the_results() {
     let tries = AtomicU64::new(0);
     let signature = "f(rows TABLE(n BIGINT)) -> TABLE(m VARCHAR)";
     let mut fixture = fixture_of(signature, r#", "retries": 1"#, (1, 1, true), 1, move |_, lane, call| {
@@ -251,7 +252,7 @@ fn batches_of_other_columns_are_an_error() {
     assert!(error.contains("batch 3: InvalidResult: gave (STRUCT(b BIGINT))"), "{error}");
 }
 
-/// A function whose signature says the columns.
+/// A function whose signature names the columns.
 const DECLARED: &str = "f(rows TABLE(n BIGINT)) -> TABLE(m BIGINT)";
 
 #[test]
@@ -263,7 +264,7 @@ fn batches_of_declared_columns_need_no_types() {
             1 => lane.succeed(call.with_rows(1), &column, RowCounts::default()).is_ok(),
             2 => last(lane, call, &[n]),
             3 => none(lane, call),
-            // Of a batch without rows, with its columns.
+            // A batch without rows has its columns all the same.
             _ => lane
                 .succeed(call.with_rows(0), &ColumnBuilder::new(&column_type()), RowCounts::default())
                 .is_ok(),
@@ -309,7 +310,7 @@ fn a_row_that_is_an_error_is_null() {
 }
 
 #[test]
-fn a_catalog_finds_streams_of_which_no_engine_is_told() {
+fn a_catalog_finds_streams_that_no_engine_registers() {
     let catalog = Catalog::default();
     let publish = |library: &str, functions: Vec<Arc<Function>>| {
         let told = |functions: &[Registration<Guests>]| {
@@ -323,7 +324,7 @@ fn a_catalog_finds_streams_of_which_no_engine_is_told() {
     let entry = catalog.stream("F").unwrap();
     assert_eq!(entry.current().unwrap().library.name, "a");
     assert!(!catalog.knows("f", true) && !catalog.knows("f", false) && catalog.outdated().is_empty());
-    // Whatever its columns, there is one of a name.
+    // There is only one stream function of a name, whatever its columns are.
     publish("b", vec![function("f(rows TABLE(other DATE)) -> TABLE(n DATE)", "")]);
     assert_eq!(entry.current().unwrap().library.name, "b");
     assert_eq!(catalog.libraries().len(), 1);

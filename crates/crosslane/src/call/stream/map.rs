@@ -1,10 +1,10 @@
 //! A stream through a function, over all lanes. Each batch that goes in gives any number of
 //! batches.
 //!
-//! Each batch of the input is an exchange of its own. It goes to the lane that has the fewest
-//! batches. No lane has more than `depth` batches, so a guest finds the next batch in its ring when
-//! it is done with one. Results are taken in the order of the input, or as they come. Results that
-//! nobody takes stay in the rings, where guests wait for space. So a slow consumer slows down the
+//! Each batch of the input is an exchange of its own. It goes to the lane that has the fewest batches.
+//! No lane has more than `depth` batches, so a guest finds the next batch in its ring when it is done
+//! with one. Results are taken in the order of the input, or as they come. Results that the consumer
+//! does not take stay in the rings, where guests wait for space. So a slow consumer slows down the
 //! guests, and then the reader. Memory stays constant.
 //!
 //! A batch is kept until its last result was taken. It is sent again if its lane dies, or if its

@@ -147,7 +147,7 @@ fn a_lane_that_is_stuck_times_out_while_another_is_busy() {
 }
 
 #[test]
-fn malformed_last_words_of_a_dead_lane_are_handled_once() {
+fn a_malformed_reply_of_a_dead_lane_is_handled_once() {
     let fixture = fixture(r#", "on_error": "null""#, false, |_, _| Act::DieWithGarbage);
     let results =
         ends(move || (fixture.call(0..1), fixture.library.functions[0].stats.totals().deaths.get()));
@@ -155,7 +155,7 @@ fn malformed_last_words_of_a_dead_lane_are_handled_once() {
 }
 
 #[test]
-fn what_no_lane_has_begun_is_sent_again_free_of_charge() {
+fn slices_that_no_lane_has_begun_are_sent_again_without_a_retry() {
     for (options, act) in [
         ("", (|| Act::DieIdle) as fn() -> Act),
         ("", || Act::DieOnSubmit),
@@ -170,7 +170,7 @@ fn what_no_lane_has_begun_is_sent_again_free_of_charge() {
 }
 
 #[test]
-fn what_may_have_begun_on_a_lane_that_is_lost_is_sent_again_only_if_that_is_allowed() {
+fn slices_that_may_have_begun_on_a_lost_lane_are_sent_again_only_if_that_is_allowed() {
     // The first two slices are on the first lane when that lane is lost.
     let sent = |options, count: Range<i64>| {
         let sent = Arc::new(AtomicU64::new(0));
@@ -196,7 +196,7 @@ fn what_may_have_begun_on_a_lane_that_is_lost_is_sent_again_only_if_that_is_allo
 }
 
 #[test]
-fn what_a_late_lane_has_not_begun_is_sent_again_if_that_is_known() {
+fn slices_that_a_late_lane_has_not_begun_are_sent_again_if_that_is_known() {
     for (starved, known) in [((|| Act::Starve) as fn() -> Act, true), (|| Act::Ignore, false)] {
         let fixture =
             sliced(r#", "timeout": 0.05"#, move |lane, _| if lane == 1 { starved() } else { Act::Double });
