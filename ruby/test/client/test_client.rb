@@ -196,7 +196,7 @@ class TestClient < CrosslaneTest
   # The number of rows that DuckDB writes at once.
   STEP = 204_800
 
-  def test_what_stays_of_rows_when_one_is_wrong
+  def test_which_rows_are_kept_when_one_is_wrong
     rows = ->(count) { (0...count).lazy.map { |i| [i] } + [["x"]] }
     appends = {
       "append" => ->(db, count) { db.append("t", rows.call(count)) },

@@ -280,7 +280,7 @@ class TestServed < CrosslaneTest
     end
   end
 
-  def test_what_others_raise_ends_a_call
+  def test_an_exception_from_another_thread_ends_a_call
     client(lanes: 1) do |client|
       calls = Thread.new do
         client.call(:sleeps, @begun, 600.0)
@@ -340,7 +340,7 @@ class TestServed < CrosslaneTest
     assert_equal "3", output
   end
 
-  def test_clients_that_nobody_has_are_closed
+  def test_clients_without_references_are_closed
     connections = -> { File.readlines("/proc/net/unix").count { |line| line.include?(@folder) } }
     before = connections.call
     5.times { client.call(:plus, 1, 2) }

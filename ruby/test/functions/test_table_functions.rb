@@ -75,7 +75,7 @@ class TestTableFunctions < CrosslaneTest
     assert_equal "[5] [[\"1\"]]", ask.call("?, ?", [5], [["1"]])
     assert_equal 10_000, db.value("SELECT length(text) FROM lists(repeat([1], 3332), NULL)")
     { "'[1]'" => "[1] nil", "[1, 2]::INTEGER[2]" => "[1, 2] nil", "['x']" => nil }.each do |argument, cast|
-      # DuckDB 2.0 makes a list of a value that is none.
+      # DuckDB 2.0 makes a list of a value that is not a list.
       assert_equal cast, ask.call("#{argument}, NULL")
     rescue Crosslane::Error => e
       assert_match(/BIGINT\[\]|INT64/, e.message)
@@ -327,7 +327,7 @@ class TestTableFunctions < CrosslaneTest
     assert_match(/0 values where 1 is due \(id\)/, message.call("SELECT count(*) FROM fruit()"))
   end
 
-  def test_who_asks_for_columns
+  def test_which_blocks_get_the_wanted_columns
     db = open(threads: 4)
     # A parameter named `wanted` is a normal parameter.
     db.table(:t, "(wanted BIGINT) -> (a BIGINT, b BIGINT)") { |wanted: 5| [[wanted, 0]] }

@@ -12,7 +12,7 @@ class TestControlFlow < CrosslaneTest
     [1, 4].each { |threads| yield numbers(500_000, threads: threads) }
   end
 
-  def test_a_wait_ends_that_found_no_descriptor_to_be_ended_by
+  def test_a_wait_ends_although_it_has_no_descriptor_for_its_end
     read, write = IO.pipe
     soft, hard = Process.getrlimit(:NOFILE)
     Process.setrlimit(:NOFILE, 3, hard)

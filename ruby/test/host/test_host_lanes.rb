@@ -384,7 +384,7 @@ class TestHostLanes < CrosslaneTest
     def turn = super.tap { Counted.turns += 1 if Counted.turns }
   end
 
-  def test_a_host_rests_while_a_call_goes_on_that_nobody_waits_for
+  def test_a_host_sleeps_while_an_abandoned_call_still_runs
     turns = forked do
       Crosslane::Host.prepend(Counted)
       db = Crosslane.open(config: { threads: 2 })

@@ -4,8 +4,8 @@ require_relative "../helper"
 
 # A program with little free memory: if memory is still missing after a collection, one query fails.
 class TestMemory < CrosslaneTest
-  # For the programs: whether a block runs out of memory with only so many MiB more than before. The
-  # next block, with the same limit, must not fail.
+  # For the programs. Returns whether a block runs out of memory when it may use only this many MiB more than before.
+  # The next block, with the same limit, must not fail.
   SHORT = <<~RUBY
     def used = File.read("/proc/self/statm").to_i * 4096
     def short?(room, used, comes_next)
@@ -78,7 +78,7 @@ class TestMemory < CrosslaneTest
   # Values that are passed into V8 and out of it.
   VALUES = <<~RUBY
     require "crosslane/v8"
-    # So large that the allocator asks the system for each.
+    # Each text is so large that the allocator asks the system for its memory.
     text = "x" * 34_000_000
     bytes = Crosslane::V8::Bytes.new(text)
     script = "7".ljust(34_000_000)

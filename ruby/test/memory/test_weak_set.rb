@@ -7,7 +7,7 @@ class TestWeakSet < CrosslaneTest
     def alive? = true
   end
 
-  def test_what_lives_is_in_it
+  def test_the_set_has_the_living_objects
     set = Crosslane::WeakSet.new
     things = Array.new(3) { Thing.new.tap { |thing| set << thing } }
     assert_equal things.map(&:object_id).sort, set.to_a.map(&:object_id).sort

@@ -70,7 +70,7 @@ class TestV8Interruption < V8Test
     100.times { assert_equal 10_000, js.eval("{ let n = 0; for (let i = 0; i < 1e4; i++) n++; n }") }
   end
 
-  def test_stop_beside_whatever_else_ends_a_call
+  def test_stop_together_with_any_other_end_of_a_call
     js = context
     started = Thread::Queue.new
     js.attach("started") { started.push(true).size }

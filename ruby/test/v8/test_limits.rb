@@ -59,7 +59,7 @@ class TestV8Limits < V8Test
 
   GREEDY.each_with_index do |(source, message), index|
     define_method(:"test_memory_that_grows_where_nothing_can_end_it_#{index}") do
-      # It runs in a process of its own, because a context that is given up stays in memory.
+      # This runs in a process of its own, because a context that is given up stays in memory.
       program = <<~'RUBY'
         require "crosslane/v8"
         js = Crosslane::V8::Context.new(max_memory: 60_000_000)

@@ -52,7 +52,7 @@ class TestV8Pool < V8Test
     assert_raises(V8::Error) { pool.check_out }
   end
 
-  def test_who_waits_for_a_context_of_a_pool_that_closes_gets_an_error
+  def test_a_thread_that_waits_for_a_context_of_a_closing_pool_gets_an_error
     never_boots = Class.new(V8::Pool) { define_method(:boot) { Thread::Queue.new.pop } }
     pool = never_boots.new(size: 1)
     waiting = Array.new(3) { Thread.new { assert_raises(V8::Error) { pool.with { flunk } }.message } }
