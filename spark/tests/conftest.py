@@ -26,7 +26,7 @@ FILES = sorted((HERE / "files").iterdir())
 
 #: Options of all JVMs.
 JAVA = f"-Dlog4j2.configurationFile={HERE / 'log4j2.properties'}"
-#: Options of most JVMs. They live so shortly that the best compiler does not pay.
+#: Options of most JVMs. These JVMs end so soon that the best compiler does not pay.
 QUICK = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 
 #: The configuration of all sessions.
@@ -38,12 +38,12 @@ CONF = {
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.driver.host": "127.0.0.1",
     "spark.driver.extraJavaOptions": f"{JAVA} {QUICK}",
-    # Memory that a task has not given back is an error.
+    # If a task does not give its memory back, Spark raises an error.
     "spark.unsafe.exceptionOnMemoryLeak": "true",
     "spark.sql.execution.arrow.pyspark.enabled": "false",
 }
 
-#: The place of Spark, for the programs that it starts.
+#: The folder of Spark, for the programs that Spark starts.
 os.environ["SPARK_HOME"] = str(Path(pyspark.__file__).parent)
 os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
 os.environ["PYSPARK_PYTHON"] = sys.executable
@@ -52,12 +52,12 @@ os.environ["PYSPARK_PYTHON"] = sys.executable
 #: The version of Spark that runs all tests.
 NEWEST = "4.3"
 IS_NEWEST = pyspark.__version__.startswith(f"{NEWEST}.")
-#: How many tests another version leaves out.
+#: The number of tests that another version leaves out.
 LEFT_OUT = pytest.StashKey[int]()
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leaves out what does not depend on Spark's version, unless this is the newest."""
+    """Leaves out the tests that do not depend on Spark's version, unless this is the newest."""
     if not IS_NEWEST:
         every = len(items)
         items[:] = [item for item in items if item.get_closest_marker("any_spark") is None]
@@ -70,7 +70,8 @@ def pytest_report_collectionfinish(config: pytest.Config) -> str:
 
 
 def eventually(condition: Callable[[], bool], seconds: float = 20) -> bool:
-    """Whether a condition becomes true in time. A check counts for at most a second, because the machine may stand still."""
+    """Whether a condition becomes true in time. One check counts for at most a second, because the machine
+    may pause."""
     while seconds > 0:
         begun = time.monotonic()
         if condition():
@@ -81,7 +82,7 @@ def eventually(condition: Callable[[], bool], seconds: float = 20) -> bool:
 
 
 def lives(pid: int) -> bool:
-    """Whether there is such a process that is not a zombie."""
+    """Whether this process exists and is no zombie."""
     try:
         return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:
@@ -97,7 +98,7 @@ def name(process: psutil.Process) -> str:
 
 
 def grows(path: Path) -> bool:
-    """Whether somebody writes to a file."""
+    """Whether a process writes to a file."""
     before = path.stat().st_size
     time.sleep(0.5)
     return path.stat().st_size > before
@@ -205,11 +206,11 @@ class Driver:
         )
 
     def said(self) -> str:
-        """The text of its log so far."""
+        """The text of the driver's log so far."""
         return self.log.read_text(errors="replace")
 
     def below(self) -> list[psutil.Process]:
-        """All processes below it."""
+        """All processes below the driver."""
         return psutil.Process(self.process.pid).children(recursive=True)
 
     def workers(self) -> list[psutil.Process]:
@@ -221,7 +222,7 @@ class Driver:
         return [process for process in self.below() if name(process) not in ("java", "bash", "")]
 
     def rows(self, query: str) -> list[list[Any]]:
-        """The rows of a query, as JSON has them."""
+        """The rows of a query in the form of JSON."""
         return self.run("return [list(row) for row in spark.sql(query).collect()]", query=query)
 
     def close(self) -> None:
@@ -232,7 +233,7 @@ class Driver:
                 self.process.wait(20)
             except subprocess.TimeoutExpired:
                 self.process.kill()
-            # It removes its folders when it ends.
+            # Spark removes its folders when it ends.
             javas = [process for process in below if name(process) == "java"]
             for process in psutil.wait_procs(javas, timeout=20)[1]:
                 with contextlib.suppress(psutil.NoSuchProcess):

@@ -42,7 +42,7 @@ COUNT = 10_000
 
 @pytest.fixture(scope="module")
 def table(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """A Parquet file, in which `part` is a column of its folders."""
+    """A Parquet file with partitions. `part` is the column of its folders."""
     path = str(tmp_path_factory.mktemp("columns"))
     chosen = [F.expr(f"{value} AS {name}") for name, value in COLUMNS.items()]
     frame = spark.range(0, COUNT, 1, 1).select("id", *chosen, F.expr("concat('p', id % 2)").alias("part"))
@@ -56,7 +56,8 @@ READER = "spark.sql.parquet.enableVectorizedReader"
 
 
 def input_of(frame: DataFrame) -> str:
-    """The node below the lowest lane of a plan that has run, if the results of that lane are columns."""
+    """The node below the lowest lane in the plan of a query that has run. The results of that lane must be
+    columns."""
     final = plan(frame).split("== Initial Plan ==")[0]
     lines = [line.lstrip(" +-*:0123456789()") for line in final.splitlines()]
     lowest = max(index for index, line in enumerate(lines) if line.startswith("CrosslaneE"))
@@ -67,7 +68,7 @@ def input_of(frame: DataFrame) -> str:
 def of_rows_and_columns(
     spark: SparkSession, query: Callable[[], DataFrame], node: str = "FileScan"
 ) -> list[Row]:
-    """The rows of a query, which are the same if Spark reads Parquet files as rows."""
+    """The rows of a query. They are the same if Spark reads Parquet files as rows."""
     spark.conf.set(READER, False)
     try:
         expected = query().collect()
@@ -84,7 +85,7 @@ def of_rows_and_columns(
     "column", [*(column for column in COLUMNS if column not in ("person", "counts")), "part"]
 )
 def test_a_column_of_each_type(spark: SparkSession, table: str, column: str) -> None:
-    """As an argument and result, and as a column that the query needs beside them."""
+    """The column is an argument and a result, and also a column that the query itself needs."""
     kind = spark.table(table).schema[column].dataType
     same_value = F.udf(lambda value: value, kind, useArrow=False)
     frame = spark.table(table).select(same_value(column).alias("result"), column, "id").where("id % 3 > 0")
@@ -96,7 +97,7 @@ def test_a_column_of_each_type(spark: SparkSession, table: str, column: str) -> 
 
 
 def test_columns_of_all_types(spark: SparkSession, table: str) -> None:
-    """In a stream, and beside the results of another column."""
+    """The columns go through a stream, and are in a query with results of another column."""
     frame = spark.table(table)
     same(spark, lambda: frame.mapInArrow(lambda batches: batches, frame.schema).orderBy("id"))
     found = of_rows_and_columns(
@@ -124,7 +125,7 @@ def test_conditions_of_other_tables(spark: SparkSession, table: str) -> None:
 
 
 def test_results_in_all_places_of_a_query(spark: SparkSession, table: str) -> None:
-    """Strings that operators above keep are not those of a later batch."""
+    """Operators above a lane keep strings. These strings do not change when a later batch comes."""
     query = f"""SELECT max(slug(title)) AS last, min(slug(title)) AS first, kind, count(*) AS n FROM {table}
         WHERE plus_one(id) % 2 = 0 GROUP BY kind"""
     of_rows_and_columns(spark, lambda: spark.sql(f"{query} ORDER BY kind"))
@@ -144,7 +145,7 @@ def test_results_in_all_places_of_a_query(spark: SparkSession, table: str) -> No
 
 
 def test_without_generated_code(spark: SparkSession, table: str) -> None:
-    """Spark reads files as rows then. The results stay columns."""
+    """In this case Spark reads files as rows. The results are still columns."""
     setting = "spark.sql.codegen.wholeStage"
     spark.conf.set(setting, False)
     try:
@@ -213,7 +214,8 @@ def test_a_cached_table(spark: SparkSession, table: str) -> None:
 
 
 def test_a_limit_reads_little(spark: SparkSession, table: str) -> None:
-    """The first batches are short, although those of the file are not. The condition sees no later rows, either."""
+    """The first batches are short, although the batches of the file are long. The condition does not see
+    later rows either."""
     files = f"SELECT id FROM {table} WHERE part = 'p1'"
     for condition in ("fails_at(id, 4001) % 2 = 1", "10 / (id - 4001) <> 0 AND fails_at(id, 4001) % 2 = 1"):
         frame = spark.sql(f"{files} AND {condition} LIMIT 3")
@@ -222,7 +224,7 @@ def test_a_limit_reads_little(spark: SparkSession, table: str) -> None:
 
 
 def test_large_values(spark: SparkSession, table: str) -> None:
-    """A batch has hardly more bytes than the settings allow, also if the first values are small."""
+    """A batch has at most little more bytes than the settings allow, also if its first values are small."""
     path = Path(spark.conf.get("spark.sql.warehouse.dir").removeprefix("file:")).parent / "large"
     text = F.expr("if(id < 80, 'x', repeat('x', 1000000))")
     spark.range(0, 260, 1, 1).select("id", text.alias("text")).write.mode("overwrite").parquet(str(path))
@@ -235,7 +237,7 @@ def test_large_values(spark: SparkSession, table: str) -> None:
 
 
 def test_a_limit_gives_the_memory_back(spark: SparkSession, table: str) -> None:
-    """Memory that a task has not given back is an error in these tests, if the task succeeds."""
+    """If a successful task does not give its memory back, these tests report an error."""
     frame = spark.sql(f"SELECT id, tags, title FROM {table} WHERE fails_at(id, -1) % 2 = 1 LIMIT 3")
     assert len(frame.collect()) == 3
     assert input_of(frame) == "FileScan"

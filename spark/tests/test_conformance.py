@@ -30,29 +30,31 @@ NULLS = {
     "third": "i % 3 = 0",
 }
 
-#: In place of the table's sizes around DuckDB's chunks. Spark's batches grow from 64 rows, four
-#: times each, to 8192: so this many rows are five of them, a full one, and a rest.
+#: These sizes replace the sizes of the table, which are near DuckDB's chunks. Spark's batches grow from 64
+#: rows by a factor of four, up to 8192. So these rows are five growing batches, a full one, and a rest.
 LARGEST = 64 + 256 + 1024 + 4096 + 8192 + 8192 + 100
 SIZES = sorted({min(size, LARGEST) for size in TABLE["sizes"]} | {63, 64, 65})
 
-#: What a guest does with a value does not depend on Spark's version. Where it is not the newest,
-#: these pass all types.
+#: The guest's handling of a value does not depend on Spark's version. On an older version, these kinds test
+#: all types.
 ADAPTER = ("python-row", "js-vectorized")
 
-#: Types whose values are compared as texts: to Spark zeros of either sign are equal, and it
-#: compares no intervals, nor maps in other values.
+#: Types whose values are compared as texts. To Spark, zeros of both signs are equal. Spark compares no
+#: intervals, and no maps inside other values.
 TEXTS = {"FLOAT", "DOUBLE", "MAP", "INTERVAL"}
 
-#: Up to so many rows, others are compared as texts, too. Texts cost more than all else.
+#: Groups with at most this many rows are also compared as texts for all other types. Texts cost more than
+#: anything else.
 FEW = 65
 
-#: The types of a query: so many that its tasks cost little for each, and so few that Spark can
-#: compile it.
+#: The number of types in a query. More types make a task cheaper for each type, but Spark could not compile
+#: too many.
 TOGETHER = 4
 
 
 def together() -> list[list[int]]:
-    """The cases by their queries. Those of big values have fewer sizes, and are by themselves."""
+    """The indexes of the cases, by query. The cases with large values have fewer sizes, and a query of their
+    own."""
     small = [index for index, case in CASES.items() if not case.get("large")]
     large = [index for index, case in CASES.items() if case.get("large")]
     return [small[first : first + TOGETHER] for first in range(0, len(small), TOGETHER)] + [large]
@@ -67,12 +69,13 @@ def values(case: dict[str, Any]) -> list[Any]:
 
 
 def comes_back(type_: str, kind: str) -> bool:
-    """Whether values keep their order. A Lua table has none: texts that are keys come back in that of texts."""
+    """Whether values keep their order. A Lua table has no order: keys that are texts come back in
+    alphabetical order."""
     return not (kind.startswith("lua") and "MAP(VARCHAR" in type_)
 
 
 def data(spark: SparkSession, columns: dict[str, list[str]], groups: list[tuple[int, str]]) -> DataFrame:
-    """Columns of values in turn: a partition for each size and pattern of NULLs."""
+    """Columns that repeat the values in turn. There is a partition for each size and pattern of NULLs."""
     most = max(size for size, _ in groups)
     sizes = ", ".join(str(size) for size, _ in groups)
     nulls = " ".join(f"WHEN g = {g} THEN {NULLS[pattern]}" for g, (_, pattern) in enumerate(groups))
@@ -89,7 +92,8 @@ def data(spark: SparkSession, columns: dict[str, list[str]], groups: list[tuple[
 
 
 def groups_of(sizes: list[int]) -> list[tuple[int, str]]:
-    """Each size with each pattern of NULLs, where they differ: no row has none, and one is NULL or not."""
+    """Each size with each pattern of NULLs that makes a difference. No rows have no NULL, and one row is NULL
+    or not."""
     groups = []
     for size in sizes:
         match size:
@@ -98,7 +102,7 @@ def groups_of(sizes: list[int]) -> list[tuple[int, str]]:
             case 1:
                 groups += [(1, "none"), (1, "all")]
             case size if size == LARGEST:
-                # It shows how batches follow each other, which no pattern changes.
+                # The largest size shows how batches follow each other. A pattern does not change that.
                 groups.append((size, "third"))
             case _:
                 groups += [(size, pattern) for pattern in NULLS]
@@ -117,8 +121,10 @@ def test_cases_are_left_out_for_their_types_alone() -> None:
 
 
 def differs(type_: Type, few: int, was: str, is_: str) -> str:
-    """Whether a value is another one than it was: as text in the first groups, and in all if Spark has no comparison as exact."""
-    # A text has no quotes around the strings in it, so that NULLs count, too.
+    """A condition that a value has changed. Small groups are compared as text. So are all groups if Spark has
+    no exact comparison."""
+    # The text has no quotes around strings in a value. So the condition also compares whether the values are
+    # NULL.
     texts = " <> ".join(f"concat_ws('|', CAST({x} AS STRING), {x} IS NULL)" for x in (was, is_))
     if type_.kind == "MAP":
         entries, was, is_ = type_.children.values(), f"map_entries({was})", f"map_entries({is_})"
@@ -171,7 +177,7 @@ def test_values_come_back_unchanged(
             assert wrong == {}
 
 
-#: What some languages lack: a case of the table and its value.
+#: Values that some languages lack: the index of a case in the table, and the value.
 BEYOND = sorted(
     {
         (index, text)
@@ -201,7 +207,7 @@ def test_values_that_a_language_lacks_are_refused(spark: SparkSession, subtests:
                 assert "OverflowError" in failed or "RangeError" in failed
                 assert "outside" in failed or "no datetime" in failed
                 assert "in row 1" in failed or kind.endswith("-vectorized")
-    # The other languages have it.
+    # The other languages have the value.
     texts = ", ".join(f"CAST({name} AS STRING)" for name in sql)
     ((*seen,),) = rows(spark.sql(f"SELECT {', '.join(others.values())}, {texts} FROM data"))
     expected = seen[len(others) :]
@@ -217,7 +223,7 @@ def test_what_functions_see(spark: SparkSession, subtests: pytest.Subtests) -> N
         f"x_{index}": [repeated(Type(CASES[index]["type"]), value) for value in kept[index]]
         for index in indexes
     }
-    # Types with fewer values have them again.
+    # Types with fewer values repeat them.
     data(spark, sql, [(max(map(len, sql.values())), "none")]).createOrReplaceTempView("data")
     calls = [(index, language) for index in indexes for language in LANGUAGES]
     results = ", ".join(f"{language}_saw_{index}(x_{index})" for index, language in calls)

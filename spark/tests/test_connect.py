@@ -62,7 +62,7 @@ def test_a_client(tmp_path: Path) -> None:
     program = tmp_path / "program.py"
     program.write_text(textwrap.dedent(PROGRAM))
     asked = json.dumps([str(HERE / "files" / "shop.py"), conf(tmp_path)])
-    # The server is a process of its own, which the client starts.
+    # The client starts the server as a separate process.
     ran = subprocess.run(
         [sys.executable, program, asked],
         cwd=tmp_path,

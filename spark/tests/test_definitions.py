@@ -26,7 +26,7 @@ def test_a_function_of_each_language(spark: SparkSession, language: str, body: s
     assert defined(spark, text) == [f"next_in_{language}(x INTEGER) -> VARCHAR"]
     numbers = spark.range(3).selectExpr(f"next_in_{language}(CAST(id AS INT)) AS next")
     assert rows(numbers) == [("1",), ("2",), ("3",)]
-    # It belongs to the session.
+    # The function belongs to the session.
     spark.sql(f"DROP TEMPORARY FUNCTION next_in_{language}")
     assert "next_in_" in error(lambda: spark.sql(f"SELECT next_in_{language}(1)"))
 
@@ -39,7 +39,7 @@ def test_a_name_is_taken_once(spark: SparkSession) -> None:
     )
     assert defined(spark, f.format("", "IF NOT EXISTS", "0")) == []
     assert value(spark, "SELECT taken(1)") == 1
-    # The new file has the same name, and executors take the right one.
+    # The new definition's file has the same name as the old one, and executors use the right file.
     defined(spark, f.format("OR REPLACE TEMP", "", "x + 1"))
     assert value(spark, "SELECT sum(taken(id)) FROM range(4)") == 10
     assert "has the name of a function that Spark has itself" in error(

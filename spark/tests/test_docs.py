@@ -1,11 +1,14 @@
-"""The examples of docs/spark.md and of the README's section on Spark, run as written.
+"""The examples of docs/spark.md and of the README's section on Spark run as they are written.
 
-Spark's blocks are fenced by `~~~`; those that are fenced by backticks are run by python/tests/project/test_docs.py. The blocks of a
-page run in order, in one folder, and those in Python and SQL in one program:
+Blocks for Spark are fenced by `~~~`. Blocks that are fenced by backticks are run by
+python/tests/project/test_docs.py. The blocks of a page run in order, in one folder. Blocks in Python and SQL
+are one program:
 
-- A block whose first line is a comment with a file's name is written into that file, before all else.
-- Python blocks are one program. SQL blocks run in its session, `spark`; the comments after a statement are its rows.
-- Console blocks are commands and what they print to their standard output.
+- A block whose first line is a comment with a file's name is written into that file, before anything else
+runs.
+- Python blocks are one program. SQL blocks run in its session, `spark`. The comments after a statement are
+its rows.
+- Console blocks are commands and their standard output.
 - Text and shell blocks are only shown.
 """
 
@@ -24,13 +27,13 @@ from .conftest import conf
 ROOT = Path(__file__).parents[2]
 FENCE = re.compile(r"^~~~(\w+)\n(.*?)^~~~$", re.MULTILINE | re.DOTALL)
 FILE = re.compile(r"(?:#|//) ([\w.]+)\n")
-#: How many blocks of each language a page has.
+#: The number of blocks of each language on a page.
 PAGES = {
     "README.md": {"python": 2},
     "docs/spark.md": {"python": 8, "ruby": 1, "js": 1, "sql": 2, "console": 1, "text": 5, "sh": 1},
 }
 
-#: What a program with SQL blocks checks them by.
+#: The function with which a program checks its SQL blocks.
 CHECK = """
 def check(statement, shown):
     rows = [" | ".join("NULL" if cell is None else str(cell) for cell in row) for row in spark.sql(statement).collect()]
@@ -39,13 +42,13 @@ def check(statement, shown):
 
 
 def statements(block: str) -> list[tuple[str, list[str]]]:
-    """The statements of an SQL block with the rows that are shown for them."""
+    """The statements of an SQL block, with the rows that the block shows."""
     found = re.findall(r"(.+?);\n((?:-- [^\n]*\n)*)", block, re.DOTALL)
     return [(statement, [row.removeprefix("-- ") for row in rows.splitlines()]) for statement, rows in found]
 
 
 def run(command: list[str | Path], folder: Path, environment: dict[str, str]) -> str:
-    """What a program prints."""
+    """The output of a program."""
     done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr[-5000:]
     return done.stdout
@@ -53,7 +56,7 @@ def run(command: list[str | Path], folder: Path, environment: dict[str, str]) ->
 
 @pytest.fixture
 def environment(tmp_path: Path) -> dict[str, str]:
-    """A reader's environment, in which Spark is quiet and leaves nothing behind."""
+    """A reader's environment. In it, Spark prints little and leaves no files."""
     folder = tmp_path / "conf"
     folder.mkdir()
     lines = (f"{name} {value}\n" for name, value in conf(tmp_path).items())
@@ -91,7 +94,7 @@ def test_pages(page: str, tmp_path: Path, environment: dict[str, str]) -> None:
     run([sys.executable, "program.py"], tmp_path, environment)
     for text in consoles:
         lines = text.splitlines(keepends=True)
-        # A line that is longer than the page goes on in the next.
+        # A line that is too long for the page continues on the next line.
         commands = re.findall(r"^\$ ((?:.*\\\n)*.*\n)", text, re.MULTILINE)
         printed = [line for line in lines if not line.startswith(("$ ", "    "))]
         assert run(["sh", "-ec", "".join(commands)], tmp_path, environment) == "".join(printed)

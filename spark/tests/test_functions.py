@@ -1,4 +1,4 @@
-"""Functions of files and of programs, from all of Spark's ways to call one."""
+"""Functions of files and of programs, called in every way that Spark has."""
 
 from __future__ import annotations
 
@@ -21,7 +21,8 @@ SHOP = FILES[0].with_name("shop.py")
 
 @pytest.fixture(scope="module")
 def ours(spark: SparkSession) -> SparkSession:
-    """The session with functions of Spark's own: `times_ten` goes by columns, `times_hundred` by rows."""
+    """The session with functions of Spark's own: `times_ten` is a function of columns, `times_hundred` a
+    function of rows."""
 
     @pandas_udf("long")
     def times_ten(x: pandas.Series) -> pandas.Series:
@@ -48,7 +49,7 @@ CALLS = {
     "constant()": 42,
     "taxed(19.99, 2)": 39.98,
     "describe(named_struct('name', 'Ada', 'tags', array('x', 'y')))": {"x": 3, "y": 3},
-    # Names are those of SQL.
+    # Names follow the rules of SQL.
     "SLUG('A B')": "a-b",
 }
 
@@ -134,7 +135,7 @@ QUERIES = {
 
 
 @pytest.mark.parametrize("query", QUERIES)
-def test_wherever_expressions_are(spark: SparkSession, query: str) -> None:
+def test_calls_in_all_places_for_expressions(spark: SparkSession, query: str) -> None:
     assert rows(spark.sql(query)) == QUERIES[query]
 
 
@@ -166,11 +167,11 @@ def test_with_both_kinds_of_sparks_own(ours: SparkSession) -> None:
 
 
 def test_functions_that_are_not_deterministic(spark: SparkSession) -> None:
-    # The same call is made for each row, and for each place.
+    # Spark makes the same call for each row, and for each place in the query.
     query = "SELECT counted(id) AS a, counted(id) AS b, counted(1) AS c FROM range(0, 500, 1, 1)"
     seen = [number for row in rows(spark.sql(query)) for number in row]
     assert len(set(seen)) == 1500
-    # What a name stands for is one value.
+    # A name of a result stands for one value.
     assert value(spark, "SELECT count_if(x <> x + 0) FROM (SELECT counted(id) AS x FROM range(100))") == 0
 
 
@@ -266,7 +267,7 @@ def test_arguments_are_cast_as_to_a_column(spark: SparkSession) -> None:
     assert value(spark, "SELECT halved(CAST(3 AS DECIMAL(5, 1)))") == 1.5
     frame = spark.createDataFrame([(Decimal("1.50"),)], "price DECIMAL(5, 2)")
     assert rows(frame.selectExpr("taxed(price, 2)")) == [(3.0,)]
-    # In ANSI mode, what does not fit is an error.
+    # In ANSI mode, a value that does not fit is an error.
     assert "CAST_OVERFLOW" in error(lambda: spark.sql("SELECT plus_one(1e30)").collect())
 
 
@@ -302,13 +303,13 @@ def test_errors_of_functions(spark: SparkSession) -> None:
     assert "RangeError: no 7" in error(lambda: spark.sql("SELECT js_fails(id) FROM range(9)").collect())
     query = "SELECT null_at(id, 3) FROM range(0, 5, 1, 1)"
     assert rows(spark.sql(query)) == [(0,), (1,), (2,), (None,), (4,)]
-    # An error of the outer call has the inner one's result.
+    # The error of the outer call shows the result of the inner one.
     text = error(lambda: spark.sql("SELECT fails_at(js_add(id, 1), 5) FROM range(9)").collect())
     assert "with x = 5, bad = 5" in text
 
 
 class Counter:
-    """State that a registered function brings with it."""
+    """The state of a registered function."""
 
     def __init__(self, step: int) -> None:
         self.step = step
@@ -331,7 +332,7 @@ def test_registered_functions(spark: SparkSession) -> None:
     crosslane.spark.register(spark, Counter(7).advanced)
     assert value(spark, "SELECT advanced(1)") == 8
     crosslane.spark.register(spark, lambda x: x, "as_is(x VARCHAR) -> VARCHAR", nulls="call")
-    # With functions of files, and as arguments of each other.
+    # Registered functions work with functions of files, and as arguments of each other.
     query = "SELECT plus_one(tripled(add(id, 1))), as_is(slug(as_is('A B'))) FROM range(2)"
     assert rows(spark.sql(query)) == [(4, "a-b"), (7, "a-b")]
 
@@ -365,7 +366,7 @@ def test_a_registered_function_is_replaced(spark: SparkSession) -> None:
     second = edition(2)
     crosslane.spark.register(spark, lambda x: str(second(x)), "edition(x BIGINT) -> VARCHAR")
     assert rows(spark.range(2).selectExpr("edition(id)")) == [("2000",), ("2001",)]
-    # A query that was there before has the one that it was made with.
+    # An existing query keeps the function with which it was made.
     assert rows(first) == [(1000,), (1001,)]
     assert rows(first.unionAll(spark.range(1).selectExpr("CAST(edition(id) AS BIGINT)"))) == [
         (1000,),
@@ -445,10 +446,10 @@ def test_metrics(spark: SparkSession, tmp_path: Path) -> None:
 
     seen = of("SELECT patient(id, 0.001) FROM range(0, 400, 1, 2)")
     assert seen["numOutputRows"] == 400
-    # Two tasks of 64 rows and 136.
+    # Each of the two tasks has batches of 64 and 136 rows.
     assert seen["batches"] == 4
     assert seen["sentBytes"] >= 400 * 8
-    # Nanoseconds: no sleep is shorter than what was asked for.
+    # The time is in nanoseconds. No sleep is shorter than the time that was asked for.
     assert seen["functionTime"] >= 400_000_000
     assert seen["callTime"] >= seen["functionTime"]
     assert seen["waitTime"] > 0
@@ -457,13 +458,13 @@ def test_metrics(spark: SparkSession, tmp_path: Path) -> None:
     seen = of(f"SELECT dies_once(id, '{tmp_path}') FROM range(0, 101, 1, 1)")
     assert seen["retries"] >= 2
     assert seen["workersLost"] == 2
-    # A library of its own, whose workers start for this.
+    # This function is a separate library, whose workers start for this query.
     crosslane.spark.register(spark, crosslane.udf("fresh_one(x BIGINT) -> BIGINT")(lambda x: x))
     assert of("SELECT fresh_one(id) FROM range(0, 10, 1, 1)")["workersStarted"] >= 1
 
 
 def refusal(driver: Driver, *files: Path, **settings: object) -> str:
-    """Why a session does not begin."""
+    """The reason why a session does not begin."""
     with pytest.raises(Failed) as caught:
         driver.begin("local[2]", *files, **settings)
     driver.run(
@@ -478,7 +479,7 @@ def test_files_that_a_session_does_not_begin_with(driver: Driver, tmp_path: Path
         path.write_text(text)
         return path
 
-    # What the JVM's first session is given, Spark gives all that follow.
+    # Spark gives the settings of the JVM's first session to all later sessions.
     driver.begin("local[2]")
     driver.run("spark.stop()")
     assert "there is no file" in refusal(driver, tmp_path / "nowhere.py")
@@ -520,7 +521,7 @@ def test_functions_in_a_sandbox(driver: Driver, tmp_path: Path) -> None:
     file.write_text(text)
     (tmp_path / "secret").write_text("secret")
     (tmp_path / "allowed").write_text("allowed")
-    # What the JVM's first session is given, Spark gives all that follow.
+    # Spark gives the settings of the JVM's first session to all later sessions.
     driver.begin("local[2]")
     driver.run("spark.stop()")
     driver.begin("local[2]", file, pyspark=True, sandbox="on", allow_read=str(tmp_path / "allowed"))
@@ -550,14 +551,14 @@ def test_a_program_has_one_session_after_the_other(driver: Driver, tmp_path: Pat
         assert driver.run("return spark.sql('SELECT edition(id) FROM range(3)').toJSON().collect()") == [
             f'{{"edition(id)":{version * i}}}' for i in range(3)
         ]
-        # It is there already, and cannot be enabled again.
+        # The session exists already, and cannot be enabled again.
         with pytest.raises(Failed, match="Spark runs already in this program"):
             driver.begin("local[2]", file)
         driver.run("spark.stop()")
 
 
 def test_a_session_without_the_plugin(drivers: Callable[..., Driver]) -> None:
-    # Spark gives all sessions of a JVM what the first was given.
+    # Spark gives the settings of the JVM's first session to all later sessions.
     driver = drivers()
     program = """
     import crosslane.spark

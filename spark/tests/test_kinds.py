@@ -11,7 +11,7 @@ import crosslane.spark
 
 from .conftest import told
 
-#: The same functions in each language: those of `conformance`.
+#: The same functions in each language. They are those of `conformance`.
 NUMBERS = [f"numbers_in_{language}" for language in ("python", "ruby", "js")]
 TOTALS = [
     f"{name}_in_{language}" for language in ("python", "ruby", "js") for name in ("total", "total_columns")

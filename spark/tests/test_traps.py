@@ -1,4 +1,5 @@
-"""What calls that work beside a task's own thread can get wrong: contexts, failures, ends, memory, and workers that are used again."""
+"""Calls that run beside a task's own thread. The tests check contexts, failures, ends, memory, and reused
+workers."""
 
 from __future__ import annotations
 
@@ -17,7 +18,7 @@ SHOP = FILES[0].with_name("shop.py")
 
 
 def works(spark: SparkSession) -> bool:
-    """Whether the session answers as ever: on all lanes."""
+    """Whether the session still gives right answers, on all lanes."""
     query = "SELECT sum(plus_one(id)), sum(fails_at(id, -1)), max(shout(id)), max(initials(id)) FROM range(0, 10000, 1, 4)"
     total = sum(range(10_000))
     return rows(spark.sql(query)) == [(total + 10_000, total, "9999!", "9")]
@@ -35,7 +36,7 @@ def test_a_function_s_input_is_read_under_the_task_s_context(spark: SparkSession
     for number in range(5):
         lines = "".join(f"file{number}\n" for _ in range(1000 * number + 1))
         (tmp_path / f"file{number}.txt").write_text(lines)
-    # One task reads all files, and reads on while functions work.
+    # One task reads all files. It goes on reading while functions run.
     frame = spark.read.text(str(tmp_path)).coalesce(1)
     seen = rows(frame.selectExpr("slug(input_file_name())", "slug(value)", "value"))
     assert len(seen) == sum(1000 * number + 1 for number in range(5))
@@ -65,7 +66,7 @@ def test_a_row_s_place_is_that_of_its_input(spark: SparkSession) -> None:
 @pytest.mark.parametrize(
     "place",
     [
-        # In the child, and as an argument.
+        # The failure is in the child of the node, or in an argument.
         "SELECT waits_at(id, 0, '{file}') FROM range(0, 100000, 1, 1) WHERE assert_true(id < 100, 'upstream') IS NULL",
         "SELECT waits_at(IF(id < 100, id, raise_error('upstream')), 0, '{file}') FROM range(0, 100000, 1, 1)",
         "SELECT waits_at(100 DIV (100 - id) - 1, 0, '{file}') FROM range(0, 100000, 1, 1)",
@@ -73,19 +74,19 @@ def test_a_row_s_place_is_that_of_its_input(spark: SparkSession) -> None:
 )
 def test_an_input_that_fails_while_functions_work(spark: SparkSession, tmp_path: Path, place: str) -> None:
     file = tmp_path / "who"
-    # The function waits for ever at its first row, and a later row of the input fails: at any
-    # moment, before or after the call begins.
+    # The function waits for ever at its first row. A later row of the input fails at any moment, before or
+    # after the call begins.
     for _ in range(10):
         text = error(lambda: spark.sql(place.format(file=file)).collect())
         assert "upstream" in text or "DIVIDE_BY_ZERO" in text
         assert "CrosslaneException" not in text
-    # Who may not have begun never will.
+    # A worker that has not begun a call will not begin it.
     assert eventually(lambda: not any(map(lives, written(file))))
     assert works(spark)
 
 
 def test_a_function_that_fails_while_the_task_reads(spark: SparkSession) -> None:
-    # The input takes its time: at the failure the task is at the next batch.
+    # The input is slow, so the task reads the next batch when the function fails.
     query = (
         "SELECT fails_at(id, 0) FROM range(0, 1000000, 1, 1)"
         " WHERE id < 64 OR java_method('java.lang.Thread', 'holdsLock', 'x') IS NOT NULL"
@@ -101,13 +102,13 @@ def test_a_function_that_fails_while_the_task_reads(spark: SparkSession) -> None
 @pytest.mark.any_spark
 def test_a_worker_is_used_again(spark: SparkSession) -> None:
     query = "SELECT DISTINCT pid(id) FROM range(0, 100, 1, 1)"
-    # Which one is taken depends on which thread had it last, on those that are made to be kept
-    # ready, and on when those of earlier tests come back. But these are few, and who needs one
-    # makes none while there is one.
+    # A task may get any worker. It depends on the thread that had the worker last, on workers that the pool
+    # keeps ready, and on workers that come back from earlier tests. There are only a few of them. A task does
+    # not start a worker while another one is idle.
     taken = [pid for _ in range(12) for (pid,) in rows(spark.sql(query))]
     assert len(taken) == 12
     assert len(set(taken)) <= 6
-    # A task has one worker at a time. It is the same for all batches, unless one of an earlier test
+    # A task has one worker at a time. All batches get the same worker, unless a worker of an earlier test
     # comes back to the pool between them.
     assert eventually(lambda: len(rows(spark.sql("SELECT DISTINCT pid(id) FROM range(0, 20000, 1, 1)"))) == 1)
 
@@ -121,17 +122,16 @@ def test_a_worker_carries_nothing_over(spark: SparkSession) -> None:
         ((patient,),) = rows(spark.sql("SELECT patient(id, 1.0) FROM range(1)"))
         return impatient == patient
 
-    # Both calls have the same worker, unless one of an earlier test comes back to the pool between
-    # them.
+    # Both calls have the same worker, unless a worker of an earlier test comes back to the pool between them.
     assert eventually(limits_are_the_call_s_own)
-    # After errors, what was printed, and rows that nobody took, others get what is theirs.
+    # After errors, output, and rows that were not taken, later queries get their own results.
     error(lambda: spark.sql("SELECT fails_at(id, 70) FROM range(0, 100, 1, 1)").collect())
     spark.sql("SELECT prints(id) FROM range(0, 100, 1, 1)").collect()
     spark.sql("SELECT doubled_text(repeat('x', 1000)) FROM range(0, 100000, 1, 1) LIMIT 1").collect()
     assert rows(spark.sql("SELECT slug(concat('A ', id)) FROM range(0, 1000, 1, 1)")) == [
         (f"a-{i}",) for i in range(1000)
     ]
-    # What tells one task from another is not in its environment.
+    # The environment of a worker does not show to which task it belongs.
     ((_, after),) = rows(spark.sql("SELECT pid(id), environment(id) FROM range(5, 6)"))
     assert after == before
 
@@ -184,7 +184,7 @@ def test_a_worker_that_dies(spark: SparkSession) -> None:
 
 
 @pytest.mark.any_spark
-def test_a_worker_that_somebody_kills(spark: SparkSession, tmp_path: Path) -> None:
+def test_a_worker_that_another_process_kills(spark: SparkSession, tmp_path: Path) -> None:
     file = tmp_path / "who"
     failed: list[str] = []
     query = f"SELECT waits_at(id, 0, '{file}') FROM range(1)"
@@ -218,10 +218,10 @@ def test_a_large_value(spark: SparkSession) -> None:
 
 @pytest.fixture(scope="module")
 def small(drivers: Callable[[], Driver]) -> Driver:
-    """A session with little memory, small batches, and a task at a time for each of four cores."""
+    """A session with little memory and small batches. Each of four cores runs one task at a time."""
     driver = drivers()
-    # All of the heap is there from the beginning: what grows later lies outside of it.
-    # With the newest Spark, its compilers and collector are those that Java has if nobody says.
+    # The whole heap exists from the beginning, so memory that grows later is outside of the heap.
+    # With the newest Spark, the JVM has the compilers and the collector that Java chooses by default.
     java = f"{JAVA if IS_NEWEST else f'{JAVA} {QUICK}'} -Xms768m -XX:+AlwaysPreTouch"
     conf = {
         "spark.driver.extraJavaOptions": java,
@@ -235,7 +235,7 @@ def small(drivers: Callable[[], Driver]) -> Driver:
 
 @pytest.mark.any_spark
 def test_100_mb_in_a_jvm_with_little_memory(small: Driver) -> None:
-    # Not a constant, which Spark would make while it plans.
+    # The argument is no constant. Spark would compute a constant while it plans.
     query = "SELECT text_length(repeat(CAST(id % 1 AS STRING), 100000000)) FROM range(1)"
     assert small.rows(query) == [[100_000_000]]
     assert small.rows("SELECT sum(plus_one(id)) FROM range(10000)") == [[sum(range(10_001))]]
@@ -264,7 +264,7 @@ def test_failures_leave_no_memory_behind(small: Driver) -> None:
 def test_batches_are_bounded(small: Driver) -> None:
     seen = small.rows("SELECT rows_at_once(id) FROM range(0, 1000, 1, 1)")
     assert [n for (n,) in seen] == [64] * 64 + [100] * 900 + [36] * 36
-    # A row of 4,000 bytes is there twice: as it is, and as an argument.
+    # A row of 4,000 bytes exists twice: as the row itself, and as an argument.
     text = "SELECT rows_at_once(x), text_length(t) FROM (SELECT id AS x, repeat('x', 4000) AS t FROM range(0, 1000, 1, 1))"
     seen = small.rows(text + " WHERE t <> 'y' DISTRIBUTE BY 1")
     assert len(seen) == 1000
@@ -273,7 +273,8 @@ def test_batches_are_bounded(small: Driver) -> None:
 
 
 def overlaps(driver: Driver, tasks: int, folder: Path) -> bool:
-    """Whether so many tasks were in their functions at one time: each waits for the others."""
+    """Whether this number of tasks were in their functions at the same time. Each task waits for the
+    others."""
     text = f"SELECT meets(id, '{folder}', {tasks}) FROM range(0, {tasks}, 1, {tasks})"
     return driver.rows(text) == [[True]] * tasks
 
@@ -294,7 +295,7 @@ def test_sessions_end_with_all_their_processes(small: Driver) -> None:
     small.rows("SELECT plus_one(id), shout(id), initials(id) FROM range(4)")
     below = small.below()
     assert [process for process in below if "python" in process.name()]
-    # The JVM of a program that ends, and of one that is killed.
+    # In this test, the program ends. Another test kills its JVM.
     small.process.stdin.close()
     assert small.process.wait(60) == 0
     assert eventually(lambda: not [process for process in below if lives(process.pid)])
@@ -304,7 +305,7 @@ def test_a_session_that_is_stopped_leaves_no_workers(driver: Driver) -> None:
     driver.begin("local[2]", *FILES)
     driver.rows("SELECT plus_one(id), shout(id), initials(id) FROM range(4)")
     assert driver.workers()
-    # The JVM lives on, for another session.
+    # The JVM keeps running, for another session.
     driver.run("spark.stop()")
     assert eventually(lambda: not driver.workers()), driver.workers()
 
@@ -333,7 +334,7 @@ def waits(x: int) -> int:
 
 def test_functions_of_a_query_leave_no_processes_behind(driver: Driver) -> None:
     driver.begin("local[2]", pyspark=True, idle_timeout=0.5)
-    # All parents of a lane, up to the JVM.
+    # The query returns all parents of a lane, up to the JVM.
     query = """
         import os, sys
         from pathlib import Path
@@ -355,7 +356,7 @@ def test_functions_of_a_query_leave_no_processes_behind(driver: Driver) -> None:
         for _ in range(2):
             # Tasks that begin late may have another zygote.
             processes = driver.run(query)
-            # The zygote, the fork server, and the reapers of both.
+            # These are the zygote, the fork server, and the reapers of both.
             assert len(processes) >= 4
             assert eventually(lambda pids=processes: not any(map(lives, pids)))
     finally:
@@ -363,10 +364,10 @@ def test_functions_of_a_query_leave_no_processes_behind(driver: Driver) -> None:
 
 
 @pytest.mark.any_spark
-def test_a_worker_that_is_stuck_is_told_of_and_ended(driver: Driver, tmp_path: Path) -> None:
+def test_a_worker_that_is_stuck_is_reported_and_ended(driver: Driver, tmp_path: Path) -> None:
     file = tmp_path / "stuck.py"
     file.write_text(STUCK)
-    # Spark's own settings for its workers say the same.
+    # Spark's own settings for its workers have the same effect.
     conf = {"spark.python.worker.idleTimeoutSeconds": "1", "spark.python.worker.killOnIdleTimeout": "true"}
     driver.begin("local[1]", file, conf=conf)
     try:
@@ -375,7 +376,7 @@ def test_a_worker_that_is_stuck_is_told_of_and_ended(driver: Driver, tmp_path: P
         shown = str(caught.value)
         assert "waits: timed out after 1 s" in shown
         assert "stuck.py:6 in waits\n  where it was then" in shown
-        # The log is written by a thread of its own.
+        # Another thread writes the log.
         assert eventually(lambda: "makes no progress; its stack:" in driver.said())
     finally:
         driver.run("spark.stop()")

@@ -1,1 +1,1 @@
-"""Executors of a cluster: what they need, and what they do."""
+"""Tests of executors of a cluster: their files and their work."""

@@ -1,4 +1,4 @@
-"""Executors that are processes of their own, each with its workers."""
+"""Executors that run in separate processes. Each has its own workers."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ import pytest
 
 from ..conftest import FILES, QUICK, Driver, Failed, eventually, lives
 
-#: The first has three JVMs begin.
+#: The first test starts three JVMs.
 pytestmark = pytest.mark.timeout(240)
 
 
 @pytest.fixture(scope="module")
 def cluster(drivers: Callable[..., Driver], tmp_path_factory: pytest.TempPathFactory) -> Driver:
-    """A session with two executors, which find the functions where Spark has put them."""
-    # Executors work in a folder of Spark's.
+    """A session with two executors. They find the functions in the place to which Spark has copied them."""
+    # Executors work in a folder of Spark's home.
     home = tmp_path_factory.mktemp("home")
     for entry in Path(pyspark.__file__).parent.iterdir():
         (home / entry.name).symlink_to(entry)
@@ -30,7 +30,7 @@ def cluster(drivers: Callable[..., Driver], tmp_path_factory: pytest.TempPathFac
         file.write_bytes(original.read_bytes())
     driver = drivers(SPARK_HOME=str(home))
     driver.begin("local-cluster[2,1,1024]", *files, conf={"spark.executor.extraJavaOptions": QUICK})
-    # Both are there from now on, and with their first tasks they have fetched the files.
+    # After this program, both executors exist. They have fetched the files with their first tasks.
     driver.run(
         """
         import time
@@ -50,7 +50,7 @@ def executors(cluster: Driver) -> dict[int, psutil.Process]:
     found = {}
     for process in cluster.below():
         line = []
-        # One may end between two looks.
+        # A process may end between two looks.
         with contextlib.suppress(psutil.NoSuchProcess):
             line = process.cmdline() if lives(process.pid) and process.name() == "java" else []
         if any("CoarseGrainedExecutorBackend" in part for part in line) and "--executor-id" in line:
@@ -64,7 +64,7 @@ def test_functions_of_files_are_shipped(cluster: Driver) -> None:
 
 
 def test_each_executor_has_its_own_workers(cluster: Driver) -> None:
-    # One at a time for each core: while one waits, the other has the next.
+    # Each core runs one task at a time. While a task waits, the other core gets the next task.
     pids = {pid for (pid,) in cluster.rows("SELECT patient(id, 0.5) FROM range(0, 4, 1, 4)")}
     parents = {
         number
@@ -72,7 +72,7 @@ def test_each_executor_has_its_own_workers(cluster: Driver) -> None:
         if pids & {process.pid for process in executor.children(recursive=True)}
     }
     assert len(parents) == 2
-    # And the driver's JVM has those only that have loaded the files.
+    # The driver's JVM has other workers: only those that have loaded the files.
     assert pids <= {
         process.pid for e in executors(cluster).values() for process in e.children(recursive=True)
     }
@@ -103,12 +103,12 @@ def test_an_error_says_where(cluster: Driver) -> None:
     assert "shop.py:" in text
     assert "  on 127.0.0.1, in stage " in text or "  on localhost, in stage " in text
     assert ", partition 3, task " in text
-    # Spark has tried it on its executors as often as it does.
+    # Spark has tried the task as often as its settings say.
     assert "failed 4 times" in text
 
 
 def test_pyspark_s_functions_on_executors(cluster: Driver, tmp_path: Path) -> None:
-    """Groups, broadcast variables, added files, and an accumulator of tasks that are tried again."""
+    """Groups, broadcast variables, added files, and an accumulator of tasks that are repeated."""
     (tmp_path / "crosslane_sent.py").write_text("def shout(text):\n    return text.upper()\n")
     plans, found, counts = cluster.run(
         """
@@ -146,12 +146,12 @@ def test_pyspark_s_functions_on_executors(cluster: Driver, tmp_path: Path) -> No
     assert "CrosslaneEval" in plans[0]
     assert "CrosslaneWorker" in plans[1]
     assert found == [[f"N{number}" for number in range(8)]] * 2
-    # Only the try that succeeds counts.
+    # Only the successful try of a task counts.
     assert counts == 8
 
 
 def test_an_executor_that_is_killed(cluster: Driver, tmp_path: Path) -> None:
-    # A driver gives files to new executors from where they were.
+    # The driver copies files to new executors from their first place.
     for gone in cluster.files:
         gone.with_name(f"gone_{gone.name}").rename(gone)
     file = tmp_path / "who"
@@ -163,7 +163,8 @@ def test_an_executor_that_is_killed(cluster: Driver, tmp_path: Path) -> None:
     number, victim = next(iter(before.items()))
 
     def works() -> bool:
-        """Whether the victim is in the midst of a task: another could do all that it has not begun."""
+        """Whether the victim runs a task. If it ran none, another executor could do all tasks that have not
+        begun."""
         told = file.read_text().split() if file.exists() else []
         return bool({int(pid) for pid in told} & {process.pid for process in victim.children(recursive=True)})
 
@@ -172,10 +173,10 @@ def test_an_executor_that_is_killed(cluster: Driver, tmp_path: Path) -> None:
     assert below
     victim.kill()
     thread.join(60)
-    # Others have done its tasks again, and its workers went with it.
+    # The other executor has repeated the victim's tasks. The victim's workers have ended with it.
     assert got == [[i] for i in range(800)]
     assert len(file.read_text().split()) > 800
     assert eventually(lambda: not [process for process in below if lives(process.pid)])
-    # There is another in its place, which gets the files, too.
+    # A new executor has replaced the victim, and gets the files, too.
     assert eventually(lambda: len(executors(cluster)) == 2 and number not in executors(cluster), 60)
     assert sorted(cluster.rows("SELECT plus_one(id) FROM range(0, 8, 1, 8)")) == [[i + 1] for i in range(8)]

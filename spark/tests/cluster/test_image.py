@@ -18,7 +18,7 @@ from ..conftest import CONF, QUICK
 from .test_jar import PACKAGE, write_jar
 
 DOCKERFILE = Path(__file__).parents[3] / "examples" / "spark" / "kubernetes" / "Dockerfile"
-#: Steps that only an image needs. Debian's packages are those of `tools/setup`.
+#: Steps that only an image needs. `tools/setup` installs the same packages of Debian.
 ELSEWHERE = ("ARG", "FROM", "USER", "WORKDIR", "ENTRYPOINT")
 DEBIAN, USER = "RUN apt-get ", "RUN useradd "
 
@@ -86,7 +86,7 @@ def test_functions_run_in_what_the_dockerfile_makes(tmp_path: Path) -> None:
         instruction, rest = step.split(" ", 1)
         rest = re.sub(r"(?<![\w/])/opt/", f"{root}/opt/", rest)
         if instruction == "COPY" and rest.startswith("--from=spark"):
-            # Spark, with a folder of its own for jars.
+            # A copy of Spark, with its own folder for jars.
             if rest.endswith("/opt/spark"):
                 (root / "opt" / "spark" / "jars").mkdir(parents=True)
                 for entry in [*home.iterdir(), *(home / "jars").iterdir()]:
@@ -106,7 +106,7 @@ def test_functions_run_in_what_the_dockerfile_makes(tmp_path: Path) -> None:
             assert instruction == "RUN", step
             rest = rest.replace("python3 -m venv", f"{sys.executable} -m venv")
             subprocess.run(["bash", "-ec", rest], check=True, env=environment, cwd=tmp_path)
-    # What Spark itself needs of Python, and functions of requirements.txt, are in the tests' environment.
+    # The environment of the tests has the packages that Spark needs in Python, and those of requirements.txt.
     (packages,) = (root / "opt/crosslane/environment").glob("lib/python*/site-packages")
     (packages / "tests.pth").write_text(str(Path(pyspark.__file__).parents[1]))
     (tmp_path / "own.py").write_text(

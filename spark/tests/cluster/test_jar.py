@@ -18,7 +18,8 @@ PACKAGE = Path(crosslane.__file__).parent
 
 
 def write_jar(path: Path) -> None:
-    """The jar with the native half of this machine in it, where `tools/packaging/jar` puts it."""
+    """Writes a jar that contains the native half of this machine, in the place where `tools/packaging/jar`
+    puts it."""
     path.write_bytes(Path(crosslane.spark.jar_path()).read_bytes())
     with zipfile.ZipFile(path, "a") as archive:
         name = f"dev/crosslane/spark/linux-{platform.machine()}/libcrosslane_jni.so"
@@ -40,7 +41,7 @@ def bare(drivers: Callable[..., Driver], jar: Path) -> Driver:
     (folder / "twice.js").write_text('udf("twice(x BIGINT) -> BIGINT", (x) => 2 * x);\n')
     (folder / "python3").write_text("#!/bin/sh\necho 'No module named crosslane' >&2\nexit 1\n")
     (folder / "python3").chmod(0o755)
-    # The hosts of languages, without the native half.
+    # A folder with the hosts of the languages, but without the native half.
     hosts = folder / "hosts"
     hosts.mkdir()
     for name in ("crosslane-js", "v8", "guests"):
@@ -56,7 +57,7 @@ def bare(drivers: Callable[..., Driver], jar: Path) -> Driver:
 
 
 def begin(driver: Driver, jar: Path, **settings: str) -> None:
-    """Begins a session without the help of the package."""
+    """Begins a session without code of the package."""
     own = {"spark.jars": str(jar), "spark.sql.extensions": "dev.crosslane.spark.CrosslaneExtensions"}
     program = """
         from pyspark.sql import SparkSession

@@ -1,1 +1,1 @@
-"""PySpark's own functions with Crosslane: an unchanged program gives what it gives without."""
+"""PySpark's own functions with Crosslane: an unchanged program has the same results as without it."""

@@ -1,4 +1,4 @@
-"""The functions of all queries come from one process, which has imported what they need."""
+"""The zygotes of all queries are forks of one process, which has imported the modules that they need."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from pyspark.sql import functions as F
 from ..conftest import eventually, lives
 from .test_scalar import lanes
 
-#: The parents of a lane, from the nearest on.
+#: The places of the zygote and of the fork server in the list of a lane's parents.
 ZYGOTE, SERVER = 0, 2
 
 
@@ -65,6 +65,6 @@ def test_a_fork_server_that_was_killed_is_started_again(spark: SparkSession) -> 
     before = of_rows(spark)
     os.kill(before[SERVER], signal.SIGKILL)
     assert eventually(lambda: not any(map(lives, before)))
-    # The library of the first function starts its zygote again, and others find the new server.
+    # The zygote of the first function's library starts again. Other libraries find the new fork server.
     after = of_rows(spark)
     assert after[SERVER] == of_columns(spark)[SERVER] != before[SERVER]

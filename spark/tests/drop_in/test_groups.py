@@ -1,4 +1,5 @@
-"""PySpark's functions of groups and windows in workers of Crosslane's daemon: the same as in Spark's."""
+"""PySpark's functions of groups and windows in workers of Crosslane's daemon have the same results as in
+Spark's workers."""
 
 from __future__ import annotations
 
@@ -24,7 +25,7 @@ Frame = pd.DataFrame
 
 
 def told_of(run: Callable[[], Any]) -> str:
-    """What a query gives, or the end of its error. The frames of a traceback are other ones."""
+    """The result of a query, or the end of its error. The frames of the tracebacks differ."""
     try:
         return repr(run())
     except Exception as error:
@@ -64,12 +65,12 @@ def of_all_types(spark: SparkSession) -> DataFrame:
 
 
 def kind(value: Any) -> str:
-    """What a function sees of a value."""
+    """The class and the text of a value in a function."""
     return f"{type(value).__name__} {value!r}"
 
 
 def look(frame: Frame) -> Frame:
-    """What a function sees of a data frame."""
+    """The types and values of a data frame in a function."""
     seen = [
         f"{name} {column.dtype} {[kind(one) for one in column]} {column.to_numpy().flags.writeable}"
         for name, column in frame.items()
@@ -89,7 +90,7 @@ def test_a_wide_data_frame(spark: SparkSession) -> None:
 
 
 def test_a_result_of_all_types(spark: SparkSession) -> None:
-    # With NULL, the largest BIGINT is a float of another value, and both fail.
+    # With a NULL, the largest BIGINT becomes a float with another value, and both sides fail.
     table = of_all_types(spark).withColumn("long", F.when(F.expr("key = 1"), F.col("long")))
     same(spark, lambda: table.groupBy("key").applyInPandas(lambda frame: frame, table.schema))
     same(

@@ -1,4 +1,4 @@
-"""PySpark's functions of iterators over lanes: one call for a task, which sees all of its batches."""
+"""PySpark's functions of iterators over lanes. A task has one call, which sees all batches of the task."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ HAS_ARROW_UDF = hasattr(F, "arrow_udf")
 
 
 def same(spark: SparkSession, table: Callable[[], DataFrame], operator: str) -> None:
-    """A table is the same with and without lanes, and this operator makes it."""
+    """A table is the same with and without lanes. With lanes, this operator makes it."""
     with lanes(spark, False):
         assert "Crosslane" not in plan(table())
         expected = table().collect()
@@ -39,7 +39,7 @@ def same(spark: SparkSession, table: Callable[[], DataFrame], operator: str) -> 
 
 
 def fails_alike(spark: SparkSession, table: Callable[[], DataFrame], text: str) -> None:
-    """A table fails with and without lanes, by an error of the same class with the same words."""
+    """A table fails with and without lanes. Both errors have the same class and the same words."""
     texts = []
     for on in (False, True):
         with lanes(spark, on), pytest.raises(Exception) as caught:
@@ -51,7 +51,7 @@ def fails_alike(spark: SparkSession, table: Callable[[], DataFrame], text: str) 
 
 
 def running(batches: Iterator[pd.Series]) -> Iterator[pd.Series]:
-    """A sum that goes on from batch to batch."""
+    """A sum that continues from batch to batch."""
     total = 0
     for batch in batches:
         sums = batch.cumsum() + total
@@ -76,7 +76,7 @@ def test_a_function_sees_all_batches_of_a_task(spark: SparkSession) -> None:
         lambda: rows.select("id", sums("id"), joined("id", "s"), sums(F.col("id") * 2)),
         "CrosslaneEval",
     )
-    # They are no common expressions: each is a call of its own.
+    # Spark does not merge these expressions: each is a call of its own.
     same(spark, lambda: rows.select(sums(sums("id"))), "CrosslaneEval")
 
 
@@ -97,7 +97,7 @@ if HAS_ARROW_UDF:
 def test_a_function_may_cut_its_results_otherwise(spark: SparkSession) -> None:
     @F.pandas_udf("long")
     def at_the_end(batches: Iterator[pd.Series]) -> Iterator[pd.Series]:
-        # More batches than are under way at a time.
+        # The function takes more batches than may be under way at a time.
         yield pd.concat([pd.Series([], dtype="int64"), *batches])
 
     @F.pandas_udf("long")
@@ -118,9 +118,7 @@ def test_a_function_may_cut_its_results_otherwise(spark: SparkSession) -> None:
 
 
 @pytest.mark.usefixtures("short_batches")
-def test_what_a_function_gets_wrong_is_told_as_by_spark(
-    spark: SparkSession, subtests: pytest.Subtests
-) -> None:
+def test_errors_of_a_function_are_those_of_spark(spark: SparkSession, subtests: pytest.Subtests) -> None:
     def fewer(batches: Iterator[pd.Series]) -> Iterator[pd.Series]:
         for batch in batches:
             yield batch[1:]
@@ -146,7 +144,7 @@ def test_what_a_function_gets_wrong_is_told_as_by_spark(
 
     @F.pandas_udf("long")
     def wrong(batches: Iterator[pd.Series]) -> Iterator[pd.Series]:
-        # The first number says how.
+        # The first number selects the error.
         batch = next(batches)
         yield from functions[batch[0] // 1000](itertools.chain([batch], batches))
 
@@ -182,7 +180,7 @@ def test_rows_of_rows(spark: SparkSession) -> None:
         yield pa.RecordBatch.from_pydict({"rows": [sum(batch.num_rows for batch in batches)]})
 
     same(spark, lambda: rows.mapInArrow(counted, "rows long"), "CrosslaneStream")
-    # Of a partition without rows it is asked, too.
+    # Spark also calls the function for a partition without rows.
     empty = spark.range(0, 2, 1, 3)
     same(spark, lambda: empty.mapInArrow(counted, "rows long"), "CrosslaneStream")
 
@@ -213,7 +211,7 @@ def test_what_rows_of_rows_get_wrong(spark: SparkSession) -> None:
     fails_alike(spark, lambda: rows.mapInPandas(other_name, "id long"), "RESULT_COLUMN_NAMES_MISMATCH")
 
 
-#: What mapInArrow's function gives, two rows of it, and the declared type that Spark reads it by.
+#: A column that mapInArrow's function returns, with two rows, and the declared type that Spark reads it as.
 READ = [
     (pa.array([1, 2]), "long"),
     (pa.array([1, 2], pa.int32()), "date"),
@@ -233,7 +231,7 @@ READ = [
         "map<string, struct<b: timestamp>>",
     ),
 ]
-#: What it does not read, a row of it, the declared type, and the type that it reads by it.
+#: A column that Spark does not read, the declared type, and the type of Arrow that Spark expects for it.
 NOT_READ = [
     (pa.array([1], pa.int32()), "long", pa.int64()),
     (pa.array([1]), "double", pa.float64()),
@@ -263,7 +261,7 @@ def test_types_of_mapInArrow(spark: SparkSession, subtests: pytest.Subtests) -> 
     got = {}
     for on in (False, True):
         with lanes(spark, on):
-            # Planned once more.
+            # The query must be planned again.
             each = table.select("*")
             assert ("CrosslaneStream" in plan(each), "MapInArrow" in plan(each)) == (on, not on)
             got[on] = each.collect()
@@ -285,7 +283,7 @@ def test_types_that_mapInArrow_does_not_read(spark: SparkSession, subtests: pyte
             yield pa.RecordBatch.from_arrays(columns, names)
 
     schema = ", ".join(f"{name} {declared}" for name, (_, declared, _) in zip(names, NOT_READ))
-    # With the last number, none is wrong.
+    # With the last number, no column is wrong.
     same(
         spark,
         lambda: spark.range(len(names), len(names) + 1, 1, 1).mapInArrow(gives, schema),
@@ -313,8 +311,7 @@ def test_a_limit_ends_a_function_and_its_worker_is_used_again(spark: SparkSessio
         table = spark.range(0, 10, 1, 1).mapInArrow(endless, "pid long").limit(limit)
         return {row.pid for row in table.collect()}
 
-    # A worker has ended its function a moment after its query; who needs one meanwhile gets
-    # another.
+    # A worker ends its function a moment after its query. Meanwhile, another task gets another worker.
     with lanes(spark, True):
         assert eventually(lambda: bool(pids(150) & pids(150)))
 
@@ -362,7 +359,7 @@ def test_a_failing_input_ends_the_function(spark: SparkSession) -> None:
         table.mapInArrow(lambda batches: batches, "id long").collect()
 
 
-def test_a_worker_that_dies_is_told_of(spark: SparkSession) -> None:
+def test_the_error_names_a_worker_that_died(spark: SparkSession) -> None:
     def dies(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         yield next(batches)
         os.kill(os.getpid(), 9)
@@ -406,7 +403,7 @@ def test_a_limit_while_another_thread_reads(spark: SparkSession) -> None:
                 yield batch
                 yield pa.RecordBatch.from_pydict({"id": [os.getpid()]})
         finally:
-            # It asks for more after nobody wants it.
+            # The function asks for more batches although Spark does not want any more results.
             for _ in batches:
                 pass
 
@@ -418,7 +415,7 @@ def test_a_limit_while_another_thread_reads(spark: SparkSession) -> None:
 
 
 def test_memory_stays_constant(spark: SparkSession) -> None:
-    """A hundred batches of four megabytes, of which two are under way."""
+    """There are a hundred batches of four megabytes. Two of them are under way at a time."""
 
     def sizes(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         import resource

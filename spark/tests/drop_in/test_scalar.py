@@ -1,4 +1,4 @@
-"""PySpark's own functions over lanes: an unchanged program gives what it gives without them."""
+"""PySpark's own functions over lanes: an unchanged program has the same results as without lanes."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ ENABLED = "spark.crosslane.pyspark.enabled"
 
 @contextlib.contextmanager
 def lanes(spark: SparkSession, on: bool) -> Iterator[None]:
-    """With or without lanes for PySpark's functions."""
+    """Runs a block with or without lanes for PySpark's functions."""
     spark.conf.set(ENABLED, on)
     try:
         yield
@@ -31,12 +31,12 @@ def lanes(spark: SparkSession, on: bool) -> Iterator[None]:
 
 
 def plan(table: DataFrame) -> str:
-    """What EXPLAIN shows."""
+    """The text of EXPLAIN."""
     return table._jdf.queryExecution().executedPlan().toString()
 
 
 def same(spark: SparkSession, table: Callable[[], DataFrame]) -> None:
-    """A table is the same with and without lanes, and lanes make it."""
+    """A table is the same with and without lanes. With lanes, the lanes make it."""
     with lanes(spark, False):
         assert "Crosslane" not in plan(table())
         expected = table().collect()
@@ -52,7 +52,8 @@ def same(spark: SparkSession, table: Callable[[], DataFrame]) -> None:
 def same_columns(
     spark: SparkSession, subtests: pytest.Subtests, rows: DataFrame, calls: dict[str, list[Column]]
 ) -> None:
-    """The columns of each call are the same with and without lanes; one query makes those of all calls."""
+    """The columns of each call are the same with and without lanes. One query has the columns of all
+    calls."""
     results = [column for columns in calls.values() for column in columns]
     with lanes(spark, False):
         table = rows.select(results)
@@ -63,7 +64,7 @@ def same_columns(
         assert "CrosslaneEval" in plan(table)
         assert "CrosslaneDeclined" not in plan(table)
         assert "CrosslaneWorker" not in plan(table)
-        # Spark has none of them itself.
+        # Spark itself evaluates none of the functions.
         assert "EvalPython" not in plan(table)
         got = table.collect()
     first = 0
@@ -95,7 +96,7 @@ VALUES: list[tuple[T.DataType, list[Any]]] = [
 @pytest.mark.parametrize("arrow", [False, True], ids=["pickled", "arrow"])
 def test_rows_of_each_type(spark: SparkSession, subtests: pytest.Subtests, arrow: bool) -> None:
     schema = T.StructType([T.StructField(kind.typeName(), kind) for kind, _ in VALUES])
-    # Each column has its values, and NULLs after them.
+    # Each column has its values first, and then NULLs.
     most = max(len(values) for _, values in VALUES)
     data = zip(*(values + [None] * (most - len(values)) for _, values in VALUES))
     rows = spark.createDataFrame(list(data), schema).coalesce(1)
@@ -111,10 +112,10 @@ def test_results_of_another_type(spark: SparkSession, subtests: pytest.Subtests)
     calls = {}
     for result in (1, 2**40, 2.5, True, "text", b"bytes", None, datetime.date(2000, 1, 1)):
         kinds = ["long", "double", "boolean", "int", "binary"]
-        # PySpark itself raises for anything else.
+        # PySpark itself raises an error for all other results.
         if result is None or isinstance(result, datetime.date):
             kinds.append("date")
-        # Java's text of these is of no use, and another each time.
+        # Java's text of these objects has no meaning, and changes from run to run.
         if not isinstance(result, bytes | datetime.date):
             kinds.append("string")
         for kind in kinds:
@@ -150,7 +151,7 @@ def test_a_function_of_columns_sees_spark_s_batches(spark: SparkSession, most: i
 
     spark.conf.set(MOST, most)
     try:
-        # A batch of ten thousand has ten megabytes.
+        # A batch of ten thousand rows has ten megabytes.
         rows = spark.range(0, 20_000, 1, 1).withColumn("s", F.repeat(F.lit("x"), 1000))
         same(spark, lambda: rows.groupBy(length("s")).count())
     finally:
@@ -210,7 +211,7 @@ def test_a_broadcast_variable(spark: SparkSession, subtests: pytest.Subtests) ->
             "length(s)"
         ),
     )
-    # Spark says the same of a variable that the program has destroyed.
+    # Spark raises the same error for a variable that the program has destroyed.
     other.destroy()
     for on in (False, True):
         with lanes(spark, on), pytest.raises(Exception, match="after it was destroyed"):
@@ -289,9 +290,9 @@ def test_the_users_function_is_translated() -> None:
     assert reason(lambda x: x + 1, "long", "long") is None
     if version() >= (4, 1):
         assert reason(lambda x: x + 1, "long", "long", kind=101) is None
-    # It is a function of pandas.
+    # This is a function of pandas.
     assert reason(lambda x: x + 1, "long", "long", kind=200) == "it is a function of columns already"
-    # PySpark makes NULL of an int where a float is due.
+    # If a float is due and the result is an int, PySpark makes it NULL.
     assert reason(lambda x: x + 1, "double", "long") == "its results are not of type DOUBLE"
-    # It is in the zone of this process.
+    # The value is in the time zone of this process.
     assert reason(lambda _: 1, "long", "timestamp") == "inline=False"

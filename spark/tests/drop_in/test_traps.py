@@ -1,4 +1,4 @@
-"""What goes wrong with PySpark's functions in workers of Crosslane's daemon: the same as in Spark's."""
+"""Failures of PySpark's functions in workers of Crosslane's daemon are the same as in Spark's workers."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def test_an_input_that_fails(spark: SparkSession, kind: str) -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_limit_leaves_nothing_in_a_worker(spark: SparkSession, kind: str) -> None:
-    """Queries that stop early and queries that fail, and after them one whose rows are right."""
+    """Some queries stop early, and some fail. A query after them has the right rows."""
     with lanes(spark, False):
         expected = sorted(map(tuple, KINDS[kind](table(spark)).collect()))
 
@@ -102,7 +102,7 @@ def test_a_worker_carries_nothing_over(spark: SparkSession) -> None:
         assert len(stages) == 3
 
 
-# Older versions of Spark do not end a worker that is idle.
+# Older versions of Spark do not end an idle worker.
 @pytest.mark.any_spark
 @pytest.mark.parametrize("kill", [False, True])
 def test_a_function_that_is_idle_for_too_long(spark: SparkSession, kill: bool) -> None:

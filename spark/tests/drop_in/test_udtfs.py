@@ -1,4 +1,5 @@
-"""PySpark's own table functions in workers of Crosslane's daemon: the same as in Spark's."""
+"""PySpark's own table functions in workers of Crosslane's daemon have the same results as in Spark's
+workers."""
 
 from __future__ import annotations
 
@@ -15,7 +16,7 @@ from .test_scalar import lanes, plan
 
 ARROW = [pytest.param(False, id="pickled"), pytest.param(True, id="arrow")]
 
-#: Rows that a function may yield, or may not, for the columns `k LONG, d DOUBLE, s STRING`.
+#: Results of a function for the columns `k LONG, d DOUBLE, s STRING`. Some are allowed, and some are errors.
 ROWS: dict[str, Callable[[], Any]] = {
     "usual": lambda: [(1, 1.5, "x"), (2**63 - 1, float("nan"), ""), (None, None, None)],
     "none": lambda: [],
@@ -44,7 +45,7 @@ def test_rows(spark: SparkSession, subtests: pytest.Subtests, arrow: bool) -> No
 
         class Gives:
             def eval(self, number: int) -> Any:
-                # The unusual rows come between usual ones.
+                # The unusual rows come between usual rows.
                 return make() if number == 1 else [(number, 0.5, "before and after")]  # noqa: B023
 
         function = F.udtf(Gives, returnType="k long, d double, s string", useArrow=arrow)
@@ -95,7 +96,7 @@ class Counts:
         self.rows, self.last = self.rows + 1, row.id
 
     def terminate(self) -> Iterator[tuple[int, int | None]]:
-        # Spark itself fails if a partition without rows gets a result.
+        # Spark itself fails if a partition without rows has a result.
         if self.rows:
             yield self.rows, self.last
 

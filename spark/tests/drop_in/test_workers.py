@@ -1,4 +1,5 @@
-"""What a PySpark program may use in a function, and what it may do to a worker of Crosslane's daemon."""
+"""What a PySpark program may use in a function, and how a function may treat a worker of Crosslane's
+daemon."""
 
 from __future__ import annotations
 
@@ -25,7 +26,7 @@ Frame = pd.DataFrame
 
 @pytest.fixture(scope="module")
 def driver(drivers: Callable[..., Driver]) -> Driver:
-    """A Spark program of its own. Other tests need a JVM that has not loaded Crosslane's native half."""
+    """A separate Spark program. Other tests need a JVM that has not loaded Crosslane's native half."""
     return drivers()
 
 
@@ -91,7 +92,7 @@ def test_accumulators_count_each_task_once(spark: SparkSession) -> None:
 
     with pytest.raises(PythonException):
         in_workers(spark, lambda: rows(spark).select(row_function(fails)("id")))
-    # The task that fails counts nothing, and the other one counts its three rows if it ends before.
+    # The failed task counts nothing. The other task counts its three rows if it ends before.
     assert counted.value in (12, 15)
 
 
@@ -154,12 +155,12 @@ def test_the_task_s_context_is_that_of_the_task(spark: SparkSession) -> None:
             .applyInPandas(lambda frame: pd.DataFrame({"stage": [TaskContext.get().stageId()]}), "stage long")
         )
         first, second = stages.collect()[0][0], stages.collect()[0][0]
-    # A worker that is used again does not keep the context of the task before.
+    # A reused worker does not keep the context of the earlier task.
     assert second > first
 
 
 def test_files_of_the_program(driver: Driver, tmp_path: Path) -> None:
-    """A file of `addPyFile` is there for functions over lanes, and in workers."""
+    """Functions over lanes can use a file of `addPyFile`, and so can functions in workers."""
     (tmp_path / "crosslane_data.txt").write_text("some data")
     (tmp_path / "crosslane_module.py").write_text("def shout(text):\n    return text.upper() + '!'\n")
     with zipfile.ZipFile(tmp_path / "crosslane_archive.zip", "w") as archive:
@@ -266,7 +267,7 @@ def test_inserts(spark: SparkSession) -> None:
 
 
 def test_the_state_of_a_stream(spark: SparkSession) -> None:
-    """Spark plans these functions itself. They run as without Crosslane."""
+    """Spark plans these functions itself. They run in the same way as without Crosslane."""
 
     def counts(key: tuple[int], frames: Iterator[Frame], state: Any) -> Iterator[Frame]:
         state.update((sum(map(len, frames)),))
@@ -305,7 +306,7 @@ def test_a_daemon_of_the_program_stays(driver: Driver) -> None:
 
 
 def test_an_interpreter_without_the_package(driver: Driver, tmp_path: Path) -> None:
-    """Spark's own daemon starts the workers, and the program runs as without Crosslane."""
+    """Spark's own daemon starts the workers. The program runs in the same way as without Crosslane."""
     import sys
 
     python = tmp_path / "python"
@@ -382,5 +383,5 @@ def test_a_limit_ends_early(spark: SparkSession, tmp_path: Path) -> None:
     with lanes(spark, True):
         table = spark.range(0, 100_000, 1, 1).groupBy("id").applyInPandas(counted, "id long")
         assert len(table.limit(1).collect()) == 1
-    # Spark sends no more groups when it has its row.
+    # Spark sends no more groups when it has its one row.
     assert 0 < called.stat().st_size < 50_000

@@ -1,4 +1,4 @@
-"""Functions of Spark's own tests, beside those of `conformance`."""
+"""Functions of Spark's own tests, in addition to those of `conformance`."""
 
 from crosslane import udf, udtf
 

@@ -143,7 +143,7 @@ def dies_once(x: int, folder: str) -> int:
 
 @udf(deterministic=False)
 def beats(x: int, file: str) -> int:
-    """Writes who it is to a file, for each row."""
+    """Writes the number of its process to a file, for each row."""
     with open(file, "a") as log:
         log.write(f"{os.getpid()}\n")
     time.sleep(0.005)
@@ -152,7 +152,7 @@ def beats(x: int, file: str) -> int:
 
 @udf(deterministic=False)
 def waits_at(x: int, bad: int, file: str) -> int:
-    """Writes who it is to a file, and never returns."""
+    """Writes the number of its process to a file, and never returns."""
     if x == bad:
         with open(file, "a") as log:
             log.write(f"{os.getpid()}\n")
@@ -163,7 +163,8 @@ def waits_at(x: int, bad: int, file: str) -> int:
 
 @udf(deterministic=False)
 def meets(x: int, folder: str, count: int) -> bool:
-    """Whether so many calls are at work at one time: each waits for the others, for a minute at most."""
+    """Whether this number of calls run at the same time. Each call waits for the others, for a minute at
+    most."""
     place = Path(folder)
     (place / str(x)).touch()
     end = time.monotonic() + 60

@@ -31,7 +31,7 @@ NO_TYPE = {
     "USMALLINT",
     "UTINYINT",
     "UUID",
-    # An array has any length.
+    # An array may have any length.
     "[n]",
 }
 
@@ -243,7 +243,7 @@ def sql_of(type_: Type, value: Any) -> str:
 
 
 def repeated(type_: Type, value: Any) -> str:
-    """As `sql_of`. A BINARY is repeated as a text."""
+    """Does the same as `sql_of`. A repeated BINARY is written as a repeated text."""
     if type_.kind == "BLOB" and not isinstance(value, str):
         code = value["text"].removeprefix("\\x")
         return f"unhex(repeat('{code}', {value['repeat']}))"
@@ -287,7 +287,8 @@ def write_kinds(folder: Path) -> list[Path]:
 
 
 def write_echoes(folder: Path) -> list[Path]:
-    """Writes scalar functions of all languages: some return their argument, and some tell what it is."""
+    """Writes scalar functions of all languages. Some return their argument, and some return a text about
+    it."""
     texts = {language: [source(language, "saw")] for language in LANGUAGES}
     texts["python"].insert(0, "from crosslane import udf")
     for index, case in CASES.items():

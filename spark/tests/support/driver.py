@@ -1,4 +1,4 @@
-"""A Spark program that runs what a test asks for. Questions and answers are lines of JSON."""
+"""A Spark program that runs the programs of a test. Questions and answers are lines of JSON."""
 
 import json
 import os
@@ -17,7 +17,7 @@ def session(master, files, settings, conf):
 
 
 def main():
-    # The prints of functions, of Spark and of programs go to the log.
+    # The output of functions, of Spark and of programs goes to the log.
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
     names = {"session": session}
