@@ -1,4 +1,4 @@
-"""What the pictures of all benchmarks share. Bars and lines are drawn with matplotlib."""
+"""The code that the pictures of all benchmarks share. matplotlib draws bars and lines."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a benchmark measures: its lines, and the file of figures that it saves."""
+"""The figures of a benchmark: its lines, and the file in which it saves them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ RESULTS = ROOT / "bench" / "results"
 
 @dataclass
 class Story:
-    """What a user notices of a comparison: a task, the peer that also does it, and the seconds of both."""
+    """A comparison that users notice: a task, the peer that also does it, and the seconds of both."""
 
     task: str
     peer: str
@@ -73,7 +73,7 @@ class Saved:
 
 
 def machine() -> str:
-    """The machine that this is measured on."""
+    """The machine of this measurement."""
     with open("/proc/cpuinfo") as info:
         model = next((line.split(": ", 1)[1].strip() for line in info if line.startswith("model name")), None)
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30

@@ -1,4 +1,4 @@
-"""What the programs print: ratios, figures as text, and the table of lines beside their targets."""
+"""The output of the programs: ratios, figures as text, and the table of lines with their targets."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def wide_console() -> Console:
 
 
 def progress(console: Console) -> Progress:
-    """A bar that tells what is measured now."""
+    """A bar that shows the running measurement."""
     return Progress(TextColumn("{task.description}"), BarColumn(), TimeRemainingColumn(), console=console)
 
 
@@ -69,7 +69,7 @@ def table_of(title: str | None, *texts: str, numbers: Iterable[str] = ()) -> Tab
 
 
 def targets(lines: Iterable[Line], title: str | None = None) -> Table:
-    """What each line has reached, beside its target."""
+    """The figure of each line, beside its target."""
     table = table_of(title, "work", "against", "Crosslane", "the other", numbers=("result", "target"))
     table.add_column("")
     for line in lines:

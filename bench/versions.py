@@ -1,4 +1,4 @@
-"""This version beside another, in one run: how long the same queries take in each.
+"""Compares this version with another one in one run: how long the same queries take in each.
 
     make bench-versions OTHER=/path/of/another/checkout
 
@@ -80,7 +80,8 @@ class Version:
 
     def __init__(self, checkout: Path) -> None:
         environment = {**os.environ, "PYTHONPATH": str(checkout / "python")}
-        # Without this file's folder in the path: its `duckdb` is not the module.
+        # The path must not have this file's folder, because the folder `duckdb` in it is not the module of
+        # that name.
         command = [sys.executable, "-P", __file__, "serve"]
         self._process = subprocess.Popen(
             command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True

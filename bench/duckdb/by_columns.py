@@ -1,4 +1,4 @@
-"""Functions as people write them, which are evaluated by columns."""
+"""Typical functions of users, which are evaluated by columns."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from .engines import Bench, milliseconds
 
 
 def by_columns(bench: Bench) -> Iterator[Line]:
-    """Functions of numbers and texts, as people write them."""
+    """Functions of numbers and texts, as users write them."""
     for name, call, table, rows, target in (
         ("a local variable and an if", "bit_xor(stepped(i))", "ints5", 5_000_000, 20),
         ("great-circle distance", "sum(distance(a * 90, b * 180, b * 90, a * 180))", "pairs", 5_000_000, 10),

@@ -1,4 +1,4 @@
-"""Both engines with the same tables and functions, and how their queries are measured."""
+"""Both engines with the same tables and functions, and the code that measures their queries."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def microseconds(times: list[float]) -> str:
 
 
 def story_of(task: str, peer: str, ours: list[float], theirs: list[float]) -> Story:
-    """What a user notices: the medians of a task."""
+    """A comparison for users: the medians of a task."""
     return Story(task, peer, statistics.median(ours), statistics.median(theirs))
 
 
@@ -135,7 +135,7 @@ class Bench:
         return time.perf_counter() - started
 
     def alternate(self, runs: dict[str, Callable[[], float]], rounds: int = ROUNDS) -> dict[str, list[float]]:
-        """The seconds of runs that take turns. The first round does not count."""
+        """The seconds of runs that take turns. The first round is left out."""
         taken: dict[str, list[float]] = {name: [] for name in runs}
         for round in range(rounds + 1):
             for name, run in runs.items():

@@ -13,7 +13,7 @@ import crosslane
 from ..figures import RESULTS, Line
 from .engines import ROUNDS, Bench, milliseconds
 
-#: A function as people write them, of which a file has 100.
+#: A typical function. A file has 100 of them.
 FUNCTION = """
 @udf({options})
 def fare_{number}(miles: float, day: int) -> float:
@@ -53,7 +53,7 @@ def reloading(bench: Bench) -> Iterator[Line]:
     text = "import numpy\nfrom crosslane import udf\n@udf\ndef changed() -> int:\n    return {}\n"
     path.write_text(text.format(0))
     taken = []
-    # What is loaded again is reported.
+    # The engine reports each reload.
     with open(os.devnull, "w") as nothing, contextlib.redirect_stderr(nothing):
         con = crosslane.connect(functions=path, watch=True)
         for number in range(1, ROUNDS + 1):

@@ -13,7 +13,7 @@ from ..figures import Line, Saved
 
 @dataclass
 class Figures(Saved):
-    """What a run has measured, and on which machine."""
+    """The figures of a run, and its machine."""
 
     duckdb: str
     machine: str
@@ -28,7 +28,7 @@ class Figures(Saved):
 
     @property
     def where(self) -> str:
-        """What the figures were measured on."""
+        """The machine and the versions of the figures."""
         return f"DuckDB {self.duckdb}, {self.machine}, {self.date}"
 
 
@@ -90,7 +90,7 @@ def draw_depths(figures: Figures, path: Path) -> None:
 
 
 def _picture(rows: int, height: float) -> tuple[Any, Callable[[str, str, Path], None]]:
-    """Bare axes for so many rows, and a function that writes the picture with its titles."""
+    """Bare axes for this number of rows, and a function that writes the picture with its titles."""
     figure, axes = pyplot().subplots(figsize=(11, height * rows + 1), layout="constrained")
     bare(axes)
 

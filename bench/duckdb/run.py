@@ -60,9 +60,10 @@ MEASUREMENTS = (
 
 
 def main() -> None:
-    """Measures what was asked for."""
+    """Measures the chosen lines."""
     RESULTS.mkdir(exist_ok=True)
-    # Programs that a shell starts in the background ignore Ctrl-C, and so would those that they start.
+    # A shell makes its background programs ignore Ctrl-C. Without this line, all programs that the benchmark
+    # starts would ignore it.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     wanted = sys.argv[1] if len(sys.argv) > 1 else ""
     console = wide_console()
@@ -76,7 +77,7 @@ def main() -> None:
                 for line in measure(bench):
                     figures.lines.append(line)
                     console.print(f"[dim]{line.name}: {line.shown}[/]", highlight=False)
-            # A run that is cut keeps the figures so far.
+            # A run that is interrupted keeps its figures so far.
             figures.depths = bench.depths
             figures.save(saved)
     console.print(targets(figures.lines, f"DuckDB {duckdb.__version__}, {os.cpu_count()} cores"))

@@ -237,6 +237,6 @@ def stateful(bench: Bench) -> Iterator[Line]:
         {name: lambda name=name: first_query(name) for name in ("stateful", "stateless")}, 5
     )
     texts = (milliseconds(taken[name]) for name in ("stateful", "stateless"))
-    # The same time, within a tenth.
+    # Both functions take the same time, within a tenth.
     line = ("set-up of 1 s, warm pool: its first query", "without set-up")
     yield Line(*line, *texts, ratio(taken["stateless"], taken["stateful"]), 0.9)

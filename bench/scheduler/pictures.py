@@ -39,7 +39,7 @@ class Point:
 
 @dataclass
 class Figures(Saved):
-    """What a run has measured, and on which machine."""
+    """The figures of a run, and its machine."""
 
     machine: str
     date: str
@@ -52,7 +52,7 @@ class Figures(Saved):
 
     @property
     def where(self) -> str:
-        """What the figures were measured on."""
+        """The machine and the versions of the figures."""
         return f"{self.machine}, {self.date}, load generator on the same cores"
 
 

@@ -47,7 +47,7 @@ Report = dict[str, Any]
 
 @dataclass(frozen=True)
 class Load:
-    """What the load generator sends, and to which servers."""
+    """The requests that the load generator sends, and the servers that get them."""
 
     name: str
     options: tuple[str, ...]
@@ -92,13 +92,14 @@ def build(ours: Path | None) -> dict[str, list[str]]:
 
 
 class Others:
-    """The processor time that other programs, and other virtual machines of the host, take from now on."""
+    """The processor time that other programs, and other virtual machines of the host, use from now on."""
 
     def __init__(self) -> None:
         self._begun = self._now()
 
     def _now(self) -> tuple[float, float]:
-        """Processor seconds so far: those that our children did not take, and all, with idle ones."""
+        """The processor seconds so far: those that our children did not use, and all seconds, with idle
+        ones."""
         every = psutil.cpu_times(percpu=True)
         times = [every[processor] for processor in os.sched_getaffinity(0)]
         ours = resource.getrusage(resource.RUSAGE_CHILDREN)
@@ -188,7 +189,8 @@ class Runs:
         target: float,
         unit: str = "times",
     ) -> Line:
-        """Our figure beside a peer's. With the unit ``x`` more is better, with all others less."""
+        """Our figure beside a peer's. With the unit ``x`` more is better. With all other units less is
+        better."""
         texts = [shown(self.median(load, who, figure)) for who in (OURS, peer)]
         value = ratio(self.each(load, OURS, figure), self.each(load, peer, figure))
         return Line(f"{name}, {load.name}", peer, *texts, value, target, unit)

@@ -1,4 +1,4 @@
-"""Programs with all kinds of PySpark's functions, as users write them. Each gives one row."""
+"""Typical programs of users with all kinds of PySpark's functions. Each program gives one row."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def mean(values: pd.Series) -> float:
 
 @udtf(returnType="place int, word string")
 class Words:
-    """As many rows as a call asks for."""
+    """As many rows as the argument of a call says."""
 
     def eval(self, count: int) -> Iterator[tuple[int, str]]:
         for place in range(CALL):
@@ -47,7 +47,7 @@ class Words:
 
 
 def of_groups(groups_of: int) -> Any:
-    """Groups of so many rows, by `applyInPandas`."""
+    """Groups of this many rows, by `applyInPandas`."""
 
     def program(spark: SparkSession, rows: int) -> DataFrame:
         table = sales(spark, rows, max(rows // groups_of, 1))
@@ -87,7 +87,7 @@ def tables(spark: SparkSession, rows: int) -> DataFrame:
 
 
 def broadcast(spark: SparkSession, rows: int) -> DataFrame:
-    """A dictionary that each row is looked up in."""
+    """A dictionary in which each row is looked up."""
     names = spark.sparkContext.broadcast({number: number * 2 for number in range(100_000)})
 
     @udf("long")

@@ -1,4 +1,4 @@
-"""A Spark program that runs the queries that `session.py` asks it for. It runs in Spark's environment."""
+"""A Spark program that runs queries for `session.py`. It runs in Spark's environment."""
 
 from __future__ import annotations
 
@@ -54,11 +54,11 @@ def registered(spark: Any) -> None:
 
 
 def serve(master: str, session: str, folder: str, *files: str) -> None:
-    """Answers the questions that come line by line as JSON, with one line of JSON each."""
+    """Answers questions, which come as lines of JSON. Each answer is a line of JSON, too."""
     import pyspark
     from pyspark.sql import SparkSession
 
-    # What Spark and its workers print goes to the log.
+    # The output of Spark and its workers goes to the log.
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
     os.environ["PYSPARK_PYTHON"] = sys.executable

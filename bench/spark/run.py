@@ -128,7 +128,7 @@ class Results:
         return lines
 
     def memory_line(self, work: str, sides: dict[str, list[tuple[float, float]]]) -> Line:
-        """Our most memory beside that of Spark's thriftiest configuration."""
+        """Our largest use of memory, compared with Spark's configuration that uses the least."""
         totals = {who: [total for total, _ in rounds] for who, rounds in sides.items()}
         ours = next(who for who in totals if who in (OURS, ON))
         peer = min((who for who in totals if who != ours), key=lambda who: statistics.median(totals[who]))

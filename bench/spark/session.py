@@ -35,7 +35,7 @@ class Taken:
 
 
 class Session:
-    """A Spark in a process of its own."""
+    """A Spark that runs in its own process."""
 
     def __init__(self, name: str, folder: Path, files: tuple[str, ...] = tuple(FILES)) -> None:
         self.name = name
@@ -71,7 +71,7 @@ class Session:
         answer = self._asked(run, asked)
         after = self._processors()
         if run.program:
-            # All sessions agree.
+            # All sessions must give the same result.
             expected = _RESULTS.setdefault((run.program, rows), answer["values"])
         else:
             expected = run.sums(rows)

@@ -1,11 +1,11 @@
-"""What Spark's benchmark compares: works, and the configurations that do each of them."""
+"""The works of Spark's benchmark, and the configurations that do each of them."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Any
 
-#: Where the functions run.
+#: The places where the functions run.
 MASTER = "local[2]"
 #: Rows of a query.
 MANY, FEW = 5_000_000, 1_000_000
@@ -94,7 +94,7 @@ class Run:
         return self.session == "crosslane" and (self.drop_in or self.who != OFF)
 
     def question(self, rows: int) -> dict[str, Any]:
-        """What the session is asked for this many rows."""
+        """The request to the session for this many rows."""
         asked: dict[str, Any] = {"drop_in": self.drop_in}
         return asked | (
             {"program": self.program, "rows": rows} if self.program else {"query": self.query(rows)}
@@ -118,9 +118,9 @@ class Work:
     name: str
     rows: int
     runs: tuple[Run, ...]
-    #: How many rounds at most. Some programs take Spark a minute.
+    #: The largest number of rounds. Some programs take Spark a minute.
     rounds: int = 99
-    #: Whether its last query's plan shows who runs its functions.
+    #: Whether the plan of its last query shows where its functions run.
     shows: bool = True
 
 
@@ -191,7 +191,7 @@ def kind(name: str, rows: int, program: str, rounds: int = 3, shows: bool = True
     return Work(f"{name}, {rows / 1e6:g}M rows", rows, runs, rounds, shows)
 
 
-#: Works with all kinds of PySpark's functions, and how many times as fast as Spark they should be.
+#: Works with all kinds of PySpark's functions, and the wanted ratio of Spark's time to Crosslane's.
 KINDS = {
     kind("applyInPandas, groups of 1,000", FEW, "groups of 1,000 rows"): 1.5,
     kind("applyInPandas, groups of 10", FEW, "groups of 10 rows", rounds=2): 2,

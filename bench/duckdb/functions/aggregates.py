@@ -1,4 +1,4 @@
-"""What the benchmark measures of aggregates and streams: a sum, row-wise and vectorized, and a light function of batches."""
+"""The benchmark's aggregates and streams: a sum, row-wise and vectorized, and a light function of batches."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Functions as people write them, which are evaluated by columns."""
+"""Typical functions of users, which are evaluated by columns."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def slug(title: str) -> str:
 
 @udf
 def label(name: str, number: int) -> str:
-    """A text of a text and a number."""
+    """Makes a text from a text and a number."""
     return f"{name}: {number}"
 
 
@@ -82,14 +82,14 @@ def amount(value: float) -> str:
 
 @udf
 def always_leaves(x: int) -> int:
-    """A sum that never has 64 bits."""
+    """A sum whose intermediate results never fit in 64 bits."""
     y = x + LARGE
     return y % 1000
 
 
 @udf
 def always_called(x: int) -> int:
-    """The same, with a statement that is never evaluated by columns, and costs nothing."""
+    """The same sum, with a statement that costs nothing and is never evaluated by columns."""
     global RATE
     y = x + LARGE
     return y % 1000

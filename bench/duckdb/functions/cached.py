@@ -10,7 +10,7 @@ CACHE = Path(tempfile.gettempdir()) / "crosslane-bench-cache.db"
 
 @udf(cache=CACHE)
 def works_cached(x: int) -> int:
-    """Its results outlive the program."""
+    """A function whose results stay after the program has ended."""
     import time
 
     end = time.perf_counter_ns() + 100_000

@@ -15,11 +15,11 @@ def works(x: int) -> int:
 
 @udf(deterministic=False)
 def works_each(x: int) -> int:
-    """It is called for each row."""
+    """A function that is called for each row."""
     return works(x)
 
 
 @udf(memoize="200 MB")
 def works_kept(x: int) -> int:
-    """Its results are kept."""
+    """A function whose results are kept."""
     return works(x)

@@ -1,4 +1,4 @@
-"""What the benchmark measures: each function here has a twin in DuckDB's own Python functions."""
+"""The benchmark's scalar functions. Each has a counterpart in DuckDB's own Python functions."""
 
 from __future__ import annotations
 

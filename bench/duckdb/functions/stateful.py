@@ -1,4 +1,4 @@
-"""What the benchmark measures of stateful functions: one with a long set-up, and its twin without."""
+"""The benchmark's stateful functions: one with a long set-up, and the same function without a set-up."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from crosslane import udf
 
 @udf
 class Stateful:
-    """Adds what it has set up."""
+    """Adds the number that it has set up."""
 
     def __init__(self) -> None:
         time.sleep(1)
@@ -21,5 +21,5 @@ class Stateful:
 
 @udf(inline=False)
 def stateless(x: int) -> int:
-    """Adds the same, called in the same way."""
+    """Adds the same number, and is called in the same way."""
     return x + 1

@@ -1,4 +1,5 @@
-"""What the benchmark measures of table functions: generators of rows and of batches, and one that nobody reads to its end."""
+"""The benchmark's table functions: generators of rows and of batches, and a generator that is not read to its
+end."""
 
 from __future__ import annotations
 

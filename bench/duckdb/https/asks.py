@@ -11,7 +11,7 @@ from crosslane import udf
 
 @functools.cache
 def context(certificate: str) -> ssl.SSLContext:
-    """What trusts this certificate."""
+    """An SSL context that trusts this certificate."""
     return ssl.create_default_context(cafile=certificate)
 
 

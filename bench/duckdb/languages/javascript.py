@@ -70,7 +70,7 @@ def js_memory(bench: Bench) -> Iterator[Line]:
         con = crosslane.connect()
         con.execute(f"CALL crosslane_set('warm_lanes', '{lanes}')")
         crosslane.load(con, LIBRARIES)
-        # A library that nobody has called keeps one lane warm.
+        # A library without calls keeps one lane warm.
         con.execute("SELECT bench_words('a b')").fetchall()
         begun = time.monotonic()
         while con.execute("SELECT idle FROM crosslane_pools()").fetchall()[0][0] < lanes:

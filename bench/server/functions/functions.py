@@ -1,4 +1,4 @@
-"""What the benchmark of the server calls in Python."""
+"""The functions that the benchmark of the server calls in Python."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def py_nothing(x: int) -> int:
 
 @udf
 def py_spin(us: int) -> int:
-    """Keeps a processor busy for so many microseconds."""
+    """Keeps a processor busy for this many microseconds."""
     end = time.perf_counter_ns() + us * 1000
     while time.perf_counter_ns() < end:
         pass

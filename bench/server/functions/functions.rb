@@ -1,6 +1,6 @@
 # frozen_string_literal: true
 
-# What the benchmark of the server calls in Ruby.
+# The functions that the benchmark of the server calls in Ruby.
 
 udf("rb_nothing(x BIGINT) -> BIGINT") { |x| x }
 
