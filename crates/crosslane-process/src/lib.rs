@@ -1,7 +1,7 @@
 //! Process lanes: a guest runs in a process of its own, and two rings in shared memory connect it
 //! to the engine.
 //!
-//! | who | what |
+//! | part | work |
 //! |---|---|
 //! | engine | [`Zygote`] starts `interpreter -m crosslane._worker.zygote` for one library and asks it for lanes |
 //! | zygote | loads the library once, forks a child per lane, reaps the children and reports how they ended |

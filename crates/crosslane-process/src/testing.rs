@@ -308,7 +308,7 @@ fn read_results(lane: &mut ProcessLane, data_type: &DataType) -> Option<bool> {
 }
 
 /// Whether the engine takes this frame as the first reply to the exchange that [`garbage_reply`]
-/// opens. `None` if it throws the reply away, because nobody wants it any more.
+/// opens. `None` if it throws the reply away, because its exchange was cancelled.
 ///
 /// # Panics
 /// If the system has no memory or descriptors.

@@ -193,7 +193,7 @@ def reload(con: duckdb.DuckDBPyConnection) -> list[Reloaded]:
 
 
 def watched(con: duckdb.DuckDBPyConnection) -> list[Reloaded]:
-    """As :func:`reload`, on a connection that nobody else uses. A file that could not be loaded is
+    """As :func:`reload`, on a connection that no other code uses. A file that could not be loaded is
     tried again when a file of its folder has changed since."""
     with _one_at_a_time:
         return [Reloaded(*row) for row in _run(con, "crosslane_reload", [], watch=True)]

@@ -162,7 +162,7 @@ def test_check_knows_the_environment(write: Write) -> None:
     assert "absent" in bad.output
 
 
-def test_what_is_wrong_is_said(con: duckdb.DuckDBPyConnection, write: Write) -> None:
+def test_errors_of_the_metadata_are_named(con: duckdb.DuckDBPyConnection, write: Write) -> None:
     def refused(path: Path) -> str:
         return error(con, f"CALL crosslane_load('{path}')")
 
@@ -182,7 +182,7 @@ def test_what_is_wrong_is_said(con: duckdb.DuckDBPyConnection, write: Write) -> 
     assert value(con, "SELECT twice()") == 1
 
 
-def test_the_same_needs_in_two_folders(
+def test_files_with_the_same_needs_in_two_folders(
     con: duckdb.DuckDBPyConnection, tmp_path: Path, wheels: Path, write: Write
 ) -> None:
     for number in (1, 2):

@@ -70,7 +70,7 @@ def test_a_query_that_uses_many_files_keeps_its_workers(tmp_path: Path) -> None:
     con.close()
 
 
-def test_the_last_of_two_files_counts(tmp_path: Path) -> None:
+def test_the_last_of_several_files_with_one_function_counts(tmp_path: Path) -> None:
     paths = files(tmp_path, 6)
     # The first file takes the longest time to load.
     paths[0].write_text("import time\ntime.sleep(0.5)\n" + paths[0].read_text())

@@ -85,7 +85,7 @@ def test_to_open_a_database_runs_nothing(hostile: Path, tmp_path: Path) -> None:
     assert not (tmp_path / "trace").exists()
 
 
-def test_the_trap_works(hostile: Path, tmp_path: Path) -> None:
+def test_a_call_of_a_macro_of_the_database_runs_the_file(hostile: Path, tmp_path: Path) -> None:
     """A user who calls one of the macros does run the file. The test above checks that nothing else runs
     it."""
     con = crosslane.connect(hostile)

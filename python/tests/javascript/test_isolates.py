@@ -151,7 +151,9 @@ GREEDY = (
 )
 
 
-def test_what_fills_memory_where_nothing_can_end_it_ends(script: Load, subtests: pytest.Subtests) -> None:
+def test_code_that_fills_memory_without_a_check_of_v8_is_ended(
+    script: Load, subtests: pytest.Subtests
+) -> None:
     con = script(
         "\n".join(
             f'udf("greedy{at}(x BIGINT) -> BIGINT[]", {{ memory_limit: "60 MB" }}, (x) => (x === 2 ? {body} : [x]));'
@@ -193,7 +195,7 @@ def measured(con: duckdb.DuckDBPyConnection, query: str) -> tuple[str, int]:
     return text, peak
 
 
-def test_an_end_for_want_of_memory_or_room_says_so(script: Load) -> None:
+def test_the_error_says_whether_memory_or_room_is_missing(script: Load) -> None:
     con = script(
         """
         udf("filled(x BIGINT) -> BIGINT", { memory_limit: "3 GB" }, (x) => {
@@ -238,7 +240,7 @@ def test_a_list_of_cpp_for_which_there_is_no_memory_ends_its_call(script: Load) 
     assert value(con, "SELECT parsed(1)") == 49
 
 
-def test_what_a_call_left_in_memory_is_gone_after_the_error(script: Load) -> None:
+def test_the_memory_of_a_failed_call_is_freed(script: Load) -> None:
     con = script(
         """
         let kept = [];
@@ -290,7 +292,7 @@ def test_a_load_whose_process_is_killed_says_so(tmp_path: Path) -> None:
     killer.join()
 
 
-def test_a_killed_process_costs_its_lanes_nothing_but_time(script: Load) -> None:
+def test_calls_of_a_killed_process_are_made_again(script: Load) -> None:
     con = script(
         "udf('slow(x BIGINT) -> BIGINT', (x) => { const end = Date.now() + 2; while (Date.now() < end); return x; });"
     )
@@ -323,7 +325,7 @@ def test_a_killed_process_costs_its_lanes_nothing_but_time(script: Load) -> None
     "body",
     ["numbers.slice().sort().length", "new Array(4e8).reverse().length", "new Array(1e9).indexOf(1)"],
 )
-def test_a_call_that_cannot_be_ended_costs_the_others_nothing_but_time(script: Load, body: str) -> None:
+def test_a_call_that_cannot_be_ended_fails_no_other_call(script: Load, body: str) -> None:
     con = script(
         f"""
         const numbers = Array.from({{ length: 2e6 }}, Math.random);

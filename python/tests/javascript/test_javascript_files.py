@@ -56,7 +56,7 @@ def test_what_warming_up_does_is_not_seen(script: Load, capfd: pytest.CaptureFix
     assert printed(capfd, "one") == "called with one\n"
 
 
-def test_what_a_file_may_make_at_its_top_level(script: Load) -> None:
+def test_objects_that_a_file_may_make_at_its_top_level(script: Load) -> None:
     con = script(
         """
         const number = new Intl.NumberFormat("en"), used = number.format(1234.5);

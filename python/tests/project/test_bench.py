@@ -155,7 +155,7 @@ def test_the_server_is_compared_round_by_round(server: ModuleType, tmp_path: Pat
         assert (tmp_path / "server.png").stat().st_size > 10_000
 
 
-def test_the_line_of_flight(server: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_figures_of_arrow_flight(server: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(server.flight, "BATCHES", 40)
     # The other server is installed for benchmarks only. Crosslane's own server takes its place here.
     other = """

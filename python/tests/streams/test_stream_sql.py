@@ -308,7 +308,7 @@ def test_queries_within_queries(load: Load, subtests: pytest.Subtests) -> None:
             assert is_idle(con)
 
 
-def test_it_sees_what_is_committed(load: Load) -> None:
+def test_the_query_within_sees_committed_data(load: Load) -> None:
     con = load(FUNCTIONS)
     con.execute("CREATE TABLE t AS SELECT 1 AS id")
     con.execute("CREATE TEMP TABLE own AS SELECT 1 AS id")
@@ -322,7 +322,7 @@ def test_it_sees_what_is_committed(load: Load) -> None:
     assert rows(con, "FROM made") == [(1, "2"), (2, "4")]
 
 
-def test_it_knows_nothing_of_the_session(load: Load) -> None:
+def test_the_query_within_does_not_know_the_session(load: Load) -> None:
     con = load(FUNCTIONS)
     con.execute("SET VARIABLE x = 5")
     query = "SELECT coalesce(getvariable(''x''), 1) AS id"
@@ -356,7 +356,7 @@ def same(t):
     assert calls.read_text() == "called\n"
 
 
-def test_it_looks_for_tables_where_the_connection_does(load: Load, tmp_path: Path) -> None:
+def test_the_query_within_looks_for_tables_where_the_connection_does(load: Load, tmp_path: Path) -> None:
     con = load(FUNCTIONS)
     con.execute(f"ATTACH '{tmp_path}/it''s.db' AS \"o.ther\"")
     con.execute('CREATE TABLE "o.ther".t AS SELECT 3 AS id')

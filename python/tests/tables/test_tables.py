@@ -150,7 +150,7 @@ NO_ROWS = [
 
 
 @pytest.mark.any_duckdb
-def test_a_row_that_is_none_is_an_error_that_says_which(load: Load, subtests: pytest.Subtests) -> None:
+def test_an_error_names_the_yielded_value_that_is_no_row(load: Load, subtests: pytest.Subtests) -> None:
     functions = [
         f"""
 @udtf("f{i}(n BIGINT) -> TABLE(i BIGINT, s VARCHAR)")

@@ -246,7 +246,7 @@ SURROGATES = {
 }
 
 
-def test_text_that_no_utf8_can_be_made_of(load: Load, subtests: pytest.Subtests) -> None:
+def test_text_that_utf8_cannot_encode(load: Load, subtests: pytest.Subtests) -> None:
     text = "from typing import Annotated\n"
     for at, (hint, result) in enumerate(SURROGATES.items()):
         for kind, begin in (("row", "def"), ("async", "async def")):
@@ -387,7 +387,7 @@ def test_no_garbage_is_collected_while_threads_are_listed(monkeypatch: pytest.Mo
     assert (listed, gc.isenabled()) == ([False], True)
 
 
-def test_frames_of_another_package_whose_name_begins_like_this_ones_are_shown() -> None:
+def test_frames_of_a_package_whose_name_begins_with_crosslane_are_shown() -> None:
     file = f"{Path(crosslane.__file__).parent}_tools/clean.py"
     try:
         exec(compile("1 / 0", file, "exec"))

@@ -201,7 +201,7 @@ def test_a_call_with_constants_that_fails_slowly_is_made_once(
 
 
 @pytest.mark.timeout(60)
-def test_what_is_computed_while_results_are_written_counts_for_its_row(load: Load) -> None:
+def test_the_time_of_writing_a_result_counts_for_its_row(load: Load) -> None:
     con = load(
         """
         import time
@@ -229,7 +229,7 @@ def test_what_is_computed_while_results_are_written_counts_for_its_row(load: Loa
 
 
 @pytest.mark.timeout(60)
-def test_what_getters_compute_counts_for_its_row(script: Load) -> None:
+def test_the_time_of_getters_counts_for_their_row(script: Load) -> None:
     con = script(
         """
         const busy = (milliseconds) => { const end = Date.now() + milliseconds; while (Date.now() < end); };

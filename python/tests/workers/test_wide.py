@@ -98,7 +98,7 @@ def test_huge_rows_among_small_ones(load: Load, subtests: pytest.Subtests) -> No
                 assert value(con, query) == 2048
 
 
-def test_what_fails_has_its_row(load: Load, subtests: pytest.Subtests) -> None:
+def test_an_error_in_a_slice_names_its_row(load: Load, subtests: pytest.Subtests) -> None:
     rows = (0, 227, 228, 1000, 2047)
     each = """
 @udf

@@ -14,7 +14,7 @@
 //! until Spark's thread has taken the batch's last answer or an error, or until [`Task::end`] has
 //! returned. Nothing comes after an error.
 //!
-//! | who waits | for | what ends the wait |
+//! | waiting thread | for | what ends the wait |
 //! |---|---|---|
 //! | Spark's thread, in [`Task::take`] | an answer | an answer, an error, or the timeout |
 //! | the thread | a batch | a batch, or the end of the queue: [`Task::finish`], [`Task::end`] |

@@ -3,12 +3,12 @@
 //! | counted | how |
 //! |---|---|
 //! | the worker's own memory | the memory in use of its new allocations: `RssAnon` and `VmData` of its status; at most the limit |
-//! | the memory of a process below it | the pages that it has written and shares with nobody (`Private_Dirty` in smaps) |
+//! | the memory of a process below it | the pages that it has written and shares with no other process (`Private_Dirty` in smaps) |
 //! | a memfd or a file on tmpfs that one of them has open | the file's blocks, once for all of them |
 //! | shared memory that is mapped and not open | the mapped pages (smaps), once for all of them |
 //!
 //! The processes below the worker are its descendants, and the children of the reaper in the
-//! worker's process group. Memory that a process shares with the zygote counts for nobody. The
+//! worker's process group. Memory that a process shares with the zygote counts for no worker. The
 //! memory of lanes ([`LANES`]) belongs to the engine.
 //!
 //! A file with a name that existed before the call counts only as far as it grows, because others

@@ -17,7 +17,7 @@
 //!   counts as begun. The slices behind it are judged by the progress that was seen last. If a
 //!   guest takes such a slice at the moment when the engine gives the lane up, the slice is
 //!   processed twice.
-//! - If the connection to a server is lost, nobody reports what has begun. Then all slices that
+//! - If the connection to a server is lost, no report says what has begun. Then all slices that
 //!   were sent and not answered may have begun, also those behind the oldest one. A slice that
 //!   could not be sent as a whole has not begun.
 

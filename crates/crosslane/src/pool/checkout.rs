@@ -45,7 +45,7 @@ impl<Z: Zygote> Pool<Z> {
     }
 
     /// Starts a pool as [`Pool::start`] does. It shares `common` with other pools. The start ends
-    /// early if `should_end` says that nobody waits for the pool any more. `should_end` is called on
+    /// early if `should_end` says that no caller waits for the pool. `should_end` is called on
     /// the caller's thread.
     ///
     /// # Errors

@@ -5,7 +5,7 @@
 //! that share a bound have fewer idle lanes than the bound.
 //!
 //! More lanes come up when queries use several libraries at once. These lanes end when their
-//! library was not used for [`SETTLED`]. The lanes of libraries that nobody has called end first.
+//! library was not used for [`SETTLED`]. The lanes of libraries that no query has called end first.
 //! Then the lanes of the library that was used longest ago end.
 //!
 //! # Locks

@@ -2,7 +2,7 @@
 //!
 //! A definition in a database file is code. A file from elsewhere must not run any, so only
 //! definitions are restored that this user has made or trusted on this machine. Trust belongs to
-//! the text: a definition that somebody else has changed since is not trusted any more.
+//! the text: a definition that has been changed since is not trusted any more.
 
 use crosslane::Error;
 use crosslane_process::hash;
