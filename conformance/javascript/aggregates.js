@@ -13,7 +13,7 @@ class Total {
   }
 }
 
-// Adds rows.
+// Adds values row by row.
 udaf("total(x BIGINT) -> BIGINT", Total);
 
 class TotalColumns extends Total {
@@ -35,7 +35,7 @@ udaf("listed(x BIGINT) -> BIGINT[]", {
   finish: (all) => all,
 });
 
-// The same, by columns.
+// Does the same by columns.
 udaf(
   "listed_columns(x BIGINT) -> BIGINT[]",
   { vectorized: true },
@@ -47,7 +47,7 @@ udaf(
   },
 );
 
-// Has no result without rows.
+// Has no result for a group without rows.
 udaf("weighted(x DOUBLE, weight DOUBLE) -> DOUBLE", {
   start: () => [0, 0],
   update: ([sum, weights], x, weight) => [sum + x * weight, weights + weight],
@@ -96,7 +96,7 @@ class Picky extends Total {
   }
 }
 
-// Takes no 13, and has no result that is 100.
+// Fails for a row of 13, and for a result of 100.
 udaf("picky(x BIGINT) -> BIGINT", Picky);
 udaf("lenient(x BIGINT) -> BIGINT", { on_error: "null" }, Picky);
 
@@ -106,5 +106,5 @@ class Unmerged extends Total {
   }
 }
 
-// Cannot be merged, whatever becomes of errors.
+// Has states that cannot be merged. The option for errors does not count.
 udaf("unmerged(x BIGINT) -> BIGINT", { on_error: "null" }, Unmerged);

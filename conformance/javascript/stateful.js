@@ -12,7 +12,7 @@ class City {
   }
 }
 
-// Has what was prepared.
+// Looks up a code in a table that the set-up has made.
 udf("city(code VARCHAR) -> VARCHAR", City);
 
 class Known extends City {
@@ -21,10 +21,10 @@ class Known extends City {
   }
 }
 
-// Is called for NULL.
+// Is called for NULL, too.
 udf("known(code VARCHAR) -> BOOLEAN", { nulls: "call" }, Known);
 
-// Takes columns.
+// Takes a column, and adds a number from the set-up.
 udf(
   "raised(x BIGINT) -> BIGINT",
   { vectorized: true },
@@ -70,7 +70,7 @@ udf(
   },
 );
 
-// Keeps something between rows.
+// Keeps a count between rows.
 udf(
   "kept(x BIGINT) -> BIGINT",
   { deterministic: false },
@@ -95,7 +95,7 @@ udf(
   },
 );
 
-// Fails at first.
+// Fails at its first call.
 udf(
   "tried(x BIGINT) -> BIGINT",
   { retries: 1 },
@@ -108,7 +108,7 @@ udf(
   },
 );
 
-// Cannot be set up, whatever becomes of errors.
+// Cannot be set up. The options for failed calls do not count.
 udf(
   "unprepared(x BIGINT) -> BIGINT",
   { on_error: "null", retries: 1 },

@@ -41,7 +41,7 @@ udtf("raises(numbers TABLE(n BIGINT)) -> TABLE(n BIGINT)", function* () {
   throw new Error("no more");
 });
 
-// Cannot be set up, whatever the options say.
+// Cannot be set up. The options for failed calls do not count.
 udtf(
   "unprepared(numbers TABLE(n BIGINT)) -> TABLE(n BIGINT)",
   { on_error: "null", retries: 1 },

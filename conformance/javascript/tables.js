@@ -12,7 +12,7 @@ function* counted(n) {
   for (let i = 0; i < n; i++) yield i;
 }
 
-// Values that are rows.
+// Plain values as rows.
 udtf("singles(n BIGINT) -> TABLE(i BIGINT)", counted);
 
 // Columns by their places.
@@ -29,13 +29,13 @@ udtf("named_batches(n BIGINT) -> TABLE(i BIGINT, s VARCHAR)", { vectorized: true
   yield { s: i.map((x) => `no ${x}`), i };
 });
 
-// Rows by their columns' names.
+// Rows with the names of their columns.
 udtf("by_name() -> TABLE(i BIGINT, s VARCHAR)", function* () {
   yield { s: "first", i: 1 };
   yield { i: 2, s: null };
 });
 
-// A table of partitions.
+// A table with partitions.
 udtf(
   "pages(n BIGINT) -> TABLE(page BIGINT, line BIGINT)",
   { partitions: (n) => [...counted(n)] },
@@ -52,10 +52,10 @@ function* failing(n) {
   throw new Error("no more");
 }
 
-// A table that fails behind its rows.
+// A table that fails after its rows.
 udtf("fails(n BIGINT) -> TABLE(i BIGINT)", failing);
 
-// The same, where errors are NULL.
+// The same, but errors become NULL.
 udtf("ends(n BIGINT) -> TABLE(i BIGINT)", { on_error: "null" }, failing);
 
 // Each second row is an error.
@@ -75,12 +75,12 @@ udtf("wrong() -> TABLE(i BIGINT, s VARCHAR)", function* () {
   yield [2, "one", "too many"];
 });
 
-// What it is called with.
+// The argument of its call.
 udtf("sees_null(x BIGINT) -> TABLE(x BIGINT)", { nulls: "call" }, function* (x) {
   yield x;
 });
 
-// Its arguments, and NULLs.
+// Its arguments, and a row of NULLs.
 udtf(
   "nested(l BIGINT[], s STRUCT(a VARCHAR, b BIGINT)) -> TABLE(l BIGINT[], s STRUCT(a VARCHAR, b BIGINT))",
   function* (l, s) {

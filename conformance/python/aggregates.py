@@ -5,7 +5,7 @@ from crosslane import udaf
 
 @udaf("total(x BIGINT) -> BIGINT")
 class Total:
-    """Adds rows."""
+    """Adds values row by row."""
 
     def __init__(self):
         self.sum = 0
@@ -47,7 +47,7 @@ class Listed:
 
 @udaf("listed_columns(x BIGINT) -> BIGINT[]", vectorized=True)
 class ListedColumns(Listed):
-    """The same, by columns."""
+    """Does the same by columns."""
 
     def update(self, x):
         self.all += x.to_pylist()
@@ -55,7 +55,7 @@ class ListedColumns(Listed):
 
 @udaf("weighted(x DOUBLE, weight DOUBLE) -> DOUBLE")
 class Weighted:
-    """Has no result without rows."""
+    """Has no result for a group without rows."""
 
     def __init__(self):
         self.sum = self.weights = 0.0
@@ -102,7 +102,7 @@ class Longest:
 
 @udaf("picky(x BIGINT) -> BIGINT")
 class Picky(Total):
-    """Takes no 13, and has no result that is 100."""
+    """Fails for a row of 13, and for a result of 100."""
 
     def update(self, x):
         if x == 13:
@@ -117,12 +117,12 @@ class Picky(Total):
 
 @udaf("lenient(x BIGINT) -> BIGINT", on_error="null")
 class Lenient(Picky):
-    """The same, where errors are NULL."""
+    """The same, but errors become NULL."""
 
 
 @udaf("unmerged(x BIGINT) -> BIGINT", on_error="null")
 class Unmerged(Total):
-    """Cannot be merged, whatever becomes of errors."""
+    """Has states that cannot be merged. The option for errors does not count."""
 
     def merge(self, other):
         raise ValueError("no merge")

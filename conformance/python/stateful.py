@@ -5,7 +5,7 @@ from crosslane import udf
 
 @udf("city(code VARCHAR) -> VARCHAR")
 class City:
-    """Has what was prepared."""
+    """Looks up a code in a table that the set-up has made."""
 
     def __init__(self):
         self.places = {"JFK": "New York", "SFO": "San Francisco"}
@@ -16,7 +16,7 @@ class City:
 
 @udf("known(code VARCHAR) -> BOOLEAN", nulls="call")
 class Known(City):
-    """Is called for NULL."""
+    """Is called for NULL, too."""
 
     def __call__(self, code):
         return code in self.places
@@ -24,7 +24,7 @@ class Known(City):
 
 @udf("raised(x BIGINT) -> BIGINT", vectorized=True)
 class Raised:
-    """Takes columns."""
+    """Takes a column, and adds a number from the set-up."""
 
     def __init__(self):
         self.by = 10
@@ -68,7 +68,7 @@ class Waited:
 
 @udf("kept(x BIGINT) -> BIGINT", deterministic=False)
 class Kept:
-    """Keeps something between rows."""
+    """Keeps a count between rows."""
 
     def __init__(self):
         self.count = 0
@@ -93,7 +93,7 @@ class Spotted:
 
 @udf("tried(x BIGINT) -> BIGINT", retries=1)
 class Tried:
-    """Fails at first."""
+    """Fails at its first call."""
 
     def __init__(self):
         self.tries = 0
@@ -107,7 +107,7 @@ class Tried:
 
 @udf("unprepared(x BIGINT) -> BIGINT", on_error="null", retries=1)
 class Unprepared:
-    """Cannot be set up, whatever becomes of errors."""
+    """Cannot be set up. The options for failed calls do not count."""
 
     def __init__(self):
         raise ValueError("no model")

@@ -10,7 +10,7 @@ from crosslane import udtf
 
 @udtf("late(flights TABLE(id BIGINT, delay INTEGER)) -> TABLE(id BIGINT, told VARCHAR)")
 def late(flights: list) -> Iterator[tuple]:
-    """Rows of those that are late."""
+    """Yields rows of late flights."""
     for flight in flights:
         if flight.delay is not None and flight.delay > 60:
             yield flight.id, f"{flight.delay} minutes"
@@ -18,7 +18,7 @@ def late(flights: list) -> Iterator[tuple]:
 
 @udtf("each(names TABLE(name VARCHAR, times INTEGER)) -> TABLE(name VARCHAR, place BIGINT)")
 def each(names: list) -> Iterator[dict]:
-    """Each name so many times, in rows by names."""
+    """Yields each name as many times as its row says, in dicts."""
     for name, times in names:
         for place in range(times):
             yield {"place": place, "name": name}
@@ -26,45 +26,45 @@ def each(names: list) -> Iterator[dict]:
 
 @udtf("half(numbers TABLE(n BIGINT)) -> TABLE(n BIGINT)")
 def half(numbers: list) -> list:
-    """A list instead of a generator, of bare values."""
+    """Returns a list of plain values instead of a generator."""
     return [number.n // 2 for number in numbers if number.n % 2 == 0]
 
 
 @udtf("nothing(numbers TABLE(n BIGINT)) -> TABLE(n BIGINT)")
 def nothing(numbers: list) -> None:
-    """No rows for any batch."""
+    """Returns no rows for any batch."""
     return None
 
 
 @udtf("totals(numbers TABLE(n BIGINT, x DOUBLE)) -> TABLE(rows BIGINT, total DOUBLE)", vectorized=True)
 def totals(numbers: pa.RecordBatch) -> dict:
-    """A batch of one row for each."""
+    """Returns a batch of one row for each batch."""
     return {"rows": [numbers.num_rows], "total": [pc.sum(numbers["x"]).as_py()]}
 
 
 @udtf("twice(numbers TABLE(n BIGINT)) -> TABLE(n BIGINT)", vectorized=True)
 def twice(numbers: pa.RecordBatch) -> Iterator[dict]:
-    """Two batches for each."""
+    """Yields two batches for each batch."""
     yield {"n": numbers["n"]}
     yield {"n": numbers["n"]}
 
 
 @udtf("same(t TABLE(s VARCHAR, l INTEGER[], d DATE)) -> TABLE(s VARCHAR, l INTEGER[], d DATE)")
 def same(rows: list) -> list:
-    """The rows that came."""
+    """Returns its rows."""
     return rows
 
 
 @udtf("odd(numbers TABLE(n BIGINT)) -> TABLE(n BIGINT)")
 def odd(numbers: list) -> Iterator[object]:
-    """An error for each even number."""
+    """Yields an error for each even number."""
     for (n,) in numbers:
         yield ValueError(f"{n} is even") if n % 2 == 0 else n
 
 
 @udtf("odd_or_null(numbers TABLE(n BIGINT)) -> TABLE(n BIGINT)", on_error="null")
 def odd_or_null(numbers: list) -> Iterator[object]:
-    """The same, where errors are NULLs."""
+    """Does the same as `odd`, and errors become NULLs."""
     for (n,) in numbers:
         if n == 4:
             raise ValueError("four")
@@ -73,14 +73,14 @@ def odd_or_null(numbers: list) -> Iterator[object]:
 
 @udtf("raises(numbers TABLE(n BIGINT)) -> TABLE(n BIGINT)")
 def raises(numbers: list) -> Iterator[object]:
-    """An error behind a row."""
+    """Yields a row, and then raises an error."""
     yield 1
     raise ValueError("no more")
 
 
 @udtf("unprepared(numbers TABLE(n BIGINT)) -> TABLE(n BIGINT)", on_error="null", retries=1)
 class Unprepared:
-    """A set-up that fails, for which the options do not count."""
+    """Cannot be set up. The options for failed calls do not count."""
 
     def __init__(self) -> None:
         raise ValueError("no model")
@@ -91,5 +91,5 @@ class Unprepared:
 
 @udtf("wrong(numbers TABLE(n BIGINT)) -> TABLE(n UTINYINT)")
 def wrong(numbers: list) -> list:
-    """What may not fit."""
+    """Returns values that may not fit."""
     return [n for (n,) in numbers]

@@ -12,7 +12,7 @@ def numbers(n, step=1, label="no"):
 
 @udtf("singles(n BIGINT) -> TABLE(i BIGINT)")
 def singles(n):
-    """Values that are rows."""
+    """Plain values as rows."""
     yield from range(n)
 
 
@@ -32,14 +32,14 @@ def named_batches(n):
 
 @udtf("by_name() -> TABLE(i BIGINT, s VARCHAR)")
 def by_name():
-    """Rows by their columns' names."""
+    """Rows with the names of their columns."""
     yield {"s": "first", "i": 1}
     yield {"i": 2, "s": None}
 
 
 @udtf("pages(n BIGINT) -> TABLE(page BIGINT, line BIGINT)", partitions=lambda n: list(range(n)))
 def pages(page, n):
-    """A table of partitions."""
+    """A table with partitions."""
     for line in range(n):
         yield page, line
 
@@ -55,14 +55,14 @@ def endless():
 
 @udtf("fails(n BIGINT) -> TABLE(i BIGINT)")
 def fails(n):
-    """A table that fails behind its rows."""
+    """A table that fails after its rows."""
     yield from range(n)
     raise ValueError("no more")
 
 
 @udtf("ends(n BIGINT) -> TABLE(i BIGINT)", on_error="null")
 def ends(n):
-    """The same, where errors are NULL."""
+    """The same, but errors become NULL."""
     yield from range(n)
     raise ValueError("no more")
 
@@ -90,12 +90,12 @@ def wrong():
 
 @udtf("sees_null(x BIGINT) -> TABLE(x BIGINT)", nulls="call")
 def sees_null(x):
-    """What it is called with."""
+    """The argument of its call."""
     yield x
 
 
 @udtf("nested(l BIGINT[], s STRUCT(a VARCHAR, b BIGINT)) -> TABLE(l BIGINT[], s STRUCT(a VARCHAR, b BIGINT))")
 def nested(l, s):  # noqa: E741
-    """Its arguments, and NULLs."""
+    """Its arguments, and a row of NULLs."""
     yield l, s
     yield None, None

@@ -2,7 +2,7 @@
 
 # The aggregates of the section `aggregates` of cases.json.
 
-# Adds rows.
+# Adds values row by row.
 class Total
   attr_reader :sum
 
@@ -24,12 +24,12 @@ udaf "total_columns(x BIGINT) -> BIGINT", TotalColumns, vectorized: true
 # Keeps the order of rows.
 udaf("listed(x BIGINT) -> BIGINT[]", start: -> { [] }, combine: :+.to_proc) { |all, x| all << x }
 
-# The same, by columns.
+# Does the same by columns.
 udaf "listed_columns(x BIGINT) -> BIGINT[]", vectorized: true, start: -> { [] }, combine: :+.to_proc do |all, x|
   all.concat(x)
 end
 
-# Has no result without rows.
+# Has no result for a group without rows.
 mean = ->((sum, weights)) { sum / weights unless weights.zero? }
 both = ->(one, two) { one.zip(two).map(&:sum) }
 udaf "weighted(x DOUBLE, weight DOUBLE) -> DOUBLE", start: -> { [0.0, 0.0] }, combine: both, finish: mean do |all, x, w|
@@ -65,7 +65,7 @@ end
 
 udaf "longest(s VARCHAR) -> STRUCT(text VARCHAR, rows BIGINT)", Longest
 
-# Takes no 13, and has no result that is 100.
+# Fails for a row of 13, and for a result of 100.
 class Picky < Total
   def update(added)
     raise ArgumentError, "no 13" if added == 13
@@ -79,7 +79,7 @@ end
 udaf "picky(x BIGINT) -> BIGINT", Picky
 udaf "lenient(x BIGINT) -> BIGINT", Picky, on_error: :null
 
-# Cannot be merged, whatever becomes of errors.
+# Has states that cannot be merged. The option for errors does not count.
 class Unmerged < Total
   def merge(_other) = raise("no merge")
 end

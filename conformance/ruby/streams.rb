@@ -47,7 +47,7 @@ end
 
 udtf("wrong(numbers TABLE(n BIGINT)) -> TABLE(n UTINYINT)") { |numbers| numbers.map(&:n) }
 
-# Cannot be set up, whatever the options say.
+# Cannot be set up. The options for failed calls do not count.
 class Unprepared
   def initialize = raise("no model")
   def call(given) = given

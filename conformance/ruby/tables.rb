@@ -10,7 +10,7 @@ udtf "numbers(n BIGINT, step BIGINT, label VARCHAR) -> TABLE(i BIGINT, s VARCHAR
   n.times.lazy.map { |i| [i * step, "#{label} #{i * step}"] }
 end
 
-# Values that are rows.
+# Plain values as rows.
 udtf("singles(n BIGINT) -> TABLE(i BIGINT)", &:times)
 
 # Columns by their places.
@@ -23,12 +23,12 @@ udtf "named_batches(n BIGINT) -> TABLE(i BIGINT, s VARCHAR)", vectorized: true d
   [{ s: (0...n).map { |i| "no #{i}" }, i: [*0...n] }]
 end
 
-# Rows by their columns' names.
+# Rows with the names of their columns.
 udtf "by_name() -> TABLE(i BIGINT, s VARCHAR)" do
   [{ s: "first", i: 1 }, { i: 2, s: nil }]
 end
 
-# A table of partitions.
+# A table with partitions.
 udtf "pages(n BIGINT) -> TABLE(page BIGINT, line BIGINT)", partitions: ->(n) { 0...n } do |page, n|
   n.times.map { |line| [page, line] }
 end
@@ -36,12 +36,12 @@ end
 # Rows without an end.
 udtf("endless() -> TABLE(i BIGINT)") { 0.step }
 
-# A table that fails behind its rows.
+# A table that fails after its rows.
 udtf "fails(n BIGINT) -> TABLE(i BIGINT)" do |n|
   rows { |all| n.times { |i| all << i } && raise("no more") }
 end
 
-# The same, where errors are NULL.
+# The same, but errors become NULL.
 udtf "ends(n BIGINT) -> TABLE(i BIGINT)", on_error: :null do |n|
   rows { |all| n.times { |i| all << i } && raise("no more") }
 end
@@ -57,10 +57,10 @@ udtf("refused() -> TABLE(i BIGINT, s VARCHAR)") { [[1, "good"], ArgumentError.ne
 # The second row has too many values.
 udtf("wrong() -> TABLE(i BIGINT, s VARCHAR)") { [[1, "good"], [2, "one", "too many"]] }
 
-# What it is called with.
+# The argument of its call.
 udtf("sees_null(x BIGINT) -> TABLE(x BIGINT)", nulls: :call) { |x| [[x]] }
 
-# Its arguments, and NULLs.
+# Its arguments, and a row of NULLs.
 udtf "nested(l BIGINT[], s STRUCT(a VARCHAR, b BIGINT)) -> TABLE(l BIGINT[], s STRUCT(a VARCHAR, b BIGINT))" do |l, s|
   [[l, s], [nil, nil]]
 end
