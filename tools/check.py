@@ -2,8 +2,9 @@
 
     python tools/check.py [BASE]
 
-The change is the difference from the commit BASE. The default is where this branch has left its upstream, or HEAD if it
-has none. The program ends with a list of its steps: how long each took, and whether it failed. `make test` runs all tests.
+The change is the difference from the commit BASE. The default is the commit at which this branch left its
+upstream, or HEAD if it has no upstream. The program ends with a list of its steps, with their times and
+failures. `make test` runs all tests.
 """
 
 from __future__ import annotations

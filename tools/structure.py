@@ -6,9 +6,9 @@
 - The modules of a Rust crate have no circles. A circle is a group of modules that depend on each other. A module and
   one of its direct children may depend on each other.
 
-A module depends on another one if a path in it (in a `use`, or in the code) leads to something that the other one
-defines. A path to a re-export leads to the module that defines the item. A module does not depend on what it only
-re-exports, so `lib.rs` and `mod.rs` files may name all their children. Tests do not count.
+A module depends on another one if a path in it (in a `use`, or in the code) leads to an item that the other
+one defines. A path to a re-export leads to the module that defines the item. A module does not depend on what
+it only re-exports, so `lib.rs` and `mod.rs` files may name all their children. Tests do not count.
 
 The program prints what is wrong and how to mend it. It then ends with exit code 1.
 """

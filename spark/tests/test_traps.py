@@ -102,9 +102,9 @@ def test_a_function_that_fails_while_the_task_reads(spark: SparkSession) -> None
 @pytest.mark.any_spark
 def test_a_worker_is_used_again(spark: SparkSession) -> None:
     query = "SELECT DISTINCT pid(id) FROM range(0, 100, 1, 1)"
-    # A task may get any worker. It depends on the thread that had the worker last, on workers that the pool
-    # keeps ready, and on workers that come back from earlier tests. There are only a few of them. A task does
-    # not start a worker while another one is idle.
+    # A task may get any worker. It depends on the thread that had the worker last, on ready workers of the
+    # pool, and on workers that come back from earlier tests. There are only a few of them. A task does not
+    # start a worker while another one is idle.
     taken = [pid for _ in range(12) for (pid,) in rows(spark.sql(query))]
     assert len(taken) == 12
     assert len(set(taken)) <= 6

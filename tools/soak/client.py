@@ -1,4 +1,5 @@
-"""A client of the soak of a server: a process that attaches the server and asks until it is told to stop.
+"""A client of the soak of a server: a process that attaches the server and sends queries until it is told to
+stop.
 
 python tools/soak/client.py ADDRESS SEED
 """

@@ -3,10 +3,11 @@
     make soak                 one minute
     make soak SECONDS=600     ten
 
-Two threads run queries over functions in Python, JavaScript and Ruby. A third thread kills a random process below the
-engine (SIGKILL) every few hundred milliseconds: lanes and zygotes. The database is closed and opened again every few
-seconds. Each row is compared with the right result. The program ends with exit code 1 if there was a wrong row, an
-error that a kill does not explain, a hang, a process that outlived its engine, or memory or descriptors that grew.
+Two threads run queries over functions in Python, JavaScript and Ruby. A third thread kills a random process
+below the engine (SIGKILL) every few hundred milliseconds: lanes and zygotes. The database is closed and
+opened again every few seconds. Each row is compared with the right result. The program ends with exit code 1
+if it found something wrong: a wrong row, an error that a kill does not explain, or a hang. It also does so if
+a process outlived its engine, or if memory or descriptors grew.
 """
 
 from __future__ import annotations

@@ -49,16 +49,16 @@ import crosslane
 WORKERS = 3
 #: The most seconds between two attacks.
 PAUSE = 0.3
-#: The most seconds until the server is at rest after its clients have gone.
+#: The most seconds until the server is idle after its clients have gone.
 REST = 60.0
-#: The server is at rest when nothing changes for this many seconds. A worker goes back to its pool
-#: after five idle seconds, and the pool ends it after one more.
+#: The server is idle when nothing changes for this many seconds. A worker goes back to its pool after five
+#: idle seconds, and the pool ends it after one more.
 STILL = 7.0
 #: The server's memory may grow by this many MB, because allocators keep some.
 MEMORY = 100
 #: The folder of files in shared memory.
 SHARED_MEMORY = Path("/dev/shm")
-#: Beside the scalar functions: a table, an aggregate and a stream function in each language.
+#: In addition to the scalar functions: a table, an aggregate and a stream function in each language.
 MORE_SOURCES = {
     "py": """
         from crosslane import udaf, udtf
@@ -118,7 +118,7 @@ def serving(files: list[Path], path: Path, log: Path) -> Iterator[tuple[subproce
     """A server at a Unix socket and a port, and its addresses."""
     command = [sys.executable, "-P", "-m", "crosslane._cli", "serve", *map(str, files)]
     command += ["--listen", f"crosslane+unix://{path}", "--listen", "crosslane://127.0.0.1:0"]
-    # Idle workers end soon, so that only lost ones are left.
+    # Idle workers end soon, so that workers that remain are lost ones.
     command += ["--workers", str(WORKERS), "--set", "idle_timeout=1"]
     with log.open("w") as errors:
         process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors, text=True)
@@ -244,7 +244,7 @@ def excess(before: Use, after: Use) -> list[str]:
 
 
 def contain() -> bool:
-    """Goes on in new namespaces, if the machine allows that. Returns whether it does.
+    """Continues in new namespaces, if the machine allows that. Returns whether it does.
 
     All processes end with the namespaces, and shared memory has no files of other programs.
     """
@@ -257,7 +257,7 @@ def contain() -> bool:
     for space in (unshare, [*unshare, "--user", "--map-root-user"]):
         if subprocess.run([*space, *mount.split()], capture_output=True).returncode == 0:
             mark()
-            # The first process of a namespace must wait for orphans. A shell does.
+            # The first process of a namespace must wait for orphans. A shell does that.
             script = f'{mount} && "$@"; exit $?'
             os.execvp("unshare", [*space, "sh", "-c", script, "sh", sys.executable, *sys.argv])
     return False

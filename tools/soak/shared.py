@@ -1,4 +1,5 @@
-"""What the soaks share: functions with known results, queries that check rows, and the count of findings."""
+"""The shared code of the soaks: functions with known results, queries that check rows, and the count of
+findings."""
 
 from __future__ import annotations
 
@@ -73,13 +74,13 @@ EXPECTED: dict[str, tuple[Callable[[int], object], int]] = {
 
 @dataclass
 class Tally:
-    """The events so far."""
+    """Counts of events."""
 
     lock: threading.Lock = field(default_factory=threading.Lock)
     counts: Counter[str] = field(default_factory=Counter)
     #: The first ten findings.
     findings: list[str] = field(default_factory=list)
-    #: When each thread began its query.
+    #: The time at which each thread began its query.
     running: dict[str, tuple[float, str]] = field(default_factory=dict)
 
     def add(self, what: str, count: int = 1) -> None:
@@ -182,7 +183,7 @@ def watch(tally: Tally) -> None:
 
 
 def wait_for_none(find: Callable[[], list[int]], seconds: float) -> list[int]:
-    """Waits until nothing is found any more. Returns what is left after this time."""
+    """Waits until the check finds nothing any more. Returns what it still finds after this time."""
     end = time.monotonic() + seconds
     while (left := find()) and time.monotonic() < end:
         time.sleep(0.05)

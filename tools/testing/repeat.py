@@ -1,4 +1,4 @@
-"""Runs tests many times, beside a load that keeps all cores busy, and counts how often each failed.
+"""Runs tests many times under a load that keeps all cores busy, and counts how often each test failed.
 
     tools/test --repeat N TEST...
 
@@ -38,7 +38,7 @@ def command(test: str) -> tuple[list[str], Path]:
 
 @contextmanager
 def load() -> Iterator[None]:
-    """A process for each core that only computes. They end when this program ends, even if it is killed."""
+    """Runs one computing process for each core. They end when this program ends, even if it is killed."""
     spinning = [subprocess.Popen([sys.executable, "-c", SPIN]) for _ in os.sched_getaffinity(0)]
     try:
         yield
@@ -49,7 +49,7 @@ def load() -> Iterator[None]:
 
 
 def repeat(times: int, tests: list[str]) -> Counter[str]:
-    """How often each of the tests failed."""
+    """Returns how often each of the tests failed."""
     failed: Counter[str] = Counter()
     with load():
         for test in tests:

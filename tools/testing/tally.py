@@ -22,18 +22,18 @@ MINITEST = re.compile(
 PYTEST = re.compile(
     r"(?P<count>\d+) (?:subtests )?(?P<what>passed|failed|errors?|skipped|deselected|xfailed|xpassed)\b"
 )
-#: How each runner names a test that failed. Minitest and cargo tell the reason on the next line.
+#: The lines in which each runner names a failed test. Minitest and cargo give the reason on the next line.
 PYTEST_FAILED = re.compile(r"^(?P<test>(?:FAILED |ERROR |SUBFAILED).+)$")
 MINITEST_FAILED = re.compile(r"^(?P<test>\w+#test_\w+(?: \[[^\]]+\])?):$")
 CARGO_FAILED = re.compile(r"^thread '(?P<test>[^']+)'.* panicked at .+:$")
-#: How `tools/test` and pytest print times.
+#: The lines in which `tools/test` and pytest print times.
 STEP = re.compile(r"^(?P<outcome>took|failed after) (?P<seconds>\d+) s: (?P<step>.+)$", re.MULTILINE)
 DURATION = re.compile(r"^(?P<seconds>\d+\.\d+)s (?:call|setup|teardown) +(?P<test>\S+::.+)$", re.MULTILINE)
-#: How many of the slowest tests are shown.
+#: The number of slowest tests that are shown.
 SLOWEST = 25
-#: How many characters of a failure are shown at the end.
+#: The number of characters of a failure that are shown at the end.
 SHOWN = 300
-#: A part that was left out.
+#: The mark of a part that was left out.
 SKIPPED = re.compile(r"^skipped: ")
 
 

@@ -108,8 +108,8 @@ fn victim() -> &'static (Server, Address) {
 /// of a connection.
 ///
 /// # Panics
-/// If the server answers out of turn, keeps a connection that breaks its protocol, keeps anything of it,
-/// or does not serve another client afterwards.
+/// If the server answers out of turn, or keeps a connection that breaks its protocol. Also if it keeps
+/// anything of the connection, or does not serve another client afterwards.
 pub fn client(input: &[u8]) {
     let (server, address) = victim();
     let mut raw = Raw::new(address);
