@@ -254,7 +254,7 @@ struct ClIsolate {
   // How many values were encoded, and the result of the last call.
   uint32_t encoded = 0;
   Encoded result;
-  // V8's counters, which nobody reads.
+  // V8's counters, which no code reads.
   alignas(64) int counter = 0;
   std::string name, message, stack, value, interrupted_at;
 };

@@ -87,7 +87,7 @@ private[crosslane] object Libraries extends Logging {
 
   private lazy val timer = ThreadUtils.newDaemonSingleThreadScheduledExecutor("crosslane-idle")
 
-  /** Ends a library of a query if nobody uses it before the time of idle workers is over. */
+  /** Ends a library of a query if no task uses it before the time of idle workers is over. */
   private def endLater(key: Key, entry: Entry, uses: Long): Unit = key.source match {
     case _: QueryFunctions =>
       val end: Runnable = () => {

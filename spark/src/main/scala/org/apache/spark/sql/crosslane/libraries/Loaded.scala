@@ -34,7 +34,7 @@ private[crosslane] final class Loaded(val source: Source, val address: Long, val
     }
   }
 
-  /** Whether nobody uses it, or has used it since there were so many uses. */
+  /** Whether no task uses it, and no task has used it since this number of uses. */
   def isUnusedSince(uses: Long): Boolean = synchronized(users == 0 && this.uses == uses)
 
   /**

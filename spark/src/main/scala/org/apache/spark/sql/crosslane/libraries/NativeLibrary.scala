@@ -43,7 +43,7 @@ private[crosslane] object NativeLibrary extends Logging {
     folder.failed.foreach { case error: AnotherVersion => throw error; case _ => }
     inJar match {
       case Some(library) =>
-        // Nobody else can put files beside it.
+        // No other user can put files beside it.
         val own = Files.createTempDirectory("crosslane-native")
         val copy = own.resolve(Name)
         try {

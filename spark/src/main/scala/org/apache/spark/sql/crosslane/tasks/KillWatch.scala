@@ -21,7 +21,7 @@ private[crosslane] object KillWatch {
 
     private[KillWatch] def kill(): Unit = synchronized(if (!over) cancel())
 
-    /** Ends the watch. When this has returned, nobody calls `cancel`. */
+    /** Ends the watch. When this has returned, no thread calls `cancel`. */
     def end(): Unit = {
       synchronized { over = true }
       watched.remove(this)
