@@ -487,5 +487,5 @@ def test_the_page_of_the_server(
     program = "\n".join(python[1:]).replace(here, unix(tmp_path))
     exec(compile(program, "docs/server.md", "exec"), {})
     assert capsys.readouterr().out == "['a', 'b', 'c']\n" * 2
-    # The tests of Arrow Flight cover its metrics.
+    # The test of Arrow Flight runs the blocks about Arrow Flight.
     assert (len(python), len(sh), len(sql)) == (3, 2, 3)
