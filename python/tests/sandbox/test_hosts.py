@@ -242,7 +242,7 @@ MISUSES = """
 
 
 def test_the_engine_keeps_its_locks(tmp_path: Path, port: int) -> None:
-    """When a process closes a file, it loses all its locks on the file. That holds also if another part
+    """When a process closes a file, it loses all its locks on the file. That holds also if other code
     opened the file."""
     (tmp_path / "database").write_text("x")
     lock = "import fcntl, sys; fcntl.lockf(open(sys.argv[1], 'r+'), fcntl.LOCK_EX | fcntl.LOCK_NB)"
