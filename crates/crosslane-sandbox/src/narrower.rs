@@ -30,7 +30,8 @@ impl Narrower {
     pub fn new(own: &Sandbox, library: Option<&Sandbox>, runtime: &Runtime) -> Result<Self, String> {
         let machine = Machine::look()?;
         let missing = |path: std::path::PathBuf| format!("{} is not there", path.display());
-        let own = own.clone().resolved().map_err(missing)?;
+        // A library describes its functions itself, and could ask for lanes that are only recorded.
+        let own = Sandbox { recorded: false, ..own.clone() }.resolved().map_err(missing)?;
         if let Some(library) = library {
             let beyond = own.beyond(&library.clone().resolved().map_err(missing)?);
             if !beyond.is_empty() {

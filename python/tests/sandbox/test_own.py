@@ -146,6 +146,23 @@ def test_a_function_gets_no_more_than_its_file(tmp_path: Path) -> None:
     assert f"allow_read={tmp_path}/data" in str(raised.value)
 
 
+def test_a_file_cannot_free_its_workers_by_what_it_says_of_its_functions(tmp_path: Path) -> None:
+    text = f"""
+        from crosslane import udf
+        from crosslane._declare.signature.declared import Declared
+        message = Declared.message
+        told = {{"strict": True, "recorded": True, "read": [{str(tmp_path / "data")!r}]}}
+        Declared.message = lambda self: message(self) | {{"own_sandbox": told}}
+        @udf(deterministic=False)
+        def opens(path: str) -> str:
+            return open(path).read()
+        """
+    file = write(tmp_path / "functions.py", text)
+    settings = {"sandbox": "strict", "allow_read": [tmp_path / "data"]}
+    with crosslane.connect(functions=[file], settings=settings) as con:
+        assert "a strict sandbox allows" in error(con, f"SELECT opens('{tmp_path}/data/known')")
+
+
 def test_it_may_have_a_bound_of_workers_and_memory(con: duckdb.DuckDBPyConnection, tmp_path: Path) -> None:
     text = """
         from crosslane import udf
