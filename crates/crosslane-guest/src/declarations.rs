@@ -70,8 +70,8 @@ impl<Callee> Declarations<Callee> {
     }
 }
 
-/// The options, and their possible values.
-const OPTIONS: [(&str, &str); 20] = [
+/// The options besides [`OWN_SANDBOX`], and their possible values.
+const OPTIONS: [(&str, &str); 15] = [
     ("nulls", "\"skip\" or \"call\""),
     ("deterministic", "true or false"),
     ("vectorized", "true or false"),
@@ -87,11 +87,6 @@ const OPTIONS: [(&str, &str); 20] = [
     ("on_error", "\"fail\" or \"null\""),
     ("retries", "a whole number from 0"),
     ("overload", "true or false"),
-    ("sandbox", "\"on\" or \"strict\""),
-    ("allow_read", "a path, or a list of paths"),
-    ("allow_write", "a path, or a list of paths"),
-    ("allow_net", "true or false"),
-    ("allow_run", "a path, or a list of paths"),
 ];
 
 /// The units of a size, and their bytes.
@@ -125,7 +120,7 @@ fn spec(
     let own = own_sandbox(Value::Object(asked), Path::new(file)).map_err(at)?;
     for (name, value) in options.iter().filter(|(name, _)| !of_sandbox(name)) {
         let Some((_, meaning)) = OPTIONS.iter().find(|(known, _)| known == name) else {
-            let names = OPTIONS.map(|(name, _)| name).join(", ");
+            let names = [&OPTIONS.map(|(name, _)| name)[..], &OWN_SANDBOX].concat().join(", ");
             return Err(at(format!("there is no option {name}; there are {names}")));
         };
         let fits = match (&name[..], value) {
