@@ -49,19 +49,29 @@ impl Drop for MemoryLimit {
     }
 }
 
-/// The private writable bytes of this process. The sixth number of statm counts data and stack
-/// pages.
+/// The private writable bytes of this process: its data and stack.
 #[must_use]
 pub fn data_size() -> Option<u64> {
-    let statm = match sandboxed::statm() {
-        Some(descriptor) => {
-            let mut text = [0; 256];
-            let length = rustix::io::pread(descriptor, &mut text, 0).ok()?;
-            String::from_utf8_lossy(&text[..length]).into_owned()
-        }
-        None => fs::read_to_string("/proc/self/statm").ok()?,
-    };
-    let pages: u64 = statm.split_whitespace().nth(5)?.parse().ok()?;
-    // SAFETY: sysconf has no requirements.
-    Some(pages * unsafe { libc::sysconf(libc::_SC_PAGESIZE) } as u64)
+    bytes(&counts()?, 5)
+}
+
+/// The resident bytes of this process that it shares with no other.
+#[must_use]
+pub fn own_size() -> Option<u64> {
+    let counts = counts()?;
+    Some(bytes(&counts, 1)?.saturating_sub(bytes(&counts, 2)?))
+}
+
+/// The kernel's counts of this process's memory, in pages (`proc_pid_statm(5)`).
+fn counts() -> Option<String> {
+    let Some(descriptor) = sandboxed::statm() else { return fs::read_to_string("/proc/self/statm").ok() };
+    let mut text = [0; 256];
+    let length = rustix::io::pread(descriptor, &mut text, 0).ok()?;
+    Some(String::from_utf8_lossy(&text[..length]).into_owned())
+}
+
+/// One of these counts, by its number from 0, in bytes.
+fn bytes(counts: &str, number: usize) -> Option<u64> {
+    let pages: u64 = counts.split_whitespace().nth(number)?.parse().ok()?;
+    Some(pages * rustix::param::page_size() as u64)
 }

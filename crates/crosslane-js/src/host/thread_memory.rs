@@ -8,13 +8,12 @@
 //! kernel tells the page faults of a thread only to this thread, unless a file is opened. So the watch
 //! asks the thread with a signal, whose handler answers.
 
+use crosslane_process::guest::keep_counts;
 use libc::{c_int, clockid_t};
 use rustix::process::Pid;
-use std::fs::File;
 use std::io;
-use std::os::unix::fs::FileExt;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use std::sync::{Mutex, OnceLock, PoisonError};
+use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 /// The signal that asks a thread for its page faults. Without a handler, the kernel ignores it.
@@ -33,18 +32,13 @@ static ANSWER: AtomicU64 = AtomicU64::new(0);
 /// The thread that asks locks this, because there is one place for answers.
 static ASKING: Mutex<()> = Mutex::new(());
 
-/// The kernel's counts of this process's memory.
-static COUNTS: OnceLock<File> = OnceLock::new();
-
 /// Opens the counts of this process's memory, and lets its threads answer questions.
 ///
 /// # Errors
 /// If the system refuses the answers.
 pub(crate) fn prepare() -> io::Result<()> {
     // Without these counts, the watch ends no call for pages that V8 does not count.
-    if let Ok(counts) = File::open("/proc/self/statm") {
-        let _ = COUNTS.set(counts);
-    }
+    keep_counts();
     let handler: extern "C" fn(c_int) = answer;
     // SAFETY: the structure is plain data that the call copies, and the handler makes only calls that
     // handlers may make.
@@ -121,19 +115,10 @@ impl Thread {
     }
 }
 
-/// Returns the bytes of this process's memory, without memory that it shares with other processes.
-pub(crate) fn own_bytes() -> u64 {
-    let mut text = [0; 256];
-    let length = COUNTS.get().and_then(|counts| counts.read_at(&mut text, 0).ok()).unwrap_or(0);
-    let text = String::from_utf8_lossy(&text[..length]);
-    let mut pages = text.split(' ').skip(1).map_while(|pages| pages.parse::<u64>().ok());
-    let own = pages.next().zip(pages.next()).map_or(0, |(all, shared)| all.saturating_sub(shared));
-    own * rustix::param::page_size() as u64
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crosslane_process::limits::own_size;
 
     #[test]
     fn threads_that_wait_do_not_work() {
@@ -158,7 +143,7 @@ mod tests {
         rustix::thread::disable_transparent_huge_pages(true).expect("a setting of this process");
         prepare().expect("the counts of this process");
         let me = Thread::current();
-        let before = (faulted_bytes(me), own_bytes());
+        let before = (faulted_bytes(me), own_size().unwrap());
         let filled = std::thread::spawn(move || {
             let before = faulted_bytes(Thread::current());
             let filled = vec![1u8; SIZE as usize];
@@ -166,7 +151,7 @@ mod tests {
             filled
         });
         let filled = filled.join().expect("the thread asserts what is so");
-        assert!(own_bytes() >= before.1 + SIZE / 2);
+        assert!(own_size().unwrap() >= before.1 + SIZE / 2);
         assert!(faulted_bytes(me) < before.0 + SIZE / 2);
         drop(filled);
     }

@@ -19,12 +19,13 @@
 //! process. Before the process ends, the watch tells the caller of this call the reason. The engine
 //! makes the calls of other lanes again in another process.
 
-use super::thread_memory::{self, Thread};
+use super::thread_memory::Thread;
 use crate::isolate::{Handle, Reason};
 use crosslane::Failure;
 use crosslane::lane::{COUNT, WRITING};
 use crosslane::stats::now;
 use crosslane_process::guest::{Call, GuestLane};
+use crosslane_process::limits::own_size;
 use crosslane_ring::ProgressWord;
 use std::io;
 use std::sync::atomic::{
@@ -198,7 +199,7 @@ impl Watched {
         if filled <= most {
             return false;
         }
-        let filled = filled.min(thread_memory::own_bytes());
+        let filled = filled.min(own_size().unwrap_or(0));
         if filled > most {
             handle.end(Reason::Memory, true);
         }

@@ -8,4 +8,4 @@ pub(crate) mod sandboxed;
 
 pub use call::{Call, Emitted, Next, Room, RowCounts};
 pub use guest_lane::{GuestLane, LONG, tells_stack};
-pub use sandboxed::{is_sandboxed, is_sandboxed_fork};
+pub use sandboxed::{is_sandboxed, is_sandboxed_fork, keep_counts};

@@ -4,6 +4,7 @@ use crate::external;
 use crosslane::{Failure, Sandbox};
 use rustix::event::{PollFd, PollFlags};
 use rustix::io::{Errno, retry_on_intr};
+use std::fs::File;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -11,7 +12,7 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 static SANDBOXED: AtomicBool = AtomicBool::new(false);
 static STRICT: AtomicBool = AtomicBool::new(false);
 static IS_FORK: AtomicBool = AtomicBool::new(false);
-/// The kernel's counts of this lane's memory, from the engine.
+/// The kernel's counts of this process's memory: from the engine, or from [`keep_counts`].
 static STATM: OnceLock<OwnedFd> = OnceLock::new();
 
 /// Declares that this process has entered a sandbox, whose lanes may be strict. Failures then say what
@@ -25,6 +26,14 @@ pub fn is_sandboxed(is_strict: bool) {
 /// from its engine what it cannot open itself.
 pub fn is_sandboxed_fork() {
     IS_FORK.store(true, Relaxed);
+}
+
+/// Opens the kernel's counts of this process's memory, for a process that will open nothing more. Without
+/// them, [`crate::limits`] knows no sizes.
+pub fn keep_counts() {
+    if let Ok(counts) = File::open("/proc/self/statm") {
+        let _ = STATM.set(counts.into());
+    }
 }
 
 /// The failure with texts that are short enough to be sent, and with what may help.
