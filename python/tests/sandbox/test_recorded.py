@@ -64,8 +64,10 @@ LANGUAGES = {"py": (PYTHON, ["echo"]), "rb": (RUBY, ["echo"]), "lua": (LUA, ["sh
 
 
 @pytest.fixture(autouse=True)
-def secret(monkeypatch: pytest.MonkeyPatch) -> None:
+def variables(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(SECRET, "sesame")
+    # Without it, bash reads /etc/passwd.
+    monkeypatch.setenv("SHELL", "/bin/bash")
 
 
 def library(folder: Path, name: str, text: str, block: str = "") -> Path:
