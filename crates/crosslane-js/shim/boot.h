@@ -38,6 +38,12 @@ ClIsolate* Allocate(ClText blob, const ClHost* host) {
   return self;
 }
 
+// Calls a method of the prelude that runs none of the user's code (`js/language/boot.js`).
+void Settle(ClIsolate* self, v8::Local<v8::Context> context, const char* method) {
+  v8::TryCatch caught(self->isolate);
+  (void)Method(self, context, method, 0, nullptr);
+}
+
 // Makes the context: the one of the snapshot, or a new one in which the prelude runs.
 ClIsolate* MakeContext(ClIsolate* self, ClText prelude, ClOutcome* outcome) {
   v8::Isolate* isolate = self->isolate;
@@ -48,17 +54,19 @@ ClIsolate* MakeContext(ClIsolate* self, ClText prelude, ClOutcome* outcome) {
   self->context.Reset(isolate, context);
   if (self->blob.raw_size) {
     self->guest.Reset(isolate, context->GetDataFromSnapshotOnce<v8::Object>(0).ToLocalChecked());
+    if (!self->creator) Settle(self, context, "afterBoot");
     return self;
   }
   v8::TryCatch caught(isolate);
-  v8::ScriptOrigin origin(isolate, Text(isolate, "crosslane:guest", 15));
+  v8::ScriptOrigin origin = Origin(isolate, Text(isolate, "crosslane:guest", 15));
   v8::Local<v8::Script> script;
   v8::Local<v8::Value> make, guest;
   v8::Local<v8::Value> arguments[] = {v8::Function::New(context, Print).ToLocalChecked(),
+                                      v8::Function::New(context, IsError).ToLocalChecked(),
                                       v8::Function::New(context, UrlParts).ToLocalChecked()};
   if (!v8::Script::Compile(context, Text(isolate, prelude), &origin).ToLocal(&script) ||
       !script->Run(context).ToLocal(&make) ||
-      !make.As<v8::Function>()->Call(context, context->Global(), 2, arguments).ToLocal(&guest)) {
+      !make.As<v8::Function>()->Call(context, context->Global(), 3, arguments).ToLocal(&guest)) {
     Failed(self, context, caught, outcome);
     guest = v8::Object::New(isolate);
   }

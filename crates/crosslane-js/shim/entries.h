@@ -18,17 +18,17 @@ bool Check(v8::Isolate* isolate, v8::Local<v8::Context> context) {
 // with the given name.
 void Fail(ClIsolate* self, v8::Local<v8::Context> context, ClText text) {
   static const std::map<std::string_view, v8::Local<v8::Value> (*)(v8::Local<v8::String>)> classes = {
-      {"RangeError", v8::Exception::RangeError},
-      {"ReferenceError", v8::Exception::ReferenceError},
-      {"SyntaxError", v8::Exception::SyntaxError},
-      {"TypeError", v8::Exception::TypeError}};
+      {"RangeError", MakeError<v8::Exception::RangeError>},
+      {"ReferenceError", MakeError<v8::Exception::ReferenceError>},
+      {"SyntaxError", MakeError<v8::Exception::SyntaxError>},
+      {"TypeError", MakeError<v8::Exception::TypeError>}};
   v8::Isolate* isolate = self->isolate;
   std::string_view message(reinterpret_cast<const char*>(text.data), text.length);
   std::string_view name = message.substr(0, message.find('\n'));
   message.remove_prefix(std::min(name.size() + 1, message.size()));
   auto known = classes.find(name);
   v8::Local<v8::Value> error =
-      (known == classes.end() ? v8::Exception::Error : known->second)(Text(isolate, message));
+      (known == classes.end() ? MakeError<v8::Exception::Error> : known->second)(Text(isolate, message));
   self->failed_with.Reset(isolate, error);
   if (known == classes.end() && name != "Error") Define(isolate, context, error, "name", Text(isolate, name));
   isolate->ThrowException(error);
@@ -67,6 +67,7 @@ void CallProgram(const v8::FunctionCallbackInfo<v8::Value>& info) {
 
 const intptr_t external_references[] = {reinterpret_cast<intptr_t>(Print),
                                         reinterpret_cast<intptr_t>(CallProgram),
+                                        reinterpret_cast<intptr_t>(IsError),
                                         reinterpret_cast<intptr_t>(UrlParts), 0};
 
 // Releases all handles that calls made.

@@ -2,7 +2,6 @@
 // A part of shim.cc, which includes all parts in one translation unit: V8's headers are slow to compile.
 #pragma once
 
-#include <libplatform/libplatform.h>
 #include <setjmp.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -11,25 +10,6 @@
 #include <sys/random.h>
 #include <time.h>
 #include <unwind.h>
-#include <v8-array-buffer.h>
-#include <v8-container.h>
-#include <v8-context.h>
-#include <v8-date.h>
-#include <v8-exception.h>
-#include <v8-function.h>
-#include <v8-initialization.h>
-#include <v8-isolate.h>
-#include <v8-locker.h>
-#include <v8-message.h>
-#include <v8-microtask-queue.h>
-#include <v8-primitive.h>
-#include <v8-promise.h>
-#include <v8-script.h>
-#include <v8-snapshot.h>
-#include <v8-statistics.h>
-#include <v8-template.h>
-#include <v8-typed-array.h>
-#include <v8-version.h>
 
 #include <algorithm>
 #include <atomic>
@@ -45,12 +25,7 @@
 #include <vector>
 
 #include "shim.h"
-
-// V8's headers do not declare this. It sets the function that V8 calls before it ends the process
-// because a check failed.
-namespace v8::base {
-void SetPrintStackTrace(void (*)());
-}
+#include "versions.h"
 
 namespace {
 

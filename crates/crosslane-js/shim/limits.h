@@ -217,7 +217,8 @@ void CannotGoOn(ClIsolate* self, uint32_t reason, const char* what) {
 
 void FatalError(const char* location, const char* message) { Fatal(location, message, CL_STUCK); }
 
-void OutOfMemory(const char* location, bool is_heap) {
+void OutOfMemory(const char* location, OutOfMemoryDetails details) {
+  bool is_heap = IsHeap(details);
   v8::Isolate* isolate = v8::Isolate::TryGetCurrent();
   ClIsolate* self = isolate ? Self(isolate) : nullptr;
   // If V8's own limit is the reason, V8 has called `NearHardLimit` before.

@@ -37,8 +37,7 @@ std::string FromCommonJs(const std::string& text) {
 v8::MaybeLocal<v8::Module> Compile(ClIsolate* self, v8::Local<v8::Context> context, const std::string& path,
                                    v8::Local<v8::String> source) {
   v8::Isolate* isolate = self->isolate;
-  v8::ScriptOrigin origin(isolate, Text(isolate, path), 0, 0, false, -1, v8::Local<v8::Value>(), false, false,
-                          true);
+  v8::ScriptOrigin origin = Origin(isolate, Text(isolate, path), true);
   v8::ScriptCompiler::Source script(source, origin);
   v8::Local<v8::Module> module;
   if (!v8::ScriptCompiler::CompileModule(isolate, &script).ToLocal(&module)) return {};

@@ -17,6 +17,11 @@ void Print(const v8::FunctionCallbackInfo<v8::Value>& info) {
   LeaveIfGivenUp(self);
 }
 
+// Whether a value is an error, as `Error.isError` says.
+void IsError(const v8::FunctionCallbackInfo<v8::Value>& info) {
+  info.GetReturnValue().Set(info[0]->IsNativeError());
+}
+
 // Returns the list of a URL's parts, or undefined.
 void UrlParts(const v8::FunctionCallbackInfo<v8::Value>& info) {
   v8::Isolate* isolate = info.GetIsolate();

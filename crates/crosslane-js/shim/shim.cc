@@ -25,6 +25,10 @@ void cl_know_time_zone() {
 
 const char* cl_version() { return v8::V8::GetVersion(); }
 
+#define CL_TEXT_OF(value) #value
+#define CL_VERSION(major, minor) CL_TEXT_OF(major) "." CL_TEXT_OF(minor)
+const char* cl_built_for() { return CL_VERSION(V8_MAJOR_VERSION, V8_MINOR_VERSION); }
+
 ClIsolate* cl_builder(ClText blob, ClText prelude, const ClHost* host, size_t memory_limit,
                       ClOutcome* outcome) {
   std::lock_guard<std::mutex> boots(one_boots);
@@ -63,6 +67,10 @@ ClText cl_snapshot(ClIsolate* self) {
       isolate->ContextDisposedNotification(false);
       context = v8::Context::New(isolate);
       guest = context->GetDataFromSnapshotOnce<v8::Object>(0).ToLocalChecked();
+    } else {
+      v8::Context::Scope context_scope(context);
+      Settle(self, context, "beforeSnapshot");
+      self->methods.clear();
     }
     self->creator->AddData(context, guest);
     self->creator->SetDefaultContext(context);
@@ -102,7 +110,7 @@ ClIsolate* cl_boot(bool shared, ClText blob, ClText prelude, const ClHost* host,
 void cl_eval(ClIsolate* self, ClText source, ClText name, size_t stack, ClOutcome* outcome) {
   Run(self, stack, outcome,
       [&](v8::Isolate* isolate, v8::Local<v8::Context> context, v8::Local<v8::Value>* value) {
-        v8::ScriptOrigin origin(isolate, Text(isolate, name));
+        v8::ScriptOrigin origin = Origin(isolate, Text(isolate, name));
         v8::Local<v8::String> text;
         v8::Local<v8::Script> script;
         return TextOrError(isolate, source).ToLocal(&text) &&

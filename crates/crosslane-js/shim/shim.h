@@ -86,6 +86,8 @@ void cl_initialize(ClText flags);
 // Reads the system's time zone, once. V8 reads it when it first needs it otherwise.
 void cl_know_time_zone(void);
 const char* cl_version(void);
+// The version of V8 that this was compiled for, without its last two numbers.
+const char* cl_built_for(void);
 
 // A builder boots without a library (or from `blob`), loads one, and becomes a snapshot. Null, with
 // CL_NO_HEAP, if the process has no room for an isolate.

@@ -22,6 +22,8 @@ pub mod guest;
 pub mod host;
 pub mod isolate;
 pub mod library;
+#[cfg(feature = "node")]
+mod start;
 
 pub use host::attention;
 pub use isolate::Snapshot;

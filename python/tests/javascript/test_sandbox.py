@@ -21,7 +21,7 @@ GLOBALS = """
     Error AggregateError EvalError RangeError ReferenceError SyntaxError TypeError URIError globalThis JSON Math Intl
     ArrayBuffer Uint8Array Int8Array Uint16Array Int16Array Uint32Array Int32Array Float32Array Float64Array
     Uint8ClampedArray BigUint64Array BigInt64Array DataView Map BigInt Set WeakMap WeakSet WeakRef Proxy Reflect
-    FinalizationRegistry decodeURI decodeURIComponent encodeURI encodeURIComponent escape unescape eval isFinite isNaN
+    FinalizationRegistry Iterator decodeURI decodeURIComponent encodeURI encodeURIComponent escape unescape eval isFinite isNaN
     console setTimeout clearTimeout setInterval clearInterval udf udtf udaf Timestamp
     DOMException TextDecoder TextEncoder URL URLSearchParams atob btoa structuredClone
 """

@@ -2,6 +2,7 @@
 //!
 //! | file | content | thread |
 //! |---|---|---|
+//! | `program` | what the program's arguments ask for | main |
 //! | `zygote` | the main loop: requests of the engine, new lanes, lanes to be closed | main |
 //! | `confine` | what the process may ask of the kernel, before the load and after it | main |
 //! | `loader` | loads the library in a child process, and gets the snapshot from the child | main |
@@ -15,9 +16,11 @@ pub mod attention;
 pub mod confine;
 mod lane;
 mod loader;
+mod program;
 mod thread_memory;
 mod waker;
 mod watch;
 mod zygote;
 
-pub use zygote::{check, run};
+pub use program::main;
+use zygote::{check, run};

@@ -7,6 +7,25 @@ use std::fmt;
 use std::ptr::NonNull;
 use std::sync::Once;
 
+/// Flags that keep V8 from adding methods when an isolate boots, because the snapshot has those methods
+/// (`js/language`). Shared memory is off: no limit counts it. So is WebAssembly, in the older V8 by a flag.
+#[cfg(not(feature = "node"))]
+macro_rules! version_flags {
+    () => {
+        "--no-expose-wasm --no-harmony-sharedarraybuffer --no-harmony-atomics --no-harmony-object-has-own \
+         --no-harmony-relative-indexing-methods --no-harmony-array-find-last"
+    };
+}
+/// V8 13.6 unrolls loops, and finds loops that need no check because they end soon. It takes some endless
+/// loops for such ones: `for (;;) list.push(new Array(1000).fill(0.5))`. Nothing could end those.
+#[cfg(feature = "node")]
+macro_rules! version_flags {
+    () => {
+        "--no-turboshaft-loop-unrolling --enable-sharedarraybuffer-per-context --no-js-atomics-pause --no-js-error-iserror \
+         --no-js-explicit-resource-management --no-js-float16array --no-js-promise-try --no-js-regexp-escape"
+    };
+}
+
 /// How much of the C++ stack JavaScript may use, in bytes. The thread's stack must be larger.
 pub const STACK: usize = 4 << 20;
 /// Twice the most memory that V8 allocates at once: a string of 2^29 characters of two bytes, or an
@@ -91,26 +110,32 @@ pub trait Host {
     }
 }
 
+/// V8's flags. Collector threads take cores from other lanes, and cost a tenth of the throughput of text
+/// functions. With short calls of V8's own code, an isolate whose code is far from it has a copy of it, of
+/// 1.4 MB. The host's isolates are far if there are many: V8 would open a file to find room nearby.
+const FLAGS: &str = concat!(
+    "--no-short-builtin-calls --stack-size=3900 --single-threaded-gc --no-verify-snapshot-checksum ",
+    version_flags!()
+);
+
 /// Starts V8, once per process.
 pub(crate) fn initialize() {
     static ONCE: Once = Once::new();
-    // No limit counts the memory of WebAssembly and of shared memory, so both are off. Collector
-    // threads take cores from other lanes, and cost a tenth of the throughput of text functions.
-    // The last three `--no-harmony` flags keep V8 from adding methods when an isolate boots,
-    // because the snapshot has these methods (`js/language/polyfills.js`).
-    // With short calls of V8's own code, an isolate whose code is far from it has a copy of it, of 1.4 MB.
-    // The host's isolates are far if there are many: V8 would open a file to find room nearby.
-    const FLAGS: &[u8] = b"--no-expose-wasm --no-harmony-sharedarraybuffer --no-harmony-atomics \
-        --no-harmony-object-has-own --no-harmony-relative-indexing-methods --no-harmony-array-find-last \
-        --no-short-builtin-calls --stack-size=3900 --single-threaded-gc --no-verify-snapshot-checksum";
     // SAFETY: called once, before any other call.
-    ONCE.call_once(|| unsafe { ffi::cl_initialize(ClText::new(FLAGS)) });
+    ONCE.call_once(|| unsafe { ffi::cl_initialize(ClText::new(FLAGS.as_bytes())) });
 }
 
 /// Returns V8's version.
 pub fn version() -> String {
     // SAFETY: a static text.
     unsafe { CStr::from_ptr(ffi::cl_version()) }.to_string_lossy().into_owned()
+}
+
+/// Returns the version of V8 for which this library was compiled, such as `13.6`.
+#[cfg(feature = "node")]
+pub(crate) fn built_for() -> &'static str {
+    // SAFETY: a static text.
+    unsafe { CStr::from_ptr(ffi::cl_built_for()) }.to_str().unwrap_or_default()
 }
 
 /// Returns the isolate that the shim has booted.

@@ -114,6 +114,8 @@ unsafe extern "C" {
     pub(crate) fn cl_initialize(flags: ClText);
     pub(crate) fn cl_know_time_zone();
     pub(crate) fn cl_version() -> *const c_char;
+    #[cfg(feature = "node")]
+    pub(crate) fn cl_built_for() -> *const c_char;
     pub(crate) fn cl_builder(
         blob: ClText,
         prelude: ClText,

@@ -3,13 +3,28 @@
 use super::value_rules;
 use std::sync::LazyLock;
 
+/// The methods that this V8 leaves out of a snapshot.
+#[cfg(not(feature = "node"))]
+macro_rules! polyfills {
+    () => {
+        include_str!("../js/language/es2022.js")
+    };
+}
+#[cfg(feature = "node")]
+macro_rules! polyfills {
+    () => {
+        include_str!("../js/language/es2026.js")
+    };
+}
+
 /// The JavaScript side of the guest.
-pub(crate) static PRELUDE: LazyLock<String> = LazyLock::new(|| prelude("print, urlParts", FULL));
+pub(crate) static PRELUDE: LazyLock<String> = LazyLock::new(|| prelude("print, isError, urlParts", FULL));
 
 const FULL: &str = concat!(
     include_str!("../js/language/primordials.js"),
     include_str!("../js/language/values.js"),
-    include_str!("../js/language/polyfills.js"),
+    include_str!("../js/language/boot.js"),
+    polyfills!(),
     include_str!("../js/language/json.js"),
     include_str!("../js/loops/columns.js"),
     include_str!("../js/web/intl.js"),
@@ -33,15 +48,16 @@ const FULL: &str = concat!(
 );
 
 /// The small part that the contexts of a program need ([`crate::embed`]).
-pub(crate) static SMALL_PRELUDE: LazyLock<String> = LazyLock::new(|| prelude("print", SMALL));
+pub(crate) static SMALL_PRELUDE: LazyLock<String> = LazyLock::new(|| prelude("print, isError", SMALL));
 
 const SMALL: &str = concat!(
     include_str!("../js/language/primordials.js"),
     include_str!("../js/language/values.js"),
-    include_str!("../js/language/polyfills.js"),
+    include_str!("../js/language/boot.js"),
+    polyfills!(),
     include_str!("../js/web/console.js"),
     include_str!("../js/library/describe.js"),
-    "return { describe };"
+    "return { describe, beforeSnapshot, afterBoot };"
 );
 
 /// Makes the source of a function with these parameters and this body. The source also defines the

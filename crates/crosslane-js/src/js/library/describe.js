@@ -47,5 +47,3 @@ function stackOf(error, depth) {
   const caused = `${frames === "" ? "" : `${frames}\n`}  caused by ${made[0]}: ${made[1]}`;
   return below === "" ? caused : `${caused}\n${below}`;
 }
-
-Error.stackTraceLimit = 20;

@@ -106,11 +106,16 @@ const anyStates = () => [chosenOf(prepared, (one) => one?.holdsStates?.() === tr
 const methods = {
   describe,
   declarations,
+  beforeSnapshot,
+  afterBoot,
 
   // Takes the types of all functions, as JSON: null for functions whose calls have the types.
   prepare(texts) {
     loading = false;
     letGoOfIntl();
+    if (!beforeSnapshot()) {
+      throw new TypeError("a file that sets Error.stackTraceLimit cannot freeze Error: remove one of the two");
+    }
     const all = parse(texts[0]);
     for (let index = 0; index < all.length; index++) {
       prepared[index] = all[index] === null ? undefined : typed(index, all[index]);

@@ -1,13 +1,7 @@
-// Methods of ECMAScript 2022 and 2023 that this V8 leaves out of an isolate that builds a snapshot.
+// Methods of ECMAScript 2022 and 2023 that V8 10.2 leaves out of an isolate that builds a snapshot.
 // By default V8 adds them when an isolate boots from the snapshot, and crashes if a file has frozen
 // their object or defined methods of the same name. So V8 must not add them (`FLAGS` in
 // `engine.rs`), and this file adds all of them.
-
-function addMissing(target, methods) {
-  for (const [name, { value }] of Object.entries(Object.getOwnPropertyDescriptors(methods))) {
-    defineProperty(target, name, { value, writable: true, configurable: true });
-  }
-}
 
 const toObject = Object;
 const toText = String;

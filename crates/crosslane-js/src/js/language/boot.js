@@ -1,0 +1,36 @@
+// What V8 adds to the context of a snapshot when an isolate boots: `WebAssembly`, and the number of frames
+// that an error notes. V8 ends the process if the context has them already.
+
+const world = globalThis;
+const { deleteProperty, set: setProperty } = Reflect;
+const functions = Function.prototype;
+const LIMIT = "stackTraceLimit";
+// The number of frames. The file may change it.
+let frames = 20;
+
+// A file may freeze `Error`. So, while it is loaded, `Error` inherits the number, and V8 reads it there.
+if (hasOwn(Error, LIMIT)) Error[LIMIT] = frames;
+else defineProperty(functions, LIMIT, { value: frames, writable: true, configurable: true });
+
+// Removes the number before a snapshot is taken. Returns whether that was possible.
+function beforeSnapshot() {
+  if (LIMIT in Error) frames = Error[LIMIT];
+  deleteProperty(functions, LIMIT);
+  return deleteProperty(Error, LIMIT);
+}
+
+// `WebAssembly` is off, because no limit counts its memory.
+function afterBoot() {
+  setProperty(Error, LIMIT, frames);
+  deleteProperty(world, "WebAssembly");
+}
+
+// No limit counts shared memory. `Atomics` is of no use without it.
+deleteProperty(world, "Atomics");
+
+// Adds methods that V8 leaves out of a snapshot.
+function addMissing(target, methods) {
+  for (const [name, { value }] of Object.entries(Object.getOwnPropertyDescriptors(methods))) {
+    defineProperty(target, name, { value, writable: true, configurable: true });
+  }
+}

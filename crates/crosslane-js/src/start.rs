@@ -1,0 +1,58 @@
+//! Runs the host in Node's program, for its V8.
+//!
+//! Node's program exports the whole C++ interface of its V8. The dynamic loader loads this library before
+//! that program (`LD_PRELOAD`). The program's first function asks the C library to run the program's `main`,
+//! by a function that this library defines, too ([`__libc_start_main`]). It runs the host's `main` instead. So
+//! nothing of Node runs: no isolate, no thread, and nothing reads its options from the environment.
+
+use crate::isolate;
+use std::ffi::{c_char, c_int, c_void};
+use std::mem::transmute;
+
+type Main = extern "C" fn(c_int, *mut *mut c_char, *mut *mut c_char) -> c_int;
+type Hook = Option<extern "C" fn()>;
+type Start =
+    unsafe extern "C" fn(Main, c_int, *mut *mut c_char, Hook, Hook, Hook, *mut c_void) -> c_int;
+
+/// V8's function that returns its version, as the linker names it.
+const VERSION: &std::ffi::CStr = c"_ZN2v82V810GetVersionEv";
+
+/// The C library's function of this name, but for another `main`. A program without V8, such as a script
+/// that starts Node, runs as it is, and hands this library on.
+///
+/// # Safety
+/// Only the first function of a program calls it.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn __libc_start_main(
+    program: Main,
+    count: c_int,
+    arguments: *mut *mut c_char,
+    init: Hook,
+    fini: Hook,
+    loader_fini: Hook,
+    stack_end: *mut c_void,
+) -> c_int {
+    // SAFETY: the C library's function has this type, and the loader has found it for this program before.
+    unsafe {
+        let start: Start = transmute(libc::dlsym(libc::RTLD_NEXT, c"__libc_start_main".as_ptr()));
+        let has_v8 = !libc::dlsym(libc::RTLD_DEFAULT, VERSION.as_ptr()).is_null();
+        start(if has_v8 { main } else { program }, count, arguments, init, fini, loader_fini, stack_end)
+    }
+}
+
+extern "C" fn main(_: c_int, _: *mut *mut c_char, _: *mut *mut c_char) -> c_int {
+    // The types of V8's functions differ from version to version.
+    let (version, expected) = (isolate::version(), isolate::built_for());
+    if !version.starts_with(&format!("{expected}.")) {
+        eprintln!("crosslane-js: this Node.js has V8 {version}, and Crosslane needs V8 {expected}, of Node.js 24");
+        return 1;
+    }
+    // SAFETY: no other thread runs yet. The calls change this process only.
+    unsafe {
+        std::env::remove_var("LD_PRELOAD");
+        // As the main function of a program in Rust does.
+        libc::signal(libc::SIGPIPE, libc::SIG_IGN);
+        libc::prctl(libc::PR_SET_NAME, c"crosslane-js".as_ptr());
+    }
+    crate::host::main()
+}
