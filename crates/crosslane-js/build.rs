@@ -1,5 +1,6 @@
 //! Compiles the C++ shim for a V8, which `tools/v8` fetches: Debian's libnode in `.v8` (or in the folder in
-//! `CROSSLANE_V8`), with which it is linked, or that of Node's program in `.node` (or in `CROSSLANE_NODE`).
+//! `CROSSLANE_V8`), with which it is linked; or that of Node's program. `python/setup.py` links its headers as
+//! `.node`.
 
 use std::env;
 use std::path::{Path, PathBuf};
@@ -7,14 +8,16 @@ use std::path::{Path, PathBuf};
 fn main() {
     println!("cargo:rerun-if-changed=shim");
     if env::var_os("CARGO_FEATURE_NODE").is_some() {
-        let node = folder("CROSSLANE_NODE", ".node");
-        println!("cargo:rerun-if-changed={}", node.join("include/node/node_version.h").display());
+        let include = existing(root().join(".node/include/node"), "run python/setup.py, which links it");
+        println!("cargo:rerun-if-changed={}", include.join("node_version.h").display());
         // In another program, or with another V8, functions are missing. The library must say so.
-        println!("cargo:rustc-cdylib-link-arg=-Wl,-z,lazy");
+        println!("cargo:rustc-link-arg=-Wl,-z,lazy");
         // V8's headers need this version of the language.
-        return compile(&node.join("include/node"), "c++20");
+        return compile(&include, "c++20");
     }
-    let prefix = folder("CROSSLANE_V8", ".v8");
+    println!("cargo:rerun-if-env-changed=CROSSLANE_V8");
+    let prefix = env::var_os("CROSSLANE_V8").map_or_else(|| root().join(".v8"), PathBuf::from);
+    let prefix = existing(prefix, "run tools/v8, which fetches it");
     println!("cargo:rerun-if-changed={}", prefix.join("stamp").display());
     compile(&prefix.join("include"), "c++17");
     let libraries = prefix.join("lib");
@@ -28,15 +31,12 @@ fn main() {
     println!("cargo:libraries={}", libraries.display());
 }
 
-/// The folder that this variable names, or that has this name in the repository.
-fn folder(variable: &str, name: &str) -> PathBuf {
-    println!("cargo:rerun-if-env-changed={variable}");
-    let root = PathBuf::from(env::var_os("CARGO_MANIFEST_DIR").unwrap()).join("../..");
-    let folder = env::var_os(variable).map_or_else(|| root.join(name), PathBuf::from);
-    let Ok(folder) = folder.canonicalize() else {
-        panic!("there is no V8 in {}: run tools/v8, which fetches it", folder.display());
-    };
-    folder
+fn root() -> PathBuf {
+    PathBuf::from(env::var_os("CARGO_MANIFEST_DIR").unwrap()).join("../..")
+}
+
+fn existing(folder: PathBuf, advice: &str) -> PathBuf {
+    folder.canonicalize().unwrap_or_else(|_| panic!("there is no V8 in {}: {advice}", folder.display()))
 }
 
 fn compile(include: &Path, language: &str) {

@@ -122,7 +122,7 @@ def main() -> None:
     for file in folder.rglob("*"):
         if file.is_file() and file.name != "libduckdb.so" and file.read_bytes()[:4] == b"\x7fELF":
             finish(file)
-    notices = bundle_v8(folder / "v8") if (folder / "crosslane-js").exists() else {}
+    notices = bundle_v8(folder / "v8") if (folder / "v8_native.so").exists() else {}
     for program in folder.glob("guests/*/crosslane-*"):
         notices |= bundle(needed(program), program.parent)
     write_licences(folder, notices)

@@ -6,10 +6,14 @@
 
 namespace {
 
-// What V8 reserves for the code of an isolate if the isolate's constraints give no other size; and
-// how much more address space an isolate takes until it has booted.
+// What V8 reserves for the code of a builder, and of other isolates; and how much more address space an
+// isolate takes until it has booted.
+constexpr size_t kBuilderCode = V8_MAJOR_VERSION < 12 ? 128u << 20 : 512u << 20;
 constexpr size_t kCode = 128u << 20;
 constexpr size_t kBoot = 24u << 20;
+// The most memory of young objects. Limits of memory are enforced after collections, and V8 collects the
+// young objects when this memory is full. Newer versions would take four times as much.
+constexpr size_t kYoung = 48u << 20;
 
 // V8's seeds of random numbers. V8 would open a file for each isolate.
 bool Random(unsigned char* bytes, size_t count) {
@@ -23,7 +27,7 @@ std::mutex one_boots;
 // Whether the address space has room for one more isolate. Without room, V8 ends the process.
 bool IsRoomToBoot(size_t code, ClOutcome* outcome) {
   *outcome = {};
-  if (IsThere((code ? code : kCode) + kBoot, PROT_NONE)) return true;
+  if (IsThere(code + kBoot, PROT_NONE)) return true;
   outcome->status = CL_TERMINATED;
   outcome->reason = CL_NO_HEAP;
   return false;

@@ -32,7 +32,7 @@ const char* cl_built_for() { return CL_VERSION(V8_MAJOR_VERSION, V8_MINOR_VERSIO
 ClIsolate* cl_builder(ClText blob, ClText prelude, const ClHost* host, size_t memory_limit,
                       ClOutcome* outcome) {
   std::lock_guard<std::mutex> boots(one_boots);
-  if (!IsRoomToBoot(0, outcome)) return nullptr;
+  if (!IsRoomToBoot(kBuilderCode, outcome)) return nullptr;
   ClIsolate* self = Allocate(blob, host);
   self->creator = std::make_unique<v8::SnapshotCreator>(self->isolate, external_references,
                                                         blob.length ? &self->blob : nullptr);
@@ -90,8 +90,10 @@ ClIsolate* cl_boot(bool shared, ClText blob, ClText prelude, const ClHost* host,
                    size_t hard_limit, size_t stack, ClOutcome* outcome) {
   v8::Isolate::CreateParams parameters;
   parameters.constraints.ConfigureDefaultsFromHeapSize(0, hard_limit);
+  parameters.constraints.set_max_young_generation_size_in_bytes(kYoung);
+  parameters.constraints.set_code_range_size_in_bytes(kCode);
   std::lock_guard<std::mutex> boots(one_boots);
-  if (!IsRoomToBoot(parameters.constraints.code_range_size_in_bytes(), outcome)) return nullptr;
+  if (!IsRoomToBoot(kCode, outcome)) return nullptr;
   ClIsolate* self = Allocate(blob, host);
   self->shared = shared;
   if (blob.length) parameters.snapshot_blob = &self->blob;

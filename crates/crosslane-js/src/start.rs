@@ -6,16 +6,20 @@
 //! nothing of Node runs: no isolate, no thread, and nothing reads its options from the environment.
 
 use crate::isolate;
+use crosslane_process::control::ControlSocket;
 use std::ffi::{c_char, c_int, c_void};
 use std::mem::transmute;
+use std::os::fd::{FromRawFd, OwnedFd};
 
 type Main = extern "C" fn(c_int, *mut *mut c_char, *mut *mut c_char) -> c_int;
 type Hook = Option<extern "C" fn()>;
-type Start =
-    unsafe extern "C" fn(Main, c_int, *mut *mut c_char, Hook, Hook, Hook, *mut c_void) -> c_int;
+type Start = unsafe extern "C" fn(Main, c_int, *mut *mut c_char, Hook, Hook, Hook, *mut c_void) -> c_int;
 
 /// V8's function that returns its version, as the linker names it.
 const VERSION: &std::ffi::CStr = c"_ZN2v82V810GetVersionEv";
+
+/// Where a descriptor is a path, of a library whose own path cannot be in a list.
+const OWN: &str = "/proc/self/fd/";
 
 /// The C library's function of this name, but for another `main`. A program without V8, such as a script
 /// that starts Node, runs as it is, and hands this library on.
@@ -44,8 +48,20 @@ extern "C" fn main(_: c_int, _: *mut *mut c_char, _: *mut *mut c_char) -> c_int 
     // The types of V8's functions differ from version to version.
     let (version, expected) = (isolate::version(), isolate::built_for());
     if !version.starts_with(&format!("{expected}.")) {
-        eprintln!("crosslane-js: this Node.js has V8 {version}, and Crosslane needs V8 {expected}, of Node.js 24");
+        let why = format!(
+            "this Node.js has V8 {version}, and JavaScript functions need V8 {expected}, of Node.js 24: \
+             pip install 'crosslane[javascript]', or put Node.js 24 on PATH, or set CROSSLANE_NODE to its program"
+        );
+        eprintln!("crosslane-js: {why}");
+        // SAFETY: nothing has used the descriptor. It is the control socket, if an engine started this.
+        let _ = unsafe { ControlSocket::inherited() }.and_then(|control| control.refuse(&why));
         return 1;
+    }
+    if let Some(library) =
+        std::env::var("LD_PRELOAD").ok().and_then(|path| path.strip_prefix(OWN)?.parse().ok())
+    {
+        // SAFETY: the program that started this one opened the descriptor for the loader, and nothing else.
+        drop(unsafe { OwnedFd::from_raw_fd(library) });
     }
     // SAFETY: no other thread runs yet. The calls change this process only.
     unsafe {

