@@ -306,6 +306,9 @@ void Guard(ClIsolate* self, size_t memory_limit) {
   self->isolate->SetOOMErrorHandler(OutOfMemory);
   self->isolate->AddGCEpilogueCallback(AfterCollection, nullptr, v8::kGCTypeAll);
   self->isolate->AddNearHeapLimitCallback(NearHardLimit, self);
+  // No limit counts the memory of WebAssembly.
+  self->isolate->SetAllowWasmCodeGenerationCallback(
+      [](v8::Local<v8::Context>, v8::Local<v8::String>) { return false; });
   self->isolate->SetMicrotasksPolicy(v8::MicrotasksPolicy::kExplicit);
   self->isolate->SetCaptureStackTraceForUncaughtExceptions(true, 10);
 }

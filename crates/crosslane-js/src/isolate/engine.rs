@@ -22,7 +22,8 @@ macro_rules! version_flags {
 macro_rules! version_flags {
     () => {
         "--no-turboshaft-loop-unrolling --enable-sharedarraybuffer-per-context --no-js-atomics-pause --no-js-error-iserror \
-         --no-js-explicit-resource-management --no-js-float16array --no-js-promise-try --no-js-regexp-escape"
+         --no-js-explicit-resource-management --no-js-float16array --no-js-promise-try --no-js-regexp-escape \
+         --no-js-source-phase-imports"
     };
 }
 

@@ -5,6 +5,8 @@ const world = globalThis;
 const { deleteProperty, set: setProperty } = Reflect;
 const functions = Function.prototype;
 const LIMIT = "stackTraceLimit";
+const WASM = "WebAssembly";
+const { getOwnPropertyDescriptor } = Object;
 // The number of frames. The file may change it.
 let frames = 20;
 
@@ -12,17 +14,23 @@ let frames = 20;
 if (hasOwn(Error, LIMIT)) Error[LIMIT] = frames;
 else defineProperty(functions, LIMIT, { value: frames, writable: true, configurable: true });
 
-// Removes the number before a snapshot is taken. Returns whether that was possible.
+// What the file has made of `WebAssembly`.
+let ownWasm;
+
+// Removes both before a snapshot is taken. Returns whether that was possible.
 function beforeSnapshot() {
   if (LIMIT in Error) frames = Error[LIMIT];
+  ownWasm = getOwnPropertyDescriptor(world, WASM) ?? ownWasm;
   deleteProperty(functions, LIMIT);
-  return deleteProperty(Error, LIMIT);
+  if (ownWasm !== undefined) setPrototypeOf(ownWasm, null);
+  return deleteProperty(Error, LIMIT) && deleteProperty(world, WASM);
 }
 
-// `WebAssembly` is off, because no limit counts its memory.
+// V8's `WebAssembly` is off, because no limit counts its memory.
 function afterBoot() {
   setProperty(Error, LIMIT, frames);
-  deleteProperty(world, "WebAssembly");
+  deleteProperty(world, WASM);
+  if (ownWasm !== undefined) defineProperty(world, WASM, ownWasm);
 }
 
 // No limit counts shared memory. `Atomics` is of no use without it.

@@ -6,10 +6,20 @@ const callOn = Function.prototype.call.bind(Function.prototype.call);
 
 {
   const { SyntaxError } = globalThis;
+  const { withResolvers } = Promise;
 
   addMissing(Promise, {
     try(call, ...passed) {
-      return new this((resolve) => resolve(apply(call, undefined, passed)));
+      const { promise, resolve, reject } = callOn(withResolvers, this);
+      let value;
+      try {
+        value = apply(call, undefined, passed);
+      } catch (error) {
+        reject(error);
+        return promise;
+      }
+      resolve(value);
+      return promise;
     },
   });
 
@@ -17,38 +27,46 @@ const callOn = Function.prototype.call.bind(Function.prototype.call);
     isError: (value) => isError(value),
   });
 
-  const codeAt = uncurried(String.prototype.charCodeAt);
   const hexOf = uncurried(Number.prototype.toString);
+
+  function textOnly(text) {
+    if (typeof text !== "string") throw new TypeError(`${show(text)} is no string`);
+    return text;
+  }
 
   // RegExp.escape of each character that is not itself, but for those that `\u` escapes.
   const ESCAPED = new Map([
     ...[..."^$\\.*+?()[]{}|/"].map((one) => [one, `\\${one}`]),
     ...Object.entries({ "\t": "\\t", "\n": "\\n", "\v": "\\v", "\f": "\\f", "\r": "\\r" }),
-    ...[..." ,-=<>#&!%:;@~'`\"\u00a0"].map((one) => [one, `\\x${hexOf(codeAt(one, 0), 16)}`]),
+    ...[..." ,-=<>#&!%:;@~'`\"\u00a0"].map((one) => [one, `\\x${hexOf(one.charCodeAt(0), 16)}`]),
   ]);
-  const OTHER_SPACE = /^[\s\u2028\u2029]$/;
+
+  // The escape of a character, or undefined if it stands for itself.
+  function escapeOf(text, index) {
+    const one = text[index];
+    const code = codeAt(one, 0);
+    const known = mapGet(ESCAPED, one);
+    if (known !== undefined) return known;
+    if (code < 0x80) {
+      const six = sextet(code);
+      return index === 0 && six >= 0 && six < 62 ? `\\x${hexOf(code, 16)}` : undefined;
+    }
+    const isHalf = code !== REPLACEMENT && pointAt(text, index) === REPLACEMENT;
+    return isHalf || trimmed(one) === "" ? `\\u${padded(hexOf(code, 16), 4, "0")}` : undefined;
+  }
 
   addMissing(RegExp, {
     escape(text) {
-      if (typeof text !== "string") throw new TypeError(`RegExp.escape takes a string, not ${show(text)}`);
-      let escaped = "";
+      textOnly(text);
+      const units = new Units();
       for (let index = 0; index < text.length; index++) {
-        const code = codeAt(text, index);
-        const one = text[index];
-        const other = code >= 0xdc00 && code <= 0xdfff ? 0 : codeAt(text, index + 1);
-        if (code >= 0xd800 && code <= 0xdbff && other >= 0xdc00 && other <= 0xdfff) {
-          escaped += one + text[++index];
-        } else if (mapHas(ESCAPED, one)) {
-          escaped += mapGet(ESCAPED, one);
-        } else if (index === 0 && executed(/^[0-9A-Za-z]$/, one) !== null) {
-          escaped += `\\x${hexOf(code, 16)}`;
-        } else if ((code >= 0xd800 && code <= 0xdfff) || executed(OTHER_SPACE, one) !== null) {
-          escaped += `\\u${padded(hexOf(code, 16), 4, "0")}`;
-        } else {
-          escaped += one;
-        }
+        const escape = escapeOf(text, index);
+        const point = pointAt(text, index);
+        if (escape === undefined) units.addPoint(point);
+        else for (let at = 0; at < escape.length; at++) units.add(codeAt(escape, at));
+        if (point > 0xffff) index++;
       }
-      return escaped;
+      return units.finish();
     },
   });
 
@@ -58,16 +76,10 @@ const callOn = Function.prototype.call.bind(Function.prototype.call);
   const ALPHABETS = { __proto__: null, base64: `${DIGITS}+/`, base64url: `${DIGITS}-_` };
   const CHUNKS = { __proto__: null, loose: true, strict: true, "stop-before-partial": true };
   const HEX = "0123456789abcdef";
-  const lower = uncurried(String.prototype.toLowerCase);
 
   function bytesOnly(self) {
-    if (!(self instanceof Uint8Array)) throw new TypeError(`${show(self)} is no Uint8Array`);
+    if (!isView(self) || tagOf(self) !== "Uint8Array") throw new TypeError(`${show(self)} is no Uint8Array`);
     return self;
-  }
-
-  function textOnly(text) {
-    if (typeof text !== "string") throw new TypeError(`${show(text)} is no string`);
-    return text;
   }
 
   // An option of these names, and its default.
@@ -83,122 +95,149 @@ const callOn = Function.prototype.call.bind(Function.prototype.call);
     return value;
   }
 
+  // Throws if the array is no part of its buffer any more.
+  const checkBounds = (bytes) => fillIn(bytes, 0, 0, 0);
   const wrongText = (what) => new SyntaxError(`this is no ${what}`);
 
-  // The bytes of a text in base64, at most so many, and how much of the text they are. An error is noted beside
-  // the bytes before it.
-  function fromBase64(text, options, most = 2 ** 53 - 1) {
-    const alphabet = ALPHABETS[option(options, "alphabet", ALPHABETS, "base64")];
-    const handling = option(options, "lastChunkHandling", CHUNKS, "loose");
-    const bytes = list();
+  // The number that a digit of an alphabet stands for, or -1.
+  function numberOf(alphabet, code) {
+    const six = sextet(code);
+    if (six >= 0 && six < 62) return six;
+    if (code === codeAt(alphabet, 62)) return 62;
+    return code === codeAt(alphabet, 63) ? 63 : -1;
+  }
+
+  // Writes the bytes of a text in base64. Returns how much of the text they are, how many bytes, and an error
+  // after them. https://tc39.es/ecma262/#sec-frombase64
+  function readBase64(text, bytes, alphabet, handling) {
+    const most = lengthOf(bytes);
     let read = 0;
+    let written = 0;
     let chunk = 0;
     let size = 0;
     let index = 0;
     const next = () => {
-      while (index < text.length && find("\t\n\f\r ", text[index]) >= 0) index++;
+      while (index < text.length && (isBlank(codeAt(text, index)) || text[index] === "\f")) index++;
       return text[index];
     };
-    const failed = () => ({ bytes, read, error: wrongText("text in base64") });
+    const ended = () => ({ read, written });
+    const failed = () => ({ read, written, error: wrongText("text in base64") });
     const put = (count) => {
-      for (let byte = 0; byte < count; byte++) bytes[bytes.length] = (chunk >> (16 - 8 * byte)) & 255;
+      for (let byte = 0; byte < count; byte++) bytes[written++] = (chunk >> (16 - 8 * byte)) & 255;
     };
-    if (most === 0) return { bytes, read };
+    if (most === 0) return ended();
     for (;;) {
       const one = next();
       if (one === undefined || one === "=") break;
-      const digit = find(alphabet, one);
+      const digit = numberOf(alphabet, codeAt(one, 0));
       if (digit < 0) return failed();
       // The next digit would make a byte for which there is no room.
-      const left = most - bytes.length;
-      if ((left === 1 && size === 2) || (left === 2 && size === 3)) return { bytes, read };
+      const left = most - written;
+      if ((left === 1 && size === 2) || (left === 2 && size === 3)) return ended();
       index++;
       chunk |= digit << (18 - 6 * size++);
       if (size === 4) {
         put(3);
         read = index;
         chunk = size = 0;
-        if (bytes.length === most) return { bytes, read };
+        if (written === most) return ended();
       }
     }
-    const isPadded = next() === "=";
-    if (isPadded) {
+    if (next() === "=") {
       if (size < 2) return failed();
       index++;
       if (size === 2) {
-        if (next() === undefined) return handling === "stop-before-partial" ? { bytes, read } : failed();
+        if (next() === undefined) return handling === "stop-before-partial" ? ended() : failed();
         if (next() !== "=") return failed();
         index++;
       }
       if (next() !== undefined) return failed();
-    } else {
-      if (size === 0) return { bytes, read: text.length };
-      if (handling === "stop-before-partial") return { bytes, read };
+      // The bits beyond the last byte.
+      if (handling === "strict" && (chunk & (size === 2 ? 0xffff : 0xff)) !== 0) return failed();
+    } else if (size > 0) {
+      if (handling === "stop-before-partial") return ended();
       if (handling === "strict" || size === 1) return failed();
     }
-    // The bits beyond the last byte.
-    const rest = chunk & (size === 2 ? 0xffff : 0xff);
-    if (handling === "strict" && rest !== 0) return failed();
-    put(size - 1);
-    return { bytes, read: text.length };
+    if (size > 0) put(size - 1);
+    read = text.length;
+    return ended();
   }
 
-  function fromHex(text, most = 2 ** 53 - 1) {
-    const bytes = list();
-    let read = 0;
-    if (text.length % 2 !== 0) return { bytes, read, error: wrongText("text in hexadecimal digits") };
-    for (; read < text.length && bytes.length < most; read += 2) {
-      const high = find(HEX, lower(text[read]));
-      const low = find(HEX, lower(text[read + 1]));
-      if (high < 0 || low < 0) return { bytes, read, error: wrongText("text in hexadecimal digits") };
-      bytes[bytes.length] = 16 * high + low;
+  // The same of hexadecimal digits.
+  function readHex(text, bytes) {
+    const failed = (written) => ({ read: 2 * written, written, error: wrongText("text in hexadecimal digits") });
+    if (text.length % 2 !== 0) return failed(0);
+    const count = min(text.length / 2, lengthOf(bytes));
+    for (let index = 0; index < count; index++) {
+      const high = hexDigit(codeAt(text, 2 * index));
+      const low = hexDigit(codeAt(text, 2 * index + 1));
+      if (high < 0 || low < 0) return failed(index);
+      bytes[index] = 16 * high + low;
     }
-    return { bytes, read };
+    return { read: 2 * count, written: count };
   }
 
-  function made({ bytes, error }) {
+  function outcome({ read, written, error }) {
     if (error !== undefined) throw error;
-    const array = new Uint8Array(bytes.length);
-    for (let index = 0; index < bytes.length; index++) array[index] = bytes[index];
-    return array;
+    return { read, written };
   }
 
-  function written(array, { bytes, read, error }) {
-    for (let index = 0; index < bytes.length; index++) array[index] = bytes[index];
-    if (error !== undefined) throw error;
-    return { read, written: bytes.length };
-  }
+  const alphabetOf = (options) => ALPHABETS[option(options, "alphabet", ALPHABETS, "base64")];
+  const handlingOf = (options) => option(options, "lastChunkHandling", CHUNKS, "loose");
 
   addMissing(Uint8Array, {
-    fromBase64: (text, options) => made(fromBase64(textOnly(text), options)),
-    fromHex: (text) => made(fromHex(textOnly(text))),
+    fromBase64(text, options = undefined) {
+      // More room than the bytes need.
+      const bytes = new Uint8Array(textOnly(text).length + 3);
+      const { written } = outcome(readBase64(text, bytes, alphabetOf(options), handlingOf(options)));
+      return bytesOf(bytes, 0, written);
+    },
+    fromHex(text) {
+      const bytes = new Uint8Array(textOnly(text).length >> 1);
+      outcome(readHex(text, bytes));
+      return bytes;
+    },
   });
 
   addMissing(Uint8Array.prototype, {
-    setFromBase64(text, options) {
-      return written(this, fromBase64(textOnly(text), options, lengthOf(bytesOnly(this))));
+    setFromBase64(text, options = undefined) {
+      const bytes = bytesOnly(this);
+      textOnly(text);
+      const alphabet = alphabetOf(options);
+      const handling = handlingOf(options);
+      checkBounds(bytes);
+      return outcome(readBase64(text, bytes, alphabet, handling));
     },
     setFromHex(text) {
-      return written(this, fromHex(textOnly(text), lengthOf(bytesOnly(this))));
-    },
-    toBase64(options) {
       const bytes = bytesOnly(this);
-      const alphabet = ALPHABETS[option(options, "alphabet", ALPHABETS, "base64")];
+      checkBounds(bytes);
+      return outcome(readHex(textOnly(text), bytes));
+    },
+    toBase64(options = undefined) {
+      const bytes = bytesOnly(this);
+      const alphabet = alphabetOf(options);
       const isPadded = !options?.omitPadding;
-      let text = "";
+      checkBounds(bytes);
+      const units = new Units();
       for (let index = 0; index < lengthOf(bytes); index += 3) {
         const size = min(3, lengthOf(bytes) - index);
         const chunk = (bytes[index] << 16) | ((bytes[index + 1] ?? 0) << 8) | (bytes[index + 2] ?? 0);
-        for (let digit = 0; digit <= size; digit++) text += alphabet[(chunk >> (18 - 6 * digit)) & 63];
-        if (isPadded) text += between("==", 0, 3 - size);
+        for (let digit = 0; digit < 4; digit++) {
+          if (digit <= size) units.add(codeAt(alphabet, (chunk >> (18 - 6 * digit)) & 63));
+          else if (isPadded) units.add(EQUALS);
+        }
       }
-      return text;
+      return units.finish();
     },
     toHex() {
       const bytes = bytesOnly(this);
-      let text = "";
-      for (let index = 0; index < lengthOf(bytes); index++) text += HEX[bytes[index] >> 4] + HEX[bytes[index] & 15];
-      return text;
+      checkBounds(bytes);
+      const units = new Units();
+      for (let index = 0; index < lengthOf(bytes); index++) {
+        units.add(codeAt(HEX, bytes[index] >> 4));
+        units.add(codeAt(HEX, bytes[index] & 15));
+      }
+      return units.finish();
     },
   });
 }

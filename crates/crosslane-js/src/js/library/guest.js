@@ -114,7 +114,9 @@ const methods = {
     loading = false;
     letGoOfIntl();
     if (!beforeSnapshot()) {
-      throw new TypeError("a file that sets Error.stackTraceLimit cannot freeze Error: remove one of the two");
+      throw new TypeError(
+        "Error.stackTraceLimit and WebAssembly cannot be read-only: set or define them so that they may be deleted",
+      );
     }
     const all = parse(texts[0]);
     for (let index = 0; index < all.length; index++) {
