@@ -5,7 +5,7 @@
 const callOn = Function.prototype.call.bind(Function.prototype.call);
 
 {
-  const { SyntaxError } = globalThis;
+  const ParseError = SyntaxError;
   const { withResolvers } = Promise;
 
   addMissing(Promise, {
@@ -60,10 +60,10 @@ const callOn = Function.prototype.call.bind(Function.prototype.call);
       textOnly(text);
       const units = new Units();
       for (let index = 0; index < text.length; index++) {
-        const escape = escapeOf(text, index);
+        const escaped = escapeOf(text, index);
         const point = pointAt(text, index);
-        if (escape === undefined) units.addPoint(point);
-        else for (let at = 0; at < escape.length; at++) units.add(codeAt(escape, at));
+        if (escaped === undefined) units.addPoint(point);
+        else for (let at = 0; at < escaped.length; at++) units.add(codeAt(escaped, at));
         if (point > 0xffff) index++;
       }
       return units.finish();
@@ -84,7 +84,10 @@ const callOn = Function.prototype.call.bind(Function.prototype.call);
 
   // An option of these names, and its default.
   function option(options, name, known, usual) {
-    if (options !== undefined && (options === null || (typeof options !== "object" && typeof options !== "function"))) {
+    if (
+      options !== undefined &&
+      (options === null || (typeof options !== "object" && typeof options !== "function"))
+    ) {
       throw new TypeError(`${show(options)} is no object of options`);
     }
     const value = options?.[name];
@@ -97,7 +100,7 @@ const callOn = Function.prototype.call.bind(Function.prototype.call);
 
   // Throws if the array is no part of its buffer any more.
   const checkBounds = (bytes) => fillIn(bytes, 0, 0, 0);
-  const wrongText = (what) => new SyntaxError(`this is no ${what}`);
+  const wrongText = (what) => new ParseError(`this is no ${what}`);
 
   // The number that a digit of an alphabet stands for, or -1.
   function numberOf(alphabet, code) {
@@ -165,7 +168,11 @@ const callOn = Function.prototype.call.bind(Function.prototype.call);
 
   // The same of hexadecimal digits.
   function readHex(text, bytes) {
-    const failed = (written) => ({ read: 2 * written, written, error: wrongText("text in hexadecimal digits") });
+    const failed = (written) => ({
+      read: 2 * written,
+      written,
+      error: wrongText("text in hexadecimal digits"),
+    });
     if (text.length % 2 !== 0) return failed(0);
     const count = min(text.length / 2, lengthOf(bytes));
     for (let index = 0; index < count; index++) {
