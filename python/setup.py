@@ -128,7 +128,7 @@ class CargoBuild(build_ext):
         subprocess.run(command, cwd=ROOT, check=True, env={**os.environ, "PYO3_NO_PYTHON": "1"})
         if node:
             # A build of its own: Ruby's contexts use the same crate with another V8.
-            command = ["cargo", "rustc", *options, "-p", "crosslane-js", "--features", "node"]
+            command = ["cargo", "rustc", *options, "-p", "crosslane-js", "--features", "host"]
             subprocess.run([*command, "--lib", "--crate-type", "cdylib"], cwd=ROOT, check=True)
         target = Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target"))
         built = target / ("debug" if profile == "dev" else profile)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import statistics
 import subprocess
 import sys
@@ -17,8 +18,9 @@ from ...figures import ROOT, Line
 from ...report import ratio
 from ..engines import LIBRARIES, ROUNDS, Bench, microseconds, milliseconds, story_of
 
-#: The program that boots isolates.
-GUESTS = ROOT / "bench" / "js" / "target" / "release" / "crosslane-bench-js"
+#: The library that boots isolates, in Node's program.
+GUESTS = ROOT / "bench" / "js" / "target" / "release" / "libcrosslane_bench_js.so"
+NODE = ROOT / ".node" / "bin" / "node"
 
 
 def js_numbers(bench: Bench) -> Iterator[Line]:
@@ -46,9 +48,9 @@ def js_guests(bench: Bench) -> Iterator[Line]:
     """The JavaScript guest against QuickJS, its boot against one from source, its pool against a boot."""
     command = ["cargo", "build", "--release", "--locked", "--quiet"]
     subprocess.run(command, cwd=LIBRARIES.parent, check=True)
-    run = subprocess.run(
-        [GUESTS, crosslane.javascript_path(), LIBRARIES, str(ROUNDS)], check=True, capture_output=True
-    )
+    program = [NODE, "--crosslane", crosslane.javascript_path(), LIBRARIES, str(ROUNDS)]
+    environment = {**os.environ, "LD_PRELOAD": str(GUESTS)}
+    run = subprocess.run(program, env=environment, check=True, capture_output=True)
     taken = json.loads(run.stdout)
     for key, name, against, target in (
         ("gcd", "JavaScript gcd, 1024 rows", "arrow-udf's QuickJS", 4),

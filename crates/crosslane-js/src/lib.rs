@@ -23,7 +23,7 @@ pub mod host;
 pub mod isolate;
 pub mod library;
 #[cfg(feature = "node")]
-mod start;
+pub mod start;
 
 pub use host::attention;
 pub use isolate::Snapshot;

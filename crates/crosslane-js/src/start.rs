@@ -2,7 +2,7 @@
 //!
 //! Node's program exports the whole C++ interface of its V8. The dynamic loader loads this library before
 //! that program (`LD_PRELOAD`). The program's first function asks the C library to run the program's `main`,
-//! by a function that this library defines, too ([`__libc_start_main`]). It runs the host's `main` instead. So
+//! by a function that this library defines, too ([`main_in_node`]). It runs the host's `main` instead. So
 //! nothing of Node runs: no isolate, no thread, and nothing reads its options from the environment.
 
 use crate::isolate;
@@ -11,8 +11,10 @@ use std::ffi::{c_char, c_int, c_void};
 use std::mem::transmute;
 use std::os::fd::{FromRawFd, OwnedFd};
 
-type Main = extern "C" fn(c_int, *mut *mut c_char, *mut *mut c_char) -> c_int;
-type Hook = Option<extern "C" fn()>;
+/// A main function in C.
+pub type Main = extern "C" fn(c_int, *mut *mut c_char, *mut *mut c_char) -> c_int;
+/// A function that runs before `main` or after it.
+pub type Hook = Option<extern "C" fn()>;
 type Start = unsafe extern "C" fn(Main, c_int, *mut *mut c_char, Hook, Hook, Hook, *mut c_void) -> c_int;
 
 /// V8's function that returns its version, as the linker names it.
@@ -21,13 +23,46 @@ const VERSION: &std::ffi::CStr = c"_ZN2v82V810GetVersionEv";
 /// Where a descriptor is a path, of a library whose own path cannot be in a list.
 const OWN: &str = "/proc/self/fd/";
 
-/// The C library's function of this name, but for another `main`. A program without V8, such as a script
-/// that starts Node, runs as it is, and hands this library on.
+/// Defines the C library's function `__libc_start_main` in a library that is loaded before Node's program. It
+/// runs this `main`, a `fn() -> c_int`, in place of Node's.
+#[macro_export]
+macro_rules! main_in_node {
+    ($main:expr) => {
+        /// # Safety
+        /// Only the first function of a program calls it.
+        #[unsafe(no_mangle)]
+        unsafe extern "C" fn __libc_start_main(
+            program: $crate::start::Main,
+            count: ::std::ffi::c_int,
+            arguments: *mut *mut ::std::ffi::c_char,
+            init: $crate::start::Hook,
+            fini: $crate::start::Hook,
+            loader_fini: $crate::start::Hook,
+            stack_end: *mut ::std::ffi::c_void,
+        ) -> ::std::ffi::c_int {
+            extern "C" fn main(
+                _: ::std::ffi::c_int,
+                _: *mut *mut ::std::ffi::c_char,
+                _: *mut *mut ::std::ffi::c_char,
+            ) -> ::std::ffi::c_int {
+                $crate::start::run($main)
+            }
+            // SAFETY: the first function of the program has passed these.
+            unsafe {
+                $crate::start::start(main, program, count, arguments, init, fini, loader_fini, stack_end)
+            }
+        }
+    };
+}
+
+/// Starts `main` if the program has a V8. Another program, such as a script that starts Node, runs as it is,
+/// and hands this library on.
 ///
 /// # Safety
-/// Only the first function of a program calls it.
-#[unsafe(no_mangle)]
-unsafe extern "C" fn __libc_start_main(
+/// The other arguments are those of the C library's function.
+#[expect(clippy::too_many_arguments, reason = "the C library's function has them")]
+pub unsafe fn start(
+    main: Main,
     program: Main,
     count: c_int,
     arguments: *mut *mut c_char,
@@ -44,7 +79,8 @@ unsafe extern "C" fn __libc_start_main(
     }
 }
 
-extern "C" fn main(_: c_int, _: *mut *mut c_char, _: *mut *mut c_char) -> c_int {
+/// Runs `main` as the program, if Node's V8 is the one for which this was compiled. Returns the exit code.
+pub fn run(main: fn() -> c_int) -> c_int {
     // The types of V8's functions differ from version to version.
     let (version, expected) = (isolate::version(), isolate::built_for());
     if !version.starts_with(&format!("{expected}.")) {
@@ -70,5 +106,8 @@ extern "C" fn main(_: c_int, _: *mut *mut c_char, _: *mut *mut c_char) -> c_int 
         libc::signal(libc::SIGPIPE, libc::SIG_IGN);
         libc::prctl(libc::PR_SET_NAME, c"crosslane-js".as_ptr());
     }
-    crate::host::main()
+    main()
 }
+
+#[cfg(feature = "host")]
+main_in_node!(crate::host::main);

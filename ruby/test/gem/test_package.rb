@@ -34,8 +34,8 @@ class TestPackage < CrosslaneTest
       assert_equal Gem::Platform.local.os, specification.platform.os
       assert_equal %w[sig/crosslane.rbs sig/manifest.yaml sig/v8.rbs], specification.files.grep(/^sig/).sort
       assert_equal ["bigdecimal"], specification.runtime_dependencies.map(&:name)
-      files = Dir[File.join(home, "**/{crosslane-js,*native.so,*.duckdb_extension}")]
-      assert_equal 4, files.size
+      files = Dir[File.join(home, "**/{crosslane-js{,.so},*native.so,*.duckdb_extension}")]
+      assert_equal 5, files.size
       shown = files.map { |file| run!({}, "readelf", "-dSW", file) }
       assert_equal ["$ORIGIN/v8"], shown.join.scan(/path: \[(.*)\]/).flatten.uniq
       refute_includes shown.join, ".symtab"

@@ -2,8 +2,8 @@
 //! from source, and a lane of a warm pool with a boot. Prints JSON: the seconds of both sides in
 //! each round, for each comparison.
 //!
-//! `crosslane-bench-js HOST LIBRARY ROUNDS`: the JavaScript host program, and the file of libraries
-//! to boot with.
+//! Node's program runs it as the library that is loaded first. The arguments after the option `--crosslane` are
+//! HOST LIBRARY ROUNDS: the JavaScript host program, and the file of libraries to boot with.
 
 use anyhow::{Result, anyhow};
 use arrow_array::{Array, ArrayRef, Int64Array, RecordBatch, StringArray};
@@ -17,6 +17,7 @@ use crosslane_js::isolate::{Host, Reason};
 use crosslane_js::library::{self, Library};
 use crosslane_process::{Origin, Program, Source, Zygote, ZygoteOptions};
 use serde_json::json;
+use std::ffi::c_int;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Barrier};
@@ -280,10 +281,23 @@ fn pool(rounds: usize, host: &str, file: &Path) -> Result<serde_json::Value> {
     Ok(json!({ "ours": ours, "theirs": theirs }))
 }
 
-fn main() -> Result<()> {
-    let arguments: Vec<String> = std::env::args().skip(1).collect();
+crosslane_js::main_in_node!(main);
+
+fn main() -> c_int {
+    match run() {
+        // SAFETY: nothing needs to be cleaned up. Node's destructors would run while V8's threads are at work.
+        Ok(()) => unsafe { libc::_exit(0) },
+        Err(error) => {
+            eprintln!("{error:?}");
+            1
+        }
+    }
+}
+
+fn run() -> Result<()> {
+    let arguments: Vec<String> = std::env::args().skip(2).collect();
     let [host, file, rounds] = &arguments[..] else {
-        return Err(anyhow!("use: crosslane-bench-js HOST LIBRARY ROUNDS"));
+        return Err(anyhow!("the arguments are HOST LIBRARY ROUNDS"));
     };
     let rounds: usize = rounds.parse()?;
     let file = PathBuf::from(file).canonicalize()?;
