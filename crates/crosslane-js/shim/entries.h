@@ -65,10 +65,9 @@ void CallProgram(const v8::FunctionCallbackInfo<v8::Value>& info) {
   if (Decoder(isolate, context, result).Value().ToLocal(&value)) info.GetReturnValue().Set(value);
 }
 
-const intptr_t external_references[] = {reinterpret_cast<intptr_t>(Print),
-                                        reinterpret_cast<intptr_t>(CallProgram),
-                                        reinterpret_cast<intptr_t>(IsError),
-                                        reinterpret_cast<intptr_t>(UrlParts), 0};
+const intptr_t external_references[] = {
+    reinterpret_cast<intptr_t>(Print), reinterpret_cast<intptr_t>(CallProgram),
+    reinterpret_cast<intptr_t>(IsError), reinterpret_cast<intptr_t>(UrlParts), 0};
 
 // Releases all handles that calls made.
 void Forget(ClIsolate* self) {
