@@ -23,6 +23,7 @@ PYTHON = ROOT / ".venv" / "bin" / "python"
 TESTS = {
     "conformance": ["languages/test_conformance.py"],
     "crates/crosslane-js": ["javascript/test_javascript.py", "javascript/test_isolates.py"],
+    "crates/crosslane-node": ["javascript/test_javascript.py"],
     "crates/crosslane-lua": ["languages/test_lua.py"],
     "crates/crosslane-remote": ["server/test_client.py", "server/test_server.py"],
     "crates/crosslane-sched": ["server/test_server.py"],

@@ -42,12 +42,6 @@ ClIsolate* Allocate(ClText blob, const ClHost* host) {
   return self;
 }
 
-// Calls a method of the prelude that runs none of the user's code (`js/language/boot.js`).
-void Settle(ClIsolate* self, v8::Local<v8::Context> context, const char* method) {
-  v8::TryCatch caught(self->isolate);
-  (void)Method(self, context, method, 0, nullptr);
-}
-
 // Makes the context: the one of the snapshot, or a new one in which the prelude runs.
 ClIsolate* MakeContext(ClIsolate* self, ClText prelude, ClOutcome* outcome) {
   v8::Isolate* isolate = self->isolate;
@@ -58,7 +52,10 @@ ClIsolate* MakeContext(ClIsolate* self, ClText prelude, ClOutcome* outcome) {
   self->context.Reset(isolate, context);
   if (self->blob.raw_size) {
     self->guest.Reset(isolate, context->GetDataFromSnapshotOnce<v8::Object>(0).ToLocalChecked());
-    if (!self->creator) Settle(self, context, "afterBoot");
+    v8::TryCatch caught(isolate);
+    if (!self->creator && Method(self, context, "afterBoot", 0, nullptr).IsEmpty()) {
+      Failed(self, context, caught, outcome);
+    }
     return self;
   }
   v8::TryCatch caught(isolate);

@@ -69,7 +69,9 @@ ClText cl_snapshot(ClIsolate* self) {
       guest = context->GetDataFromSnapshotOnce<v8::Object>(0).ToLocalChecked();
     } else {
       v8::Context::Scope context_scope(context);
-      Settle(self, context, "beforeSnapshot");
+      // This runs none of the user's code (`js/language/boot.js`).
+      v8::TryCatch caught(isolate);
+      (void)Method(self, context, "beforeSnapshot", 0, nullptr);
       self->methods.clear();
     }
     self->creator->AddData(context, guest);

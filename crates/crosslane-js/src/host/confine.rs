@@ -45,9 +45,7 @@ pub fn after_load(is_sandboxed: bool) -> io::Result<()> {
 
 /// What the host reads while it loads a library.
 fn reads() -> Runtime {
-    let host = std::env::current_exe().unwrap_or_default();
     Runtime {
-        packages: vec![host.with_file_name("v8"), host],
         modules: library::import_folders().collect(),
         sources: ["js", "mjs", "cjs", "ts", "json"].map(String::from).to_vec(),
         ..Runtime::default()

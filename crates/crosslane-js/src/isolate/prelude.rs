@@ -3,7 +3,7 @@
 use super::value_rules;
 use std::sync::LazyLock;
 
-/// The methods that this V8 leaves out of a snapshot.
+/// The methods that this V8 leaves out of a snapshot, and what must not be there.
 #[cfg(not(feature = "node"))]
 macro_rules! polyfills {
     () => {
@@ -13,7 +13,7 @@ macro_rules! polyfills {
 #[cfg(feature = "node")]
 macro_rules! polyfills {
     () => {
-        include_str!("../js/language/es2026.js")
+        concat!(include_str!("../js/language/es2026.js"), include_str!("../js/language/buffers.js"))
     };
 }
 

@@ -1,34 +1,43 @@
 // What V8 adds to the context of a snapshot when an isolate boots: `WebAssembly`, and the number of frames
-// that an error notes. V8 ends the process if the context has them already.
+// that an error notes. V8 ends the process if the context has them already, or if it cannot add them.
 
 const world = globalThis;
-const { deleteProperty, set: setProperty } = Reflect;
+const { getOwnPropertyDescriptor, isExtensible } = Object;
+const { deleteProperty } = Reflect;
 const functions = Function.prototype;
 const LIMIT = "stackTraceLimit";
 const WASM = "WebAssembly";
-const { getOwnPropertyDescriptor } = Object;
 // The number of frames. The file may change it.
 let frames = 20;
-
-// A file may freeze `Error`. So, while it is loaded, `Error` inherits the number, and V8 reads it there.
-if (hasOwn(Error, LIMIT)) Error[LIMIT] = frames;
-else defineProperty(functions, LIMIT, { value: frames, writable: true, configurable: true });
-
 // What the file has made of `WebAssembly`.
 let ownWasm;
 
-// Removes both before a snapshot is taken. Returns whether that was possible.
+const numberOfFrames = (value) => ({
+  __proto__: null,
+  value,
+  writable: true,
+  enumerable: true,
+  configurable: true,
+});
+
+// While a file is loaded, `Error` inherits the number, and V8 reads it there.
+if (hasOwn(Error, LIMIT)) Error[LIMIT] = frames;
+else defineProperty(functions, LIMIT, numberOfFrames(frames));
+
+// Removes both before a snapshot is taken, and runs no code of the file. Returns whether V8 can add them.
 function beforeSnapshot() {
-  if (LIMIT in Error) frames = Error[LIMIT];
+  const limit = getOwnPropertyDescriptor(Error, LIMIT) ?? getOwnPropertyDescriptor(functions, LIMIT);
+  if (limit !== undefined && hasOwn(limit, "value") && typeof limit.value === "number") frames = limit.value;
   ownWasm = getOwnPropertyDescriptor(world, WASM) ?? ownWasm;
-  deleteProperty(functions, LIMIT);
   if (ownWasm !== undefined) setPrototypeOf(ownWasm, null);
-  return deleteProperty(Error, LIMIT) && deleteProperty(world, WASM);
+  deleteProperty(functions, LIMIT);
+  const isFree = deleteProperty(Error, LIMIT) && deleteProperty(world, WASM);
+  return isFree && isExtensible(Error) && isExtensible(world);
 }
 
 // V8's `WebAssembly` is off, because no limit counts its memory.
 function afterBoot() {
-  setProperty(Error, LIMIT, frames);
+  defineProperty(Error, LIMIT, numberOfFrames(frames));
   deleteProperty(world, WASM);
   if (ownWasm !== undefined) defineProperty(world, WASM, ownWasm);
 }

@@ -115,7 +115,8 @@ const methods = {
     letGoOfIntl();
     if (!beforeSnapshot()) {
       throw new TypeError(
-        "Error.stackTraceLimit and WebAssembly cannot be read-only: set or define them so that they may be deleted",
+        "V8 adds properties to globalThis and Error when a worker starts: the file must not freeze or seal these two, " +
+          "or make Error.stackTraceLimit or WebAssembly read-only",
       );
     }
     const all = parse(texts[0]);
