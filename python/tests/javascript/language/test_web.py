@@ -14,7 +14,7 @@ from typing import Any
 import duckdb
 import pytest
 
-from ..conftest import Load, value
+from ...conftest import Load, value
 
 pytestmark = pytest.mark.any_duckdb
 
