@@ -498,3 +498,13 @@ def test_a_host_sleeps_while_there_is_no_call(script: Load) -> None:
     for _ in range(2):
         assert eventually(sleeps, 20)
         assert "timed out" in error(con, "SELECT spin(1)")
+
+
+def test_a_warm_up_that_nothing_in_v8_ends_delays_no_load(script: Load) -> None:
+    con = script(
+        """
+        udf("endless(x BIGINT) -> BOOLEAN", (x) => [].includes.call({ length: 2 ** 53 - 1 }, x));
+        udf("fine(x BIGINT) -> BIGINT", (x) => x + 1);
+        """
+    )
+    assert value(con, "SELECT fine(1)") == 2

@@ -2,7 +2,7 @@
 //!
 //! So garbage and crashes of the load stay in the child. The child writes two snapshots to two
 //! memory files: one from before the warm-up, and one from after it. If the warm-up kills the
-//! child, the host uses the first snapshot. The child reports each step through a pipe, as a line
+//! child, or does not end, the host uses the first snapshot. The child reports each step through a pipe, as a line
 //! of JSON.
 
 use crate::isolate::Snapshot;
@@ -21,6 +21,10 @@ use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
+
+/// How many seconds of processor time the warm-up may take. It ends by itself after one, unless a builtin does
+/// not end.
+const LONGEST_WARM_UP: libc::time_t = 3;
 
 /// A line that the child reports.
 #[derive(Debug, Serialize, Deserialize)]
@@ -131,7 +135,8 @@ fn child(path: &Path, time: Duration, blobs: &[OwnedFd; 2], pipe: File) -> io::R
         reported = match stage {
             Stage::Loaded => report(&Line::Loaded),
             Stage::Cold(snapshot, declared, files) => put(&blobs[0], snapshot)
-                .and_then(|()| report(&Line::Cold { declared: declared.to_owned(), files: files.clone() })),
+                .and_then(|()| report(&Line::Cold { declared: declared.to_owned(), files: files.clone() }))
+                .and_then(|()| end_after(LONGEST_WARM_UP)),
         };
     });
     reported?;
@@ -141,6 +146,19 @@ fn child(path: &Path, time: Duration, blobs: &[OwnedFd; 2], pipe: File) -> io::R
             report(&Line::Warm)
         }
         Err(failure) => report(&Line::Failed { failure: failure.bounded() }),
+    }
+}
+
+/// Lets the kernel end this process when it has used so many seconds of processor time. A builtin that comes to
+/// no check of V8 hears nothing else.
+fn end_after(seconds: libc::time_t) -> io::Result<()> {
+    let never = libc::timeval { tv_sec: 0, tv_usec: 0 };
+    let timer =
+        libc::itimerval { it_interval: never, it_value: libc::timeval { tv_sec: seconds, tv_usec: 0 } };
+    // SAFETY: the timer is read only. Its signal ends the process, which has no handler for it.
+    match unsafe { libc::setitimer(libc::ITIMER_PROF, &raw const timer, std::ptr::null_mut()) } {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
     }
 }
 
