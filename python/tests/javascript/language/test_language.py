@@ -202,7 +202,7 @@ def test_long_texts_of_bytes_take_little_memory(script: Load) -> None:
         udf("escaped(x BIGINT) -> BIGINT", { memory_limit: "96 MiB" }, (x) => RegExp.escape("a ".repeat(Number(x))).length);
         """
     )
-    assert value(con, "SELECT back(3000001)") is True
+    assert value(con, "SELECT back(1500001)") is True
     assert value(con, "SELECT escaped(1000000)") == 5_000_003
 
 
@@ -389,6 +389,7 @@ def test_what_is_not_there(script: Load) -> None:
         [
             *((f"typeof {name}", "undefined") for name in names.split()),
             ("thrown(() => Function('{ using x = null; }'))", "SyntaxError"),
+            ("thrown(() => new ArrayBuffer(2, { maxByteLength: 8 }))", "RangeError"),
         ],
     )
 
