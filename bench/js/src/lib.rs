@@ -253,6 +253,7 @@ fn pool(rounds: usize, host: &str, file: &Path) -> Result<serde_json::Value> {
         origin: Origin::Process(Program { command: vec![host.into()], environment: Vec::new(), advice: "" }),
         source: Source::File { path: file.to_owned() },
         types: TypeNames::default(),
+        sandbox: None,
         stuck: Default::default(),
         load_timeout: TIME,
         ring_size: 1 << 20,

@@ -40,7 +40,7 @@ macro_rules! main_in_node {
             loader_fini: $crate::start::Hook,
             stack_end: *mut ::std::ffi::c_void,
         ) -> ::std::ffi::c_int {
-            extern "C" fn main(
+            extern "C" fn in_place_of_main(
                 _: ::std::ffi::c_int,
                 _: *mut *mut ::std::ffi::c_char,
                 _: *mut *mut ::std::ffi::c_char,
@@ -49,7 +49,16 @@ macro_rules! main_in_node {
             }
             // SAFETY: the first function of the program has passed these.
             unsafe {
-                $crate::start::start(main, program, count, arguments, init, fini, loader_fini, stack_end)
+                $crate::start::start(
+                    in_place_of_main,
+                    program,
+                    count,
+                    arguments,
+                    init,
+                    fini,
+                    loader_fini,
+                    stack_end,
+                )
             }
         }
     };
