@@ -35,6 +35,7 @@ pub use files::{Files, hash};
 pub use lane::ProcessLane;
 pub use metadata::{OWN_SANDBOX, own_sandbox};
 pub use source::Source;
+pub use warden::bounds::Allowance;
 pub use warden::log::{
     LogForm, flush as flush_log, occupy_standard_descriptors, print as print_to_log, report_panics,
     set_log_form,

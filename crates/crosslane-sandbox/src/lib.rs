@@ -46,7 +46,7 @@ mod scope;
 pub use calls::LaneFilter;
 pub use files::Runtime;
 pub use machine::Machine;
-pub use narrower::Narrower;
+pub use narrower::{Narrower, threads};
 pub use scope::keep_to_own_processes;
 
 use broker::listener;

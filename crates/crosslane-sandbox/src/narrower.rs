@@ -54,7 +54,7 @@ impl Narrower {
     /// What the kernel refuses, or if the process has several threads: hooks of the fork may have started
     /// some, and Landlock reaches one. The process must not go on then.
     pub fn enter(&self) -> io::Result<()> {
-        if threads()? != 1 {
+        if threads("self")? != 1 {
             return Err(io::Error::other(
                 "a hook of its fork has started a thread, which the sandbox of the function would not reach",
             ));
@@ -68,10 +68,14 @@ impl Narrower {
     }
 }
 
-/// The number of threads of this process. A process in a sandbox cannot list them, but the kernel counts them
-/// as links of the folder in which they are, beside the two of each folder.
-fn threads() -> io::Result<u64> {
-    Ok(fs::metadata("/proc/self/task")?.nlink().saturating_sub(2))
+/// The number of threads of a process, by its number, or of this one (`self`). A process in a sandbox cannot
+/// list them, but the kernel counts them as links of the folder in which they are, beside the two of each
+/// folder.
+///
+/// # Errors
+/// If there is no such process.
+pub fn threads(process: impl std::fmt::Display) -> io::Result<u64> {
+    Ok(fs::metadata(format!("/proc/{process}/task"))?.nlink().saturating_sub(2))
 }
 
 #[cfg(test)]
@@ -83,13 +87,13 @@ mod tests {
     fn threads_are_counted() {
         // More than other tests have at the same time. Theirs may end meanwhile.
         const MANY: u64 = 50;
-        assert!(threads().unwrap() < MANY);
+        assert!(threads("self").unwrap() < MANY);
         let barrier = Barrier::new(MANY as usize);
         let counted = std::thread::scope(|scope| {
             for _ in 1..MANY {
                 scope.spawn(|| barrier.wait());
             }
-            let counted = threads();
+            let counted = threads("self");
             barrier.wait();
             counted
         });

@@ -1,4 +1,4 @@
-//! The capabilities of the process.
+//! The capabilities of the process, and what the kernel keeps for it.
 
 use std::io;
 
@@ -9,14 +9,27 @@ const KEPT: u32 = 1 << 1 | 1 << 2;
 /// More capabilities than there are.
 const MOST: libc::c_ulong = 64;
 
-/// Drops all capabilities but those of files, now and for programs that the process becomes, and
-/// turns core dumps off: a dump would be written by the kernel, outside of the sandbox.
+/// The most that a process in a sandbox may have of each of these. It cannot be raised. Some are counts of
+/// the user, of which the engine needs some, too.
+const LIMITS: [(libc::__rlimit_resource_t, u64); 7] = [
+    // The kernel would write a dump, outside of the sandbox.
+    (libc::RLIMIT_CORE, 0),
+    // Each descriptor may have memory of the kernel, such as the content of a pipe.
+    (libc::RLIMIT_NOFILE, 4096),
+    // Memory that is never written to swap. This is the default of Linux.
+    (libc::RLIMIT_MEMLOCK, 8 << 20),
+    // Timers, and signals that wait.
+    (libc::RLIMIT_SIGPENDING, 1024),
+    (libc::RLIMIT_MSGQUEUE, 0),
+    // Threads that others could not interrupt, and that are preferred to others.
+    (libc::RLIMIT_RTPRIO, 0),
+    (libc::RLIMIT_NICE, 0),
+];
+
+/// Drops all capabilities but those of files, and limits what the kernel keeps for the process, now and for
+/// programs that the process becomes.
 pub(crate) fn drop_all() -> io::Result<()> {
-    let none = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
-    // SAFETY: the structure is valid.
-    if unsafe { libc::setrlimit(libc::RLIMIT_CORE, &raw const none) } != 0 {
-        return Err(io::Error::last_os_error());
-    }
+    LIMITS.iter().try_for_each(|(resource, most)| lower(*resource, *most))?;
     let header = [VERSION, 0];
     let mut sets = [[0u32; 3]; 2];
     // SAFETY: the header and the sets have the sizes of this version; the other calls take numbers.
@@ -38,6 +51,22 @@ pub(crate) fn drop_all() -> io::Result<()> {
         first.iter_mut().for_each(|set| *set &= KEPT);
         *second = [0; 3];
         match libc::syscall(libc::SYS_capset, header.as_ptr(), sets.as_ptr()) {
+            0 => Ok(()),
+            _ => Err(io::Error::last_os_error()),
+        }
+    }
+}
+
+/// Lowers both limits of a resource to `most`, if they are higher.
+fn lower(resource: libc::__rlimit_resource_t, most: u64) -> io::Result<()> {
+    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: the structure is valid for both calls.
+    unsafe {
+        if libc::getrlimit(resource, &raw mut limit) != 0 {
+            return Err(io::Error::last_os_error());
+        }
+        let lowered = libc::rlimit { rlim_cur: limit.rlim_cur.min(most), rlim_max: limit.rlim_max.min(most) };
+        match libc::setrlimit(resource, &raw const lowered) {
             0 => Ok(()),
             _ => Err(io::Error::last_os_error()),
         }

@@ -98,6 +98,14 @@ fn sandbox_of_this_machine() -> PyResult<(u32, bool)> {
     Ok((machine.landlock, machine.scopes_signals()))
 }
 
+/// What a worker in a sandbox may use on this machine: how many threads, and how many seconds of processor
+/// time between two calls.
+#[pyfunction]
+fn allowance_of_sandbox() -> (usize, f64) {
+    let allowance = crosslane_process::Allowance::of_this_machine();
+    (allowance.threads, allowance.between_calls.as_secs_f64())
+}
+
 /// Tells the recorder of the engine that a variable of the environment is read.
 #[pyfunction]
 fn note_variable(name: OsString) {
@@ -136,8 +144,8 @@ mod _guest {
     use super::zygote::zygote;
     #[pymodule_export]
     use super::{
-        asked_by, cache, environment_needs, hashes, is_caught, note, note_variable, own_sandbox,
-        sandbox_of_this_machine, words_of_sandbox,
+        allowance_of_sandbox, asked_by, cache, environment_needs, hashes, is_caught, note, note_variable,
+        own_sandbox, sandbox_of_this_machine, words_of_sandbox,
     };
 
     #[pymodule_init]

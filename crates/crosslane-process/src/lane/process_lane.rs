@@ -6,7 +6,7 @@ use crate::external::{self, EXTERNAL, INLINE};
 use crate::identity::Process;
 use crate::placement::{Placement, Side};
 use crate::poll::is_ready;
-use crate::warden::memory::Watched;
+use crate::warden::observed::Observed;
 use crate::warden::{Ended, LaneRecord};
 use crosslane::batch::{self, CANCEL, Encode, Header, LAST, Plan};
 use crosslane::lane::{Lane, LaneError, Stuck, Waiter, plan_batch};
@@ -164,8 +164,8 @@ impl ProcessLane {
         let before = self.exchanges.in_flight();
         let collected = self.collect_any(whole);
         let in_flight = self.exchanges.in_flight();
-        if let Some(memory) = self.record.memory.get().filter(|_| in_flight < before) {
-            memory.ends(in_flight);
+        if let Some(observed) = self.record.observed.get().filter(|_| in_flight < before) {
+            observed.ends(in_flight);
         }
         collected
     }
@@ -244,7 +244,7 @@ impl ProcessLane {
             Home::Zygote(zygote) => self.end_of_thread(zygote),
             Home::Here => return "the thread that ran it was ended".to_owned(),
         };
-        let exceeded = self.record.memory.get().and_then(Watched::why_it_ended);
+        let exceeded = self.record.observed.get().and_then(Observed::why_it_ended);
         let mut text = exceeded.unwrap_or_else(|| how_it_ended(ended));
         let mut tail = self.record.tail(self.printed.0);
         if let Home::Zygote(host) = &self.home {
@@ -334,8 +334,8 @@ impl Lane for ProcessLane {
         if in_flight == 0 {
             let host = if let Home::Zygote(host) = &self.home { host.printed() } else { 0 };
             self.printed = (self.record.printed(), host);
-            if let Some(memory) = self.record.memory.get() {
-                memory.begins(address);
+            if let Some(observed) = self.record.observed.get() {
+                observed.begins(address);
             }
         }
         let write = |frame: &mut [u8]| arguments.write(&mut plan.start(frame, header));

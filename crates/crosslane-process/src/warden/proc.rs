@@ -1,6 +1,8 @@
-//! What /proc says about a process: its memory, its mappings, its children and its group.
+//! What the kernel says about a process: its memory, its mappings, its children, its group and its
+//! processor time.
 
 use std::fs;
+use std::time::Duration;
 
 /// The beginning of the names of memfds that go between engines and guests.
 pub(super) const LANES: &str = "/memfd:crosslane-";
@@ -113,4 +115,18 @@ pub(crate) fn process_group(pid: i32) -> Option<i32> {
     // SAFETY: getpgid takes a number.
     let group = unsafe { libc::getpgid(pid) };
     (group > 0).then_some(group)
+}
+
+/// The processor time of all threads that a process has had. `None` if it has ended.
+pub(super) fn processor_time(pid: i32) -> Option<Duration> {
+    let (mut clock, mut time) = (0, libc::timespec { tv_sec: 0, tv_nsec: 0 });
+    // SAFETY: both calls fill in what they are given.
+    unsafe {
+        if libc::clock_getcpuclockid(pid, &raw mut clock) != 0
+            || libc::clock_gettime(clock, &raw mut time) != 0
+        {
+            return None;
+        }
+    }
+    Some(Duration::new(time.tv_sec as u64, time.tv_nsec as u32))
 }

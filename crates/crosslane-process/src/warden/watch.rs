@@ -11,9 +11,12 @@
 //! only shows output after that point. Calls that follow one another on a lane before their replies
 //! come belong to one statement. They share their output.
 
+use super::bounds::Bounds;
 use super::log;
-use super::memory::{self, Bell, Looks, Seen};
+use super::memory::{Looks, Seen};
+use super::observed::{Bell, Observed};
 use crate::control::{Answer, Answers, GLANCE, Silence};
+use crosslane_ring::Slice;
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::io::Errno;
 use std::collections::VecDeque;
@@ -72,8 +75,8 @@ pub(crate) struct LaneRecord {
     ended: Mutex<Option<Ended>>,
     end: Condvar,
     output: Mutex<Output>,
-    /// The lane's memory, if a function of its library has a limit.
-    pub(crate) memory: OnceLock<memory::Watched>,
+    /// The lane's worker, if the warden looks at it.
+    pub(crate) observed: OnceLock<Observed>,
 }
 
 impl LaneRecord {
@@ -84,7 +87,7 @@ impl LaneRecord {
             ended: Mutex::new(None),
             end: Condvar::new(),
             output: Mutex::new(Output { log, ..Output::default() }),
-            memory: OnceLock::new(),
+            observed: OnceLock::new(),
         })
     }
 
@@ -222,9 +225,9 @@ impl Watched {
         self.pass_on();
     }
 
-    /// The lane's memory and the warden's knowledge about it, if it is watched.
-    fn memory(&mut self) -> Option<(&memory::Watched, &mut Seen)> {
-        self.record.memory.get().map(|watched| (watched, &mut self.seen))
+    /// The lane's worker and the warden's knowledge about its memory, if the warden looks at it.
+    fn observed(&mut self) -> Option<(&Observed, &mut Seen)> {
+        self.record.observed.get().map(|observed| (observed, &mut self.seen))
     }
 
     fn pass_on(&mut self) {
@@ -252,6 +255,8 @@ pub(crate) struct Warden {
     /// The output of the zygote itself.
     pub(crate) log: Option<Arc<OwnedFd>>,
     pub(crate) zygote: Arc<LaneRecord>,
+    /// `None` if the zygote is a thread of this process.
+    pub(crate) bounds: Option<Bounds>,
     pub(crate) on_interrupt: Arc<dyn Fn(u64) + Send + Sync>,
 }
 
@@ -262,6 +267,9 @@ impl Warden {
         let mut answers = Answers::default();
         let mut control_open = true;
         let mut looks = Looks::default();
+        // Code in a sandbox may start thousands of threads. This one must not wait until all of them have run.
+        let slice = Slice::new(self.bounds.as_ref().is_some_and(Bounds::is_of_sandbox));
+        slice.shorten();
         loop {
             let mut fds = vec![PollFd::new(&self.bell, PollFlags::IN)];
             if control_open {
@@ -271,7 +279,8 @@ impl Warden {
                 lanes.iter().filter_map(|lane| lane.log.as_ref()).map(|log| PollFd::new(log, PollFlags::IN)),
             );
             let unfinished = lanes.iter().any(|lane| !lane.line.is_empty());
-            let sleep = looks.sleep().map(timespec).into_iter().chain(unfinished.then_some(GLANCE)).min();
+            let sleep = [looks.sleep(), self.bounds.as_ref().and_then(Bounds::sleep)];
+            let sleep = sleep.into_iter().flatten().map(timespec).chain(unfinished.then_some(GLANCE)).min();
             match rustix::event::poll(&mut fds, sleep.as_ref()) {
                 Ok(_) | Err(Errno::INTR) => {}
                 Err(_) => return,
@@ -299,8 +308,11 @@ impl Warden {
                     return;
                 }
             }
-            let watched = lanes.iter_mut().filter_map(Watched::memory);
-            looks.look(&self.rung, &mut watched.collect::<Vec<_>>());
+            let mut observed: Vec<_> = lanes.iter_mut().filter_map(Watched::observed).collect();
+            looks.look(&self.rung, &mut observed);
+            if let Some(bounds) = &mut self.bounds {
+                bounds.look(&observed.iter().map(|(observed, _)| *observed).collect::<Vec<_>>());
+            }
             lanes.extend(self.lanes.try_iter().map(|(record, log)| Watched::new(record, log)));
             if news {
                 let mut read = answers.read(&self.control);
@@ -372,6 +384,7 @@ mod tests {
             rung: Arc::clone(&rung),
             log: None,
             zygote: LaneRecord::new(0, Weak::new()),
+            bounds: None,
             on_interrupt: Arc::new(|_| {}),
         };
         let warden = std::thread::spawn(move || warden.run());

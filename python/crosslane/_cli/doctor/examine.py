@@ -102,6 +102,11 @@ def _sandbox() -> Finding:
     text = f"Landlock {version} and seccomp restrict files, the network, programs and {signals}"
     if not scopes_signals:
         text += "; files without a sandbox can reach the database's process, which Linux 6.12 prevents"
+    threads, seconds = guest.allowance_of_sandbox()
+    text += (
+        f"; the engine ends workers with more than {threads} threads and processes, or {seconds:g} s of processor"
+        " time between calls"
+    )
     return Finding("good", "sandbox", text)
 
 

@@ -1,20 +1,21 @@
-//! The engine's side of a zygote: starts it, loads a library, asks for lanes, and ends it.
+//! A zygote's process that runs: what the engine asks it, and what it answers.
 
-use super::connections;
-use super::fork_server::{ForkServer, NoFork};
-use super::reaper;
-use super::root::{FAREWELL, Program, Root, boot_error};
+use super::{Loaded, Origin, ZygoteOptions};
 use crate::control::{self, Answer, GLANCE, Request, Silence};
-use crate::files::Files;
 use crate::identity::{self, Process};
 use crate::lane::{Home, LaneOptions, ProcessLane, append_output, how_it_ended};
 use crate::poll::is_ready;
 use crate::source::Source;
-use crate::warden::memory::{self, Bell, Watched};
+use crate::warden::bounds::{Bounds, Library};
+use crate::warden::memory;
+use crate::warden::observed::{Bell, Memory, Observed};
 use crate::warden::{LaneRecord, NewLane, UNREAD, Warden};
-use crosslane::lane::Stuck;
+use crate::zygote::connections;
+use crate::zygote::fork_server::{ForkServer, NoFork};
+use crate::zygote::reaper;
+use crate::zygote::root::{FAREWELL, Root, boot_error};
 use crosslane::pool::Stop;
-use crosslane::{Error, Failure, Function, Sandbox, TypeNames, shortened};
+use crosslane::{Error, Failure, Function, Sandbox, shortened};
 use crosslane_ring::Ends;
 use rustix::event::{PollFd, PollFlags};
 use rustix::io::Errno;
@@ -24,7 +25,7 @@ use std::collections::BTreeMap;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::sync::mpsc::{self, RecvTimeoutError};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -49,180 +50,6 @@ const LOADING: &str = "this file is being loaded as a library of functions, and 
 /// The error if functions of the engine's own program are to be in a sandbox.
 const THREADS: &str = "functions that run in the threads of this program cannot be in a sandbox; register them before \
                        the setting sandbox is on";
-/// Where a zygote runs.
-#[derive(Debug, Clone)]
-pub enum Origin {
-    /// In a process that the engine starts.
-    Process(Program),
-    /// In a fork of a process that has imported these modules.
-    Fork {
-        /// That process.
-        server: Arc<ForkServer>,
-        /// The names of the modules. What does not exist is left out.
-        modules: Vec<String>,
-    },
-    /// In a thread of this process, at the other end of a control socket. Its lanes are host lanes.
-    Thread(Arc<Mutex<Option<UnixStream>>>),
-}
-
-impl Origin {
-    /// A thread of this process that serves the other end of the socket.
-    pub fn thread(socket: UnixStream) -> Self {
-        Origin::Thread(Arc::new(Mutex::new(Some(socket))))
-    }
-}
-
-/// How to start a zygote.
-#[derive(Clone)]
-pub struct ZygoteOptions {
-    /// Where it runs.
-    pub origin: Origin,
-    /// The functions to load.
-    pub source: Source,
-    /// The database's own types, which signatures may name.
-    pub types: TypeNames,
-    /// How long loading may take.
-    pub load_timeout: Duration,
-    /// Bytes of each ring of new lanes.
-    pub ring_size: usize,
-    /// The most bytes of a batch of new lanes, in each direction.
-    pub largest_batch: usize,
-    /// How long a waiting engine thread spins.
-    pub spin: Duration,
-    /// What the engine does about calls that make no progress.
-    pub stuck: Stuck,
-    /// What the functions may do. `None` if they may do everything that the engine's user may.
-    pub sandbox: Option<Sandbox>,
-    /// Called when a Ctrl-C in the terminal reached the zygote.
-    pub on_interrupt: Arc<dyn Fn(u64) + Send + Sync>,
-}
-
-impl std::fmt::Debug for ZygoteOptions {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("ZygoteOptions")
-            .field("origin", &self.origin)
-            .field("source", &self.source)
-            .finish_non_exhaustive()
-    }
-}
-
-/// What a loaded library reports about itself.
-#[derive(Debug)]
-pub struct Loaded {
-    /// Its functions.
-    pub functions: Vec<Arc<Function>>,
-    /// The guest, such as `Python 3.11.7`.
-    pub runtime: String,
-    /// The files that were run, if the guest reports them.
-    pub files: Option<Files>,
-    /// Whether each lane loads the library itself.
-    reloads: bool,
-}
-
-impl Loaded {
-    /// Whether another zygote has loaded the same functions from the same files.
-    fn is_what_was_loaded(&self, functions: &[Arc<Function>], files: &Option<Files>) -> bool {
-        let same = |(ours, theirs): (&Arc<Function>, &Arc<Function>)| ours.spec == theirs.spec;
-        self.files == *files
-            && self.functions.len() == functions.len()
-            && self.functions.iter().zip(functions).all(same)
-    }
-}
-
-/// The zygote's process, which is started again if it ends.
-#[derive(Debug)]
-pub(super) struct Parent {
-    options: ZygoteOptions,
-    stop: Stop,
-    running: Running,
-    next_lane: u64,
-    /// What its first process loaded. A file may change until another process is needed.
-    functions: Vec<Arc<Function>>,
-    files: Option<Files>,
-}
-
-impl Parent {
-    /// Starts the process and waits until it has loaded its library, as [`super::Zygote::start`]
-    /// does.
-    pub(super) fn start(options: ZygoteOptions, stop: Stop) -> Result<(Self, Loaded), Error> {
-        options.source.check()?;
-        let (running, loaded) = Running::start(&options, &stop)?;
-        let (functions, files) = (loaded.functions.clone(), loaded.files.clone());
-        Ok((Self { options, stop, running, next_lane: 1, functions, files }, loaded))
-    }
-
-    pub(super) fn functions(&self) -> &[Arc<Function>] {
-        &self.functions
-    }
-
-    pub(super) fn files(&self) -> Option<&Files> {
-        self.files.as_ref()
-    }
-
-    pub(super) fn source(&self) -> &Source {
-        &self.options.source
-    }
-
-    /// How long a load or a set-up may take.
-    pub(super) fn load_timeout(&self) -> Duration {
-        self.options.load_timeout
-    }
-
-    /// Whether it is a thread of this process.
-    pub(super) fn is_thread(&self) -> bool {
-        matches!(self.options.origin, Origin::Thread(_))
-    }
-
-    /// Starts the zygote again. It must load the same functions.
-    fn restart(&mut self) -> Result<(), Error> {
-        let (running, loaded) = Running::start(&self.options, &self.stop)?;
-        if !loaded.is_what_was_loaded(&self.functions, &self.files) {
-            let name = self.options.source.name();
-            let how = match &self.options.source {
-                Source::File { .. } => {
-                    format!("load it again: CALL crosslane_load('{}')", name.replace('\'', "''"))
-                }
-                Source::Thread { .. } | Source::Pickle { .. } => "register it again".to_owned(),
-            };
-            return Err(Error::Boot(format!(
-                "{name} has changed since it was loaded, and the process that had loaded it has ended; {how}"
-            )));
-        }
-        self.running = running;
-        Ok(())
-    }
-
-    /// Makes a lane with these environment variables, for one function if that has own lanes. If the
-    /// process died, this starts it again.
-    pub(super) fn boot(
-        &mut self,
-        function: Option<u32>,
-        environment: &BTreeMap<String, String>,
-    ) -> Result<ProcessLane, Error> {
-        if self.running.ended() {
-            self.restart()?;
-        }
-        let booted = self.fork(function, environment);
-        // A dying zygote may take the request and not answer.
-        if booted.is_err() && self.running.lost {
-            self.restart()?;
-            return self.fork(function, environment);
-        }
-        booted
-    }
-
-    fn fork(
-        &mut self,
-        function: Option<u32>,
-        environment: &BTreeMap<String, String>,
-    ) -> Result<ProcessLane, Error> {
-        let id = self.next_lane;
-        self.next_lane += 1;
-        let function = function.and_then(|index| self.functions.iter().find(|one| one.index == index));
-        self.running.fork(id, function.map(|it| &**it), environment, &self.options, &self.stop)
-    }
-}
-
 /// The reason why no answer came.
 enum NoAnswer {
     Silence(Silence),
@@ -232,7 +59,7 @@ enum NoAnswer {
 }
 
 #[derive(Debug)]
-struct Running {
+pub(super) struct Running {
     /// The zygote's process; `None` if the zygote is a thread of this process.
     root: Option<Root>,
     control: Arc<UnixStream>,
@@ -243,16 +70,18 @@ struct Running {
     bell: Arc<Bell>,
     /// The memory limits of the functions, if any function has one.
     limits: Option<Arc<[Option<u64>]>>,
+    /// The library, if it is in a sandbox, for the warden.
+    library: Option<Arc<Library>>,
     warden: Option<JoinHandle<()>>,
     engine: u32,
     /// Whether the zygote did not answer correctly, and was killed.
-    lost: bool,
+    pub(super) lost: bool,
     /// How long a lane may take to greet its engine.
     boot: Duration,
 }
 
 impl Running {
-    fn start(options: &ZygoteOptions, stop: &Stop) -> Result<(Self, Loaded), Error> {
+    pub(super) fn start(options: &ZygoteOptions, stop: &Stop) -> Result<(Self, Loaded), Error> {
         if reaper::is_zygote() {
             return Err(Error::Boot(LOADING.into()));
         }
@@ -287,6 +116,14 @@ impl Running {
         let (bell, bell_theirs) = UnixStream::pair().map_err(boot_error("socket pair"))?;
         let log = Arc::new(log);
         let (bell, record) = (Arc::new(Bell::new(bell)), LaneRecord::new(0, Arc::downgrade(&log)));
+        let name = options.source.name();
+        let library = match &root {
+            Some(root) if options.sandbox.as_ref().is_some_and(|sandbox| !sandbox.recorded) => {
+                let root = Process::open(root.id()).map_err(|error| Error::Boot(error.to_string()))?;
+                Some(Arc::new(Library::new(name.clone(), root)))
+            }
+            _ => None,
+        };
         let warden = Warden {
             control: Arc::clone(&control),
             answers: answer_sender,
@@ -295,6 +132,7 @@ impl Running {
             rung: Arc::clone(&bell),
             log: Some(log),
             zygote: Arc::clone(&record),
+            bounds: root.as_ref().map(|root| Bounds::new(name, root.id(), library.clone())),
             // Functions in a sandbox could claim it, and end the calls of all others. The engine's own
             // handler sees Ctrl-C, too.
             on_interrupt: match options.sandbox {
@@ -315,12 +153,14 @@ impl Running {
             record,
             bell,
             limits: None,
+            library,
             warden: Some(warden),
             engine,
             lost: false,
             boot: BOOT,
         };
         let loaded = running.load(options, stop)?;
+        running.library.iter().for_each(|library| library.begins_or_ends());
         running.limits = memory::limits(&loaded.functions);
         if loaded.reloads {
             running.boot = BOOT.max(options.load_timeout);
@@ -394,6 +234,9 @@ impl Running {
                 }),
             },
             Err(NoAnswer::Silence(Silence::Ended)) => {
+                if let Some(why) = self.library.as_ref().and_then(|library| library.why_it_ended()) {
+                    return Err(Error::Boot(format!("{library} was not loaded: {why}")));
+                }
                 let program = match &options.origin {
                     Origin::Process(program) => program,
                     Origin::Fork { server, .. } => &server.program,
@@ -420,7 +263,7 @@ impl Running {
 
     /// Whether the zygote has ended. The kernel reports its status only once, so it is recorded for
     /// the lanes that are its threads, which need it later.
-    fn ended(&mut self) -> bool {
+    pub(super) fn ended(&mut self) -> bool {
         match &mut self.root {
             Some(root) => {
                 if let Some(status) = root.status() {
@@ -444,7 +287,22 @@ impl Running {
         Error::Boot(why)
     }
 
-    fn fork(
+    /// Makes a lane with these environment variables, for one function if that has own lanes.
+    pub(super) fn fork(
+        &mut self,
+        id: u64,
+        function: Option<&Function>,
+        environment: &BTreeMap<String, String>,
+        options: &ZygoteOptions,
+        stop: &Stop,
+    ) -> Result<ProcessLane, Error> {
+        self.library.iter().for_each(|library| library.begins_or_ends());
+        let made = self.make(id, function, environment, options, stop);
+        self.library.iter().for_each(|library| library.begins_or_ends());
+        made
+    }
+
+    fn make(
         &mut self,
         id: u64,
         function: Option<&Function>,
@@ -503,22 +361,40 @@ impl Running {
         let home = match &self.root {
             None => Home::Here,
             Some(root) if root.id() == process.pid => Home::Zygote(Arc::clone(&self.record)),
-            Some(root) => {
-                let has_own = function.is_some_and(|function| function.spec.own_sandbox.is_some());
-                if options.sandbox.is_some() || has_own {
-                    memory::give_counts(&socket, &process).inspect_err(|_| end_lane())?;
-                }
-                if let Some(limits) = &self.limits {
-                    let (bell, limits) = (Arc::clone(&self.bell), Arc::clone(limits));
-                    let watched =
-                        Watched::new(bell, limits, Arc::clone(&process), root.id(), ends.size() as u64);
-                    let _ = record.memory.set(watched);
-                }
-                Home::Own
-            }
+            Some(_) => Home::Own,
         };
+        let own = function.and_then(|function| function.spec.own_sandbox.as_ref());
+        if let (Home::Own, true) = (&home, options.sandbox.is_some() || own.is_some()) {
+            memory::give_counts(&socket, &process).inspect_err(|_| end_lane())?;
+        }
+        let sandbox = own.or(options.sandbox.as_ref()).filter(|sandbox| !sandbox.recorded);
+        self.observe(&record, &process, &home, ends.size() as u64, sandbox);
         let ZygoteOptions { spin, largest_batch: largest, stuck, .. } = *options;
         Ok(ProcessLane::new(ends, socket, process, record, home, LaneOptions { spin, largest, stuck }))
+    }
+
+    /// Lets the warden look at the worker of a lane, if there is something to look at. `lane` is the size of
+    /// the lane's memory in bytes.
+    fn observe(
+        &self,
+        record: &LaneRecord,
+        process: &Arc<Process>,
+        home: &Home,
+        lane: u64,
+        sandbox: Option<&Sandbox>,
+    ) {
+        let Some(root) = &self.root else { return };
+        let is_own = matches!(home, Home::Own);
+        let memory = self.limits.as_ref().filter(|_| is_own).map(|limits| {
+            let (bell, limits) = (Arc::clone(&self.bell), Arc::clone(limits));
+            Memory::new(bell, limits, process.pid, root.id(), lane)
+        });
+        if memory.is_some() || sandbox.is_some() {
+            let observed = Observed::new(Arc::clone(process), memory, sandbox.filter(|_| is_own));
+            let _ = record.observed.set(observed);
+            // The warden may sleep until it knows that there is something to look at.
+            self.bell.ring();
+        }
     }
 
     /// Waits for the greeting of a lane. The kernel says which process sent it.
