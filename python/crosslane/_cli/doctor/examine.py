@@ -105,7 +105,7 @@ def _sandbox() -> Finding:
     threads, seconds = guest.allowance_of_sandbox()
     text += (
         f"; the engine ends workers with more than {threads} threads and processes, or {seconds:g} s of processor"
-        " time between calls"
+        " time between calls; the kernel limits descriptors, timers and locked memory"
     )
     return Finding("good", "sandbox", text)
 

@@ -367,7 +367,9 @@ impl Running {
         if let (Home::Own, true) = (&home, options.sandbox.is_some() || own.is_some()) {
             memory::give_counts(&socket, &process).inspect_err(|_| end_lane())?;
         }
-        let sandbox = own.or(options.sandbox.as_ref()).filter(|sandbox| !sandbox.recorded);
+        // A file that is recorded has no sandbox, nor have its functions.
+        let is_recorded = options.sandbox.as_ref().is_some_and(|sandbox| sandbox.recorded);
+        let sandbox = own.or(options.sandbox.as_ref()).filter(|_| !is_recorded);
         self.observe(&record, &process, &home, ends.size() as u64, sandbox);
         let ZygoteOptions { spin, largest_batch: largest, stuck, .. } = *options;
         Ok(ProcessLane::new(ends, socket, process, record, home, LaneOptions { spin, largest, stuck }))
