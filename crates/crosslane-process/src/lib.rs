@@ -31,7 +31,7 @@ mod warden;
 mod zygote;
 
 pub use aligned::Aligned;
-pub use files::{Files, hash};
+pub use files::{Files, Looks, Watched, hash};
 pub use lane::ProcessLane;
 pub use metadata::{OWN_SANDBOX, own_sandbox};
 pub use source::Source;

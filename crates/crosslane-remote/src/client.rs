@@ -7,6 +7,12 @@
 //! If a connection is lost, its lane ends. The next lane makes a new connection. If the server then
 //! has other functions, or a different source text of them, the zygote's `boot` returns an error.
 //! Then the user of the engine must attach again.
+//!
+//! A server may load its files again while it runs. Then its clients keep the connection on which
+//! they asked for the functions ([`Watch`]). The server ends this connection when it has other
+//! functions. The client attaches again, and its next uses call the new functions. Uses that run go
+//! on with the lanes of the zygote that they have. New lanes of that zygote ask the server for the
+//! functions that the zygote knows.
 
 use crate::address::{Address, NoAddress};
 use crate::lane::{LaneOptions, RemoteLane};
@@ -61,6 +67,36 @@ pub struct Catalog {
     text: Option<String>,
     /// The most bytes of a message that the server takes.
     pub takes: usize,
+    /// Whether the server loads its files again when they change.
+    reloads: bool,
+}
+
+impl Catalog {
+    /// Whether the other catalog has the same functions.
+    fn is_same(&self, other: &Self) -> bool {
+        self.functions == other.functions && self.text == other.text
+    }
+}
+
+/// A connection that a server ends when it has other functions.
+#[derive(Debug)]
+pub struct Watch(Stream);
+
+impl Watch {
+    /// Whether the server has other functions, or has ended.
+    pub fn is_over(&self) -> bool {
+        self.0.has_news()
+    }
+}
+
+/// What a client tells a server in its greeting.
+#[derive(Debug, Clone, Copy, Default)]
+struct Greeting<'a> {
+    token: Option<&'a String>,
+    /// The functions that the client knows.
+    known: Option<&'a Catalog>,
+    /// Whether the connection is to be a [`Watch`].
+    watches: bool,
 }
 
 /// A function that connects to a server in this process.
@@ -80,6 +116,8 @@ pub struct RemoteZygote {
     stop: Stop,
     /// The server's functions when it was attached.
     catalog: Catalog,
+    /// Says when the server has other functions, if it loads files again.
+    watch: Option<Watch>,
     /// The number of attempts to make a lane. Each attempt starts with another server.
     turn: usize,
     /// Which addresses were just lost.
@@ -128,7 +166,10 @@ impl RemoteZygote {
         options: LaneOptions,
         stop: Stop,
     ) -> Result<(Self, Vec<Arc<Function>>), Error> {
-        Self::start(Reach::Within(dial, token), "this server", options, stop)
+        let (mut zygote, functions) = Self::start(Reach::Within(dial, token), "this server", options, stop)?;
+        // The process knows itself when it has other functions.
+        zygote.watch = None;
+        Ok((zygote, functions))
     }
 
     fn start(
@@ -142,9 +183,16 @@ impl RemoteZygote {
             library: name.to_owned(),
             failure: Box::new(Failure { class: "ConnectionError".into(), message, ..Failure::default() }),
         })?;
-        let catalog = connected.catalog;
+        let Connected { stream, catalog, .. } = connected;
         let functions = Function::all(catalog.functions.clone(), name)?;
-        Ok((Self { reach, options, stop, catalog, turn: 0, lost, next_lane: 1 }, functions))
+        let watch = catalog.reloads.then_some(Watch(stream));
+        Ok((Self { reach, options, stop, catalog, watch, turn: 0, lost, next_lane: 1 }, functions))
+    }
+
+    /// Takes the connection that says when the server has other functions. Returns `None` if the
+    /// server does not load its files again.
+    pub fn take_watch(&mut self) -> Option<Watch> {
+        self.watch.take()
     }
 }
 
@@ -171,11 +219,19 @@ fn connect(
     stop: &Stop,
 ) -> Result<Connected, String> {
     let wait = Wait::new(GREETING, stop);
+    let greeting = |token| Greeting { token, known, watches: known.is_none() };
+    let changed = |server: &str| {
+        format!(
+            "the functions of {server} have changed since they were attached; attach again, or make a new client"
+        )
+    };
+    let is_known = |found: &Catalog| known.is_none_or(|known| known.is_same(found));
     let remote = match reach {
         Reach::Network(remote) => remote,
         Reach::Within(dial, token) => {
             let stream = dial().map_err(|error| error.to_string())?;
-            return converse(stream, None, token.as_ref(), wait);
+            let connected = converse(stream, None, greeting(token.as_ref()), wait)?;
+            return if is_known(&connected.catalog) { Ok(connected) } else { Err(changed("this server")) };
         }
     };
     let mut failed = String::new();
@@ -190,16 +246,13 @@ fn connect(
         let share = wait.share(count - tried);
         // One host name may stand for several servers. After every address had one turn, the next
         // server of each name is tried first.
-        match greet_within(share, address, turn / count, remote.token.as_ref()) {
+        match greet_within(share, address, turn / count, greeting(remote.token.as_ref())) {
             Ok(connected) => {
                 lost.note(place, None);
-                let Catalog { functions, text, .. } = &connected.catalog;
-                if known.is_none_or(|known| known.functions == *functions && known.text == *text) {
+                if is_known(&connected.catalog) {
                     return Ok(connected);
                 }
-                failed = format!(
-                    "the functions of {address} have changed since they were attached; attach again, or make a new client"
-                );
+                failed = changed(&address.to_string());
             }
             Err(error) => {
                 lost.note(place, Some(Instant::now()));
@@ -215,7 +268,7 @@ fn connect(
 /// # Errors
 /// A sentence that says why there is no connection.
 pub fn greet(address: &Address, token: Option<&String>, stop: &Stop) -> Result<Connected, String> {
-    greet_within(Wait::new(GREETING, stop), address, 0, token)
+    greet_within(Wait::new(GREETING, stop), address, 0, Greeting { token, ..Greeting::default() })
 }
 
 /// Connects to a server and greets it within the time of `wait`. If a name has several servers,
@@ -224,18 +277,18 @@ fn greet_within(
     wait: Wait<'_>,
     address: &Address,
     turn: usize,
-    token: Option<&String>,
+    greeting: Greeting<'_>,
 ) -> Result<Connected, String> {
     let stream = Stream::connect(address, turn, wait);
     let stream = stream.map_err(|error| format!("cannot connect to {address}: {error}"))?;
-    converse(stream, Some(address), token, wait)
+    converse(stream, Some(address), greeting, wait)
 }
 
 /// Greets a server. A server without an address is in this process.
 fn converse(
     stream: Stream,
     address: Option<&Address>,
-    token: Option<&String>,
+    greeting: Greeting<'_>,
     wait: Wait<'_>,
 ) -> Result<Connected, String> {
     let from = address.map_or_else(String::new, |address| format!("the server at {address}: "));
@@ -244,7 +297,9 @@ fn converse(
         let address = &address;
         move |error: io::Error| format!("{what} {address}: {error}")
     };
-    let hello = Ask::Hello { protocol: PROTOCOL, token: token.cloned() };
+    let Greeting { token, known, watches } = greeting;
+    let text = known.and_then(|known| known.text.clone());
+    let hello = Ask::Hello { protocol: PROTOCOL, token: token.cloned(), text, watches };
     let hello = wire::control(&hello).map_err(failed("cannot greet"))?;
     // A server that cannot serve sends the reason before it reads, and then closes the connection.
     // So errors are ignored here.
@@ -259,8 +314,8 @@ fn converse(
     let mut text = vec![0; length];
     receive(&stream, &mut text, wait).map_err(failed(silent))?;
     match serde_json::from_slice(&text) {
-        Ok(Tell::Welcome { protocol: PROTOCOL, functions, text, largest, .. }) => {
-            let catalog = Catalog { functions, text, takes: largest };
+        Ok(Tell::Welcome { protocol: PROTOCOL, functions, text, largest, reloads, .. }) => {
+            let catalog = Catalog { functions, text, takes: largest, reloads };
             Ok(Connected { stream, catalog, from })
         }
         Ok(Tell::Welcome { protocol, .. }) => Err(format!(
@@ -304,7 +359,7 @@ mod tests {
         let waiting = UnixStream::connect(&path).unwrap();
         let stop = Stop::default();
         let wait = Wait::new(Duration::from_millis(20), &stop);
-        let error = greet_within(wait, &Address::Unix(path.clone()), 0, None);
+        let error = greet_within(wait, &Address::Unix(path.clone()), 0, Greeting::default());
         let error = error.err().unwrap();
         assert!(error.contains("cannot connect to") && error.contains("timed out"), "{error}");
         drop(waiting);
@@ -324,6 +379,7 @@ mod tests {
                 functions: Vec::new(),
                 text: None,
                 largest: 1,
+                reloads: false,
             };
             stream.write_all(&wire::control(&welcome).unwrap()).unwrap();
         });

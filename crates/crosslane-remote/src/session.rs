@@ -5,9 +5,13 @@
 //! faster. The number of calls that have lanes at a time is limited. The other calls wait in a
 //! queue and get their lanes in the order of arrival. Each scan and each stream keeps its own lane
 //! and does not wait in the queue. So a thread that reads one may call functions meanwhile.
+//!
+//! A session has the functions that the server had when it connected. If the server has loaded
+//! other functions since ([`Session::is_outdated`]), the client makes the next session
+//! ([`Session::renewed`]). Uses that run go on with theirs.
 
 use crate::any::AnyZygote;
-use crate::client::{Remote, RemoteZygote};
+use crate::client::{Remote, RemoteZygote, Watch};
 use crate::lane::LaneOptions;
 use crosslane::batch::{self, Encode, Frame};
 use crosslane::call::{
@@ -28,12 +32,15 @@ const TICK: Duration = Duration::from_millis(10);
 /// A client's session with a server.
 #[derive(Debug)]
 pub struct Session {
+    remote: Remote,
+    /// Says when the server has other functions, if it loads files again.
+    watch: Option<Watch>,
     library: Arc<Library<AnyZygote>>,
     /// The call group from which the groups of all uses are made.
     group: CallGroup,
     /// The most calls that have lanes at a time.
     lanes: usize,
-    line: Line,
+    line: Arc<Line>,
     /// Whether the client was closed.
     closed: Arc<AtomicBool>,
 }
@@ -45,17 +52,36 @@ impl Session {
     /// [`Error::Load`] if the server cannot be reached or refuses the client. [`Error::Boot`] if
     /// the system starts no thread.
     pub fn connect(remote: Remote, lanes: usize) -> Result<Self, Error> {
+        let lanes = lanes.max(1);
+        Self::open(remote, lanes, Arc::new(Line::new(lanes)), Arc::default())
+    }
+
+    /// Returns whether the server has loaded other functions since, or has ended.
+    pub fn is_outdated(&self) -> bool {
+        self.watch.as_ref().is_some_and(Watch::is_over)
+    }
+
+    /// Connects again, for the functions that the server has now. Both sessions share the limit of
+    /// calls that have lanes at a time, and are closed together.
+    ///
+    /// # Errors
+    /// Those of [`Session::connect`].
+    pub fn renewed(&self) -> Result<Self, Error> {
+        Self::open(self.remote.clone(), self.lanes, Arc::clone(&self.line), Arc::clone(&self.closed))
+    }
+
+    fn open(remote: Remote, lanes: usize, line: Arc<Line>, closed: Arc<AtomicBool>) -> Result<Self, Error> {
         let settings = Settings::default();
-        let (name, lanes) = (remote.to_string(), lanes.max(1));
+        let (name, reached) = (remote.to_string(), remote.clone());
         let options = LaneOptions { largest: settings.largest_batch, stuck: settings.stuck() };
         let warm = PoolOptions { warm: lanes, idle_timeout: settings.idle_timeout };
-        let (pool, functions) = Pool::start(warm, move |stop| {
-            let (zygote, functions) = RemoteZygote::attach(remote, options, stop)?;
-            Ok((AnyZygote::Remote(Box::new(zygote)), functions))
+        let (pool, (functions, watch)) = Pool::start(warm, move |stop| {
+            let (mut zygote, functions) = RemoteZygote::attach(reached, options, stop)?;
+            let watch = zygote.take_watch();
+            Ok((AnyZygote::Remote(Box::new(zygote)), (functions, watch)))
         })?;
-        let library = Library { name, version: 1, functions, pool };
-        let (library, line) = (Arc::new(library), Line::new(lanes));
-        Ok(Self { library, group: CallGroup::default(), lanes, line, closed: Arc::default() })
+        let library = Arc::new(Library { name, version: 1, functions, pool });
+        Ok(Self { remote, watch, library, group: CallGroup::default(), lanes, line, closed })
     }
 
     /// Returns the server's functions.

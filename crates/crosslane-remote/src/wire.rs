@@ -38,6 +38,14 @@ pub enum Ask {
         /// The token that the server's administrator has given the client.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         token: Option<String>,
+        /// The `text` of the functions that the client knows. If the server still has these, they
+        /// are the functions of this connection.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        text: Option<String>,
+        /// Whether the client only waits on this connection: the server ends it when it has loaded
+        /// other functions.
+        #[serde(default, skip_serializing_if = "is_false")]
+        watches: bool,
     },
     /// The client does not use a lane any more. The server cancels the lane's calls in flight.
     Close {
@@ -62,6 +70,9 @@ pub enum Tell {
         text: Option<String>,
         /// The most bytes of a message that the server takes.
         largest: usize,
+        /// Whether the server loads its files again when they change.
+        #[serde(default, skip_serializing_if = "is_false")]
+        reloads: bool,
     },
     /// The server refuses the client and ends the connection.
     Refused {
@@ -89,6 +100,11 @@ pub enum Tell {
         #[serde(default, skip_serializing_if = "is_zero")]
         rest: u64,
     },
+}
+
+#[allow(clippy::trivially_copy_pass_by_ref)] // serde gives a reference
+fn is_false(flag: &bool) -> bool {
+    !*flag
 }
 
 #[allow(clippy::trivially_copy_pass_by_ref)] // serde gives a reference

@@ -2,21 +2,22 @@
 //! It says where it listens. At SIGTERM or SIGINT it ends when all that is in flight has ended.
 //! With the argument `bench` it is the load generator.
 
-use crosslane::pool::{Pool, PoolOptions};
-use crosslane::{Error, Library, TypeNames};
-use crosslane_process::{Origin, Source, Zygote, ZygoteOptions, flush_log, guests, print_to_log};
+mod files;
+
+use crosslane::Error;
+use crosslane_process::{flush_log, guests, print_to_log};
 use crosslane_sandbox::Machine;
 #[cfg(feature = "flight")]
 use crosslane_server::flight::{self, Flight};
 use crosslane_server::http::Access;
 use crosslane_server::load_test::{self, Event, Plan};
 use crosslane_server::log::{self, Format};
-use crosslane_server::server::ServedLibrary;
 use crosslane_server::{Address, Http, HttpRuntime, Options, Server};
+use files::Loading;
 use serde::Deserialize;
 use std::collections::BTreeMap;
 use std::io::Write;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -40,6 +41,9 @@ struct Told {
     flight: Option<String>,
     #[serde(default)]
     settings: BTreeMap<String, String>,
+    /// Whether files are loaded again when they change.
+    #[serde(default)]
+    watch: bool,
     workers: usize,
     connections: usize,
     largest_batch: usize,
@@ -157,13 +161,16 @@ fn serve(told: Told, signals: &Signals) -> Result<bool, Error> {
         (Some(runtime), Some(http)) => Some(open(runtime, http)?),
         _ => None,
     };
-    let libraries = told.files.iter().map(|file| {
+    let spin = if settings.spin.is_zero() { Duration::ZERO } else { settings.spin.max(SPIN) };
+    let loading = Loading { settings, is_sandboxed, workers: told.workers, ends: Arc::default() };
+    let files = told.files.iter().map(|file| {
         if let Some(http) = &http {
             http.loading(format!("{} is being loaded", file.display()));
         }
-        load(file, &settings, is_sandboxed, told.workers)
+        loading.first(file)
     });
-    let libraries = libraries.collect::<Result<Vec<_>, _>>()?;
+    let mut files = files.collect::<Result<Vec<_>, _>>()?;
+    let libraries: Vec<_> = files.iter().map(|file| file.served.clone()).collect();
     let count: usize = libraries.iter().map(|served| served.library.functions.len()).sum();
     let tls = told
         .tls
@@ -178,9 +185,10 @@ fn serve(told: Told, signals: &Signals) -> Result<bool, Error> {
         threads: std::thread::available_parallelism().map_or(1, usize::from),
         connections: told.connections,
         largest: told.largest_batch,
+        reloads: told.watch,
         waiting: told.waiting_bytes.unwrap_or_else(|| waiting(told.largest_batch)),
         slow: SLOW,
-        spin: if settings.spin.is_zero() { Duration::ZERO } else { settings.spin.max(SPIN) },
+        spin,
     };
     let server = Server::start(options, libraries)?;
     if let Some(http) = &http {
@@ -201,12 +209,34 @@ fn serve(told: Told, signals: &Signals) -> Result<bool, Error> {
     #[cfg(feature = "flight")]
     if let Some(flight) = &flight {
         let (count, refused) = flight.offered();
-        refused.into_iter().for_each(log);
+        refused.iter().for_each(|line| log(line));
         println!("serving {count} functions{how} at {}", flight.address());
     }
     // The process that waits for the line may have gone.
     let _ = std::io::stdout().flush();
-    signals.wait();
+    let offer = |libraries| {
+        server.offer(libraries)?;
+        #[cfg(feature = "flight")]
+        flight.iter().try_for_each(|flight| flight.renew(&server))?;
+        Ok(())
+    };
+    if told.watch {
+        let watching = std::thread::current();
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                signals.wait();
+                loading.ends.store(true, Relaxed);
+                watching.unpark();
+            });
+            while !loading.ends.load(Relaxed) {
+                std::thread::park_timeout(LOOK);
+                loading.again_if_changed(&mut files, offer);
+                server.end_unused();
+            }
+        });
+    } else {
+        signals.wait();
+    }
     info!("shutting down");
     #[cfg(feature = "flight")]
     flight.iter().for_each(Flight::end);
@@ -232,47 +262,11 @@ fn open(runtime: &HttpRuntime, told: HttpTold) -> Result<Http, Error> {
 
 /// How long bytes may wait for a slow client while other clients have no room for theirs.
 const SLOW: Duration = Duration::from_secs(5);
+/// How often the server looks whether files have changed.
+const LOOK: Duration = Duration::from_millis(200);
 /// How long the server polls for calls and replies, unless the setting `spin` is more, or 0. This
 /// is the time between calls at 20,000 calls a second.
 const SPIN: Duration = Duration::from_micros(50);
-
-/// Loads a file. If `is_sandboxed`, it runs in a sandbox, also if neither it nor the settings say so.
-fn load(
-    file: &Path,
-    settings: &crosslane::Settings,
-    is_sandboxed: bool,
-    workers: usize,
-) -> Result<ServedLibrary, Error> {
-    let path = file.canonicalize().map_err(|error| Error::Engine(format!("{}: {error}", file.display())))?;
-    let source = Source::File { path };
-    let name = source.name();
-    let mut settings = guests::settings_of(&source, settings.clone())?;
-    if is_sandboxed && settings.sandbox().is_none() {
-        settings.set("sandbox", "on")?;
-    }
-    let options = ZygoteOptions {
-        origin: Origin::Process(guests::program(&source, &settings)?),
-        source,
-        types: TypeNames::default(),
-        load_timeout: settings.load_timeout,
-        stuck: settings.stuck(),
-        sandbox: settings.sandbox(),
-        ring_size: settings.ring_size,
-        largest_batch: settings.largest_batch,
-        spin: settings.spin,
-        // The terminal's Ctrl-C reaches this program, too.
-        on_interrupt: Arc::new(|_| {}),
-    };
-    let warm = if settings.warm_lanes == 0 { workers } else { settings.warm_lanes };
-    let pool = PoolOptions { warm, idle_timeout: settings.idle_timeout };
-    let (pool, loaded) = Pool::start(pool, move |stop| Zygote::start(options, stop))?;
-    for function in loaded.functions.iter().filter(|function| function.spec.cache.is_some()) {
-        let (function, file) = (function.name(), &name);
-        tracing::warn!(function, file, "a server keeps no results, so the option cache has no effect");
-    }
-    let library = Library { name, version: 1, functions: loaded.functions, pool };
-    Ok(ServedLibrary { library, text: loaded.files.map(|files| files.hash()) })
-}
 
 /// SIGTERM and SIGINT, for the main thread to wait for.
 struct Signals(libc::sigset_t);

@@ -42,6 +42,11 @@ from crosslane._runtime.languages import SERVER
 )
 @click.option("--tls-key", type=READABLE, help="The certificate's key, in PEM.")
 @click.option(
+    "--watch",
+    is_flag=True,
+    help="Load a FILE again when it changes, or a module that it imports from its folder. Running calls end as they began.",
+)
+@click.option(
     "--workers",
     type=click.IntRange(min=1),
     default=os.cpu_count() or 1,

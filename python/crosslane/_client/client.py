@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any
@@ -25,6 +26,17 @@ from crosslane._client.stream import MappedStream, input_batches
 _TOKEN = "CROSSLANE_TOKEN"
 #: The methods for each kind of function.
 _USES = {"scalar": "call or call_batch", "table": "scan", "aggregate": "aggregate", "stream": "map"}
+
+
+class _Offer:
+    """The functions that a server has at a time. Their indices are those of one native client."""
+
+    def __init__(self, native: Any) -> None:
+        self.native = native
+        said = enumerate(native.functions())
+        functions = (ServedFunction._of(index, signature, spec) for index, (signature, spec) in said)
+        self.functions = MappingProxyType({function.name: function for function in functions})
+        self.by_lower = {name.lower(): function for name, function in self.functions.items()}
 
 
 class Client:
@@ -51,24 +63,36 @@ class Client:
         token = (os.environ.get(_TOKEN) if token is None else token) or None
         self._lanes = check_lanes(lanes)
         self._address = address
-        self._native = _guest.Client(address, token, self._lanes)
-        said = enumerate(self._native.functions())
-        functions = (ServedFunction._of(index, signature, spec) for index, (signature, spec) in said)
-        self._functions = MappingProxyType({function.name: function for function in functions})
-        self._by_lower = {name.lower(): function for name, function in self._functions.items()}
+        self._renewing = threading.Lock()
+        self._offer = _Offer(_guest.Client(address, token, self._lanes))
 
     @property
     def functions(self) -> Mapping[str, ServedFunction]:
-        """The functions by their names, as the server had them when the client connected."""
-        return self._functions
+        """The functions by their names. They are those that the server had when the client connected,
+        or, with ``crosslane serve --watch``, those that it has now.
+        """
+        return self._current().functions
 
-    def _find(self, name: str, kind: str) -> ServedFunction:
-        found = self._by_lower.get(name.lower())
+    def _current(self) -> _Offer:
+        """The functions that the server has now, if it loads its files again."""
+        offer = self._offer
+        if not offer.native.is_outdated():
+            return offer
+        with self._renewing:
+            # Another thread may have been faster.
+            if self._offer is offer:
+                self._offer = _Offer(offer.native.renewed())
+            return self._offer
+
+    def _find(self, name: str, kind: str) -> tuple[Any, ServedFunction]:
+        """A function, and the native client that knows it by its index."""
+        offer = self._current()
+        found = offer.by_lower.get(name.lower())
         if found is None:
-            raise LookupError(f"{self._address} has no function {name}; it has {', '.join(self._functions)}")
+            raise LookupError(f"{self._address} has no function {name}; it has {', '.join(offer.functions)}")
         if found.kind != kind:
             raise TypeError(f"{name} is of the kind {found.kind}: use {_USES[found.kind]}")
-        return found
+        return offer.native, found
 
     def call(self, function: str, /, *arguments: Any, **named: Any) -> Any:
         """The result of a scalar function for one row of arguments.
@@ -82,10 +106,10 @@ class Client:
         return self._call(None, function, arguments, named)
 
     def _call(self, cancellation: Any, name: str, arguments: tuple[Any, ...], named: dict[str, Any]) -> Any:
-        function = self._find(name, "scalar")
+        native, function = self._find(name, "scalar")
         bound = function._bind(arguments, named)
         _, types = types_of(bound, type_of_value)
-        return self._native.call(function._index, [value for *_, value in bound], types, cancellation)
+        return native.call(function._index, [value for *_, value in bound], types, cancellation)
 
     def call_batch(self, function: str, /, *columns: Any, **named: Any) -> pa.Array:
         """The results of a scalar function for columns of arguments, over all lanes if that pays.
@@ -101,12 +125,12 @@ class Client:
     def _call_batch(
         self, cancellation: Any, name: str, columns: tuple[Any, ...], named: dict[str, Any]
     ) -> pa.Array:
-        function = self._find(name, "scalar")
+        native, function = self._find(name, "scalar")
         bound = function._bind(columns, named)
         if not bound:
             raise TypeError(f"{function.signature} has no columns; use call")
         arrays, types = columns_of(bound)
-        return self._native.call_batch(function._index, arrays, count_rows(arrays), types, cancellation)
+        return native.call_batch(function._index, arrays, count_rows(arrays), types, cancellation)
 
     def aggregate(self, function: str, /, *columns: Any, by: Any = None, **named: Any) -> Any:
         """The result of an aggregate for all rows of columns. With ``by``, a column of keys: a dict
@@ -123,14 +147,14 @@ class Client:
     def _aggregate(
         self, cancellation: Any, name: str, columns: tuple[Any, ...], by: Any, named: dict[str, Any]
     ) -> Any:
-        function = self._find(name, "aggregate")
+        native, function = self._find(name, "aggregate")
         arrays, _ = columns_of(function._bind(columns, named))
         keys, groups = ([], []) if by is None else group_keys(by)
         if by is None and not arrays:
             raise TypeError(f"{function.signature} has no columns; name its rows with by=")
         rows = count_rows(arrays if by is None else [*arrays, groups])
         told = rows if by is None else (groups, len(keys))
-        results = self._native.aggregate(function._index, arrays, told, cancellation)
+        results = native.aggregate(function._index, arrays, told, cancellation)
         return results[0] if by is None else dict(zip(keys, results))
 
     def scan(self, function: str, /, *arguments: Any, **named: Any) -> MappedStream:
@@ -139,23 +163,23 @@ class Client:
 
         The stream has a worker for itself until it is read to its end or closed.
         """
-        found = self._find(function, "table")
+        native, found = self._find(function, "table")
         values = [value for *_, value in found._bind(arguments, named)]
-        return MappedStream(self._native.scan(found._index, values), iter(()))
+        return MappedStream(native.scan(found._index, values), iter(()))
 
     def map(
         self, reader: Any, function: str, *, ordered: bool = True, depth: int = 2, lanes: int | None = None
     ) -> MappedStream:
         """As :func:`crosslane.map`, with a stream function and workers of the server."""
-        found = self._find(function, "stream")
+        native, found = self._find(function, "stream")
         lanes = check_lanes(self._lanes if lanes is None else lanes)
         depth = check_depth(depth)
         source = input_batches(reader)
-        return MappedStream(self._native.map(found._index, lanes, depth, bool(ordered)), source)
+        return MappedStream(native.map(found._index, lanes, depth, bool(ordered)), source)
 
     def close(self) -> None:
         """Ends the connections. Waiting calls raise ValueError. May be called more than once."""
-        self._native.close()
+        self._offer.native.close()
 
     def __enter__(self) -> Client:
         return self

@@ -43,7 +43,10 @@ module Crosslane
     }.freeze
     # A function, and the data that a call of it needs.
     Known = Struct.new(:function, :index, :parameters, :variadic, :optional)
-    private_constant :MOST_LANES, :MOST_DEPTH, :TYPES, :USES, :Known
+    # The functions that a server has at a time: the native client that knows them by their indices,
+    # and their descriptions.
+    Offer = Struct.new(:native, :functions, :known)
+    private_constant :MOST_LANES, :MOST_DEPTH, :TYPES, :USES, :Known, :Offer
 
     # Connects. With a block, it closes the client after the block.
     #
@@ -76,17 +79,13 @@ module Crosslane
       @lanes = checked("lanes", lanes, MOST_LANES)
       token ||= ENV.fetch("CROSSLANE_TOKEN", nil)
       @address = address
-      @native = Native::Client.new(address, token&.empty? ? nil : token, @lanes)
-      known = @native.functions.each_with_index.map do |(signature, said), index|
-        describe(signature, JSON.parse(said), index)
-      end
-      @functions = known.to_h { |one| [one.function.name, one.function] }.freeze
-      @known = known.to_h { |one| [one.function.name.downcase, one] }
+      @renewing = Mutex.new
+      @offer = offer(Native::Client.new(address, token&.empty? ? nil : token, @lanes))
     end
 
-    # @return [Hash{String => ServedFunction}] the server's functions by name, at the time when the
-    #   client connected
-    attr_reader :functions
+    # @return [Hash{String => ServedFunction}] the server's functions by name: those that it had
+    #   when the client connected, or, with `crosslane serve --watch`, those that it has now
+    def functions = current.functions
 
     # The result of a scalar function for one row of arguments.
     #
@@ -124,13 +123,13 @@ module Crosslane
     #   keys' first rows
     # @raise (see #call)
     def aggregate(function, *columns, by: nil, **named)
-      known, columns, = prepare(function, :aggregate, columns, named) { |column| array(column) }
+      native, known, columns, = prepare(function, :aggregate, columns, named) { |column| array(column) }
       raise ArgumentError, "#{known.function.signature} has no columns; use by:" if by.nil? && columns.empty?
 
       places = {}
       groups = by && array(by).map { |key| places[key] ||= places.size }
       rows = rows_of(groups ? [*columns, groups] : columns)
-      results = @native.aggregate(known.index, columns, groups || ([0] * rows), groups ? places.size : 1)
+      results = native.aggregate(known.index, columns, groups || ([0] * rows), groups ? places.size : 1)
       groups ? places.keys.zip(results).to_h : results.first
     end
 
@@ -142,9 +141,9 @@ module Crosslane
     # @return [ServedRows]
     # @raise (see #call)
     def scan(function, *arguments, **named)
-      known = find(function, :table)
+      native, known = find(function, :table)
       values = bind(known, arguments, named).map { |_, _, value| [value] }
-      ServedRows.new(@native.scan(known.index, values))
+      ServedRows.new(native.scan(known.index, values))
     end
 
     # Sends rows through a stream function, on all lanes. The results are rows that can be read
@@ -166,18 +165,18 @@ module Crosslane
     # @raise [ArgumentError] if there is no such stream function, or an option has an invalid value
     # @raise [TypeError] if the reader has no `each`
     def map(reader, function, ordered: true, depth: 2, lanes: nil)
-      known = find(function, :stream)
+      native, known = find(function, :stream)
       raise TypeError, "map reads what has each, not #{reader.class}" unless reader.respond_to?(:each)
 
       lanes = checked("lanes", lanes || @lanes, MOST_LANES)
       depth = checked("depth", depth, MOST_DEPTH)
-      ServedStream.new(@native.map(known.index, lanes, depth, ordered ? true : false), reader)
+      ServedStream.new(native.map(known.index, lanes, depth, ordered ? true : false), reader)
     end
 
     # Closes the connections. Calls that wait raise an {Error}. A second call does nothing.
     #
     # @return [void]
-    def close = @native.close
+    def close = @offer.native.close
 
     # @return [String]
     def inspect = "#<#{self.class} #{@address}>"
@@ -190,6 +189,27 @@ module Crosslane
       raise ArgumentError, "#{option} is a whole number from 1 to #{most}, not #{value.inspect}"
     end
 
+    # The functions that a native client knows.
+    def offer(native)
+      known = native.functions.each_with_index.map do |(signature, said), index|
+        describe(signature, JSON.parse(said), index)
+      end
+      functions = known.to_h { |one| [one.function.name, one.function] }.freeze
+      Offer.new(native, functions, known.to_h { |one| [one.function.name.downcase, one] })
+    end
+
+    # The functions that the server has now, if it loads its files again.
+    def current
+      offer = @offer
+      return offer unless offer.native.outdated?
+
+      @renewing.synchronize do
+        # Another thread may have been faster.
+        @offer = offer(offer.native.renewed) if @offer.equal?(offer)
+        @offer
+      end
+    end
+
     def describe(signature, said, index)
       name, parameters, _, variadic = Native.parse_signature(signature)
       function = ServedFunction.new(
@@ -198,12 +218,14 @@ module Crosslane
       Known.new(function, index, parameters, variadic, said["named"])
     end
 
+    # The native client that has a function, and the function.
     def find(name, kind)
-      known = @known[name.to_s.downcase]
-      raise ArgumentError, "#{@address} has no function #{name}; it has #{functions.keys.join(", ")}" unless known
+      offer = current
+      known = offer.known[name.to_s.downcase]
+      raise ArgumentError, "#{@address} has no function #{name}; it has #{offer.functions.keys.join(", ")}" unless known
 
       own = known.function.kind
-      return known if own == kind
+      return [offer.native, known] if own == kind
 
       raise ArgumentError, "#{name} is of the kind #{own}: #{USES.fetch(own)}"
     end
@@ -231,19 +253,19 @@ module Crosslane
     end
 
     def call_all(function, given, named, &)
-      known, columns, types = prepare(function, :scalar, given, named, &)
-      @native.call(known.index, types, columns, rows_of(columns) || 1)
+      native, known, columns, types = prepare(function, :scalar, given, named, &)
+      native.call(known.index, types, columns, rows_of(columns) || 1)
     end
 
-    # A function and its columns. If a parameter has the type ANY, also the types of all arguments,
+    # A native client, its function and the columns. If a parameter has the type ANY, also the types of all arguments,
     # as a text.
     def prepare(function, kind, given, named)
-      known = find(function, kind)
+      native, known = find(function, kind)
       bound = bind(known, given, named).map { |name, type, value| [name, type, yield(value)] }
       if bound.any? { |_, type,| type == "ANY" }
         types = bound.map { |name, type, column| type == "ANY" ? type_of(name, column) : type }
       end
-      [known, bound.map(&:last), types && "(#{types.join(", ")})"]
+      [native, known, bound.map(&:last), types && "(#{types.join(", ")})"]
     end
 
     def array(column)

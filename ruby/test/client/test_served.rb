@@ -126,6 +126,24 @@ class TestServed < CrosslaneTest
     end
   end
 
+  def test_functions_of_a_file_that_changes
+    stop
+    serve(FUNCTIONS, watch: true)
+    client do |client|
+      assert_equal 3, client.call(:plus, 1, 2)
+      file = File.join(@folder, "functions.rb")
+      File.write("#{file}.new", <<~RUBY)
+        udf "times(x BIGINT) -> BIGINT" do |x| x * 2 end
+        udf "thrice(x BIGINT) -> BIGINT" do |x| x * 3 end
+        udf "plus(x BIGINT, y BIGINT) -> BIGINT" do |x, y| x + y + 1 end
+      RUBY
+      File.rename("#{file}.new", file)
+      eventually(60) { client.functions.keys == %w[times thrice plus] }
+      assert_equal [4, 6], [client.call(:plus, 1, 2), client.call(:thrice, 2)]
+      assert_raises(ArgumentError) { client.call(:initials, "Ada Byron") }
+    end
+  end
+
   def test_wrong_arguments
     client do |client|
       {

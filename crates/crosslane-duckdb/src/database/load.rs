@@ -6,6 +6,7 @@ use super::names::Permissions;
 use super::pickled::Pickled;
 use super::publish::Ready;
 use super::state::{Database, cores, lock, pool_options};
+use super::watched::WatchedServer;
 use crate::signals::Asker;
 use crosslane::pool::{Common, Pool, Stop};
 use crosslane::stats::now;
@@ -17,7 +18,7 @@ use std::env;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError, mpsc};
 
 /// The environment variable with the token for servers.
 const TOKEN: &str = "CROSSLANE_TOKEN";
@@ -169,16 +170,42 @@ impl Database {
         self.may_load()?;
         let token = token.or_else(|| env::var(TOKEN).ok()).filter(|token| !token.is_empty());
         let remote = Remote::new(address, token).map_err(|error| Error::Setting(error.to_string()))?;
-        let name = remote.to_string();
+        self.attach_to(remote, false, permissions, asker)
+    }
+
+    /// Registers the functions of a server. If `again`, functions that were dropped or replaced stay so.
+    pub(super) fn attach_to(
+        self: &Arc<Self>,
+        remote: Remote,
+        again: bool,
+        permissions: Permissions,
+        asker: Asker,
+    ) -> Result<Arc<AnyLibrary>, Error> {
+        let (name, reached) = (remote.to_string(), remote.clone());
         let settings = self.settings();
         let options = LaneOptions { largest: settings.largest_batch, stuck: settings.stuck() };
+        let (sender, watch) = mpsc::channel();
         let attach = move |stop| {
-            let (zygote, functions) = RemoteZygote::attach(remote, options, stop)?;
+            let (mut zygote, functions) = RemoteZygote::attach(reached, options, stop)?;
+            // The receiver is gone if the start was given up.
+            let _ = sender.send(zygote.take_watch());
             Ok((AnyZygote::Remote(Box::new(zygote)), (functions, None)))
         };
-        let ready = self.start(name, &settings, |begun| asker.should_end(begun), attach)?;
+        let mut ready = self.start(name, &settings, |begun| asker.should_end(begun), attach)?;
         let _one_at_a_time = lock(&self.loading);
-        self.publish(ready, permissions)
+        if again {
+            self.keep_gone(&mut ready);
+        }
+        let library = self.publish(ready, permissions)?;
+        let mut servers = lock(&self.servers);
+        match watch.try_recv().ok().flatten() {
+            Some(watch) => {
+                let server = WatchedServer { remote, watch: Some(watch), replace: permissions.replace };
+                servers.insert(library.name.clone(), server);
+            }
+            None => drop(servers.remove(&library.name)),
+        }
+        Ok(library)
     }
 
     /// Starts a zygote, which loads the functions of a source, until `should_end` is true for a

@@ -4,13 +4,13 @@ use super::connection::Connection;
 use super::library::AnyLibrary;
 use super::names::{self, Names, Permissions};
 use super::state::{Database, lock};
-use super::watched::Watched;
+use super::watched::WatchedLibrary;
 use crate::function::scalar::Registered;
 use crate::function::{aggregate, scalar};
 use crosslane::catalog::Registration;
 use crosslane::pool::Pool;
 use crosslane::{DataType, Error, Function, Kind, Sandbox, Signature};
-use crosslane_process::{Files, definition};
+use crosslane_process::{Files, Watched, definition};
 use crosslane_remote::AnyZygote;
 use std::collections::HashSet;
 use std::path::Path;
@@ -89,8 +89,8 @@ impl Database {
         })?;
         // Users do not edit the files of definitions, and a cache may be cleaned.
         if let Some(files) = files.filter(|_| !definition::is_one(Path::new(&library.name))) {
-            let watched = Watched::new(files, permissions.replace, allowed);
-            lock(&self.watched).insert(library.name.clone(), watched);
+            let (files, replace) = (Watched::new(files), permissions.replace);
+            lock(&self.watched).insert(library.name.clone(), WatchedLibrary { files, replace, allowed });
         }
         Ok(library)
     }

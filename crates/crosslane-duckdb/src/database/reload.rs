@@ -1,12 +1,15 @@
-//! Loads files again that have changed since they were loaded.
+//! Loads files again that have changed since they were loaded, and attaches servers again that have.
 
 use super::library::AnyLibrary;
 use super::names::Permissions;
+use super::publish::Ready;
 use super::state::{Database, lock};
-use super::watched::Looks;
+use super::watched::WatchedServer;
 use crate::signals::Asker;
 use crosslane::{Error, Sandbox};
-use std::path::PathBuf;
+use crosslane_process::Looks;
+use crosslane_remote::client::{Remote, Watch};
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 /// A library whose files had changed, as it is now, or the reason why it stays as it was.
@@ -50,7 +53,7 @@ impl Database {
             let permissions = Permissions { replace: replace || permissions.replace, ..permissions };
             let outcome = self.load_again(&library, allowed, permissions, asker);
             if let (Err(_), Some(watched)) = (&outcome, lock(&self.watched).get_mut(&library)) {
-                watched.failed = Some(looks);
+                watched.files.failed(looks);
             }
             reloaded.push(Reloaded { library, outcome });
         }
@@ -69,8 +72,14 @@ impl Database {
         let settings = self.settings().with_sandbox(allowed);
         let mut ready = self.prepare_files(&[PathBuf::from(library)], &settings, asker, true).remove(0)?;
         let _one_at_a_time = lock(&self.loading);
+        self.keep_gone(&mut ready);
+        self.publish(ready, permissions)
+    }
+
+    /// Leaves out the functions that were dropped or replaced since the library was loaded.
+    pub(super) fn keep_gone(&self, ready: &mut Ready) {
         let libraries = self.catalog.libraries();
-        if let Some(old) = libraries.iter().find(|old| old.name == library) {
+        if let Some(old) = libraries.iter().find(|old| old.name == ready.name) {
             let is_gone = |name: &str| {
                 let mut named =
                     old.functions.iter().filter(|one| one.name().eq_ignore_ascii_case(name)).peekable();
@@ -78,16 +87,45 @@ impl Database {
             };
             ready.functions.retain(|function| !is_gone(function.name()));
         }
-        self.publish(ready, permissions)
+    }
+
+    /// Attaches the servers again that have other functions. Each has a thread of its own, because a
+    /// server may be slow to answer.
+    pub(super) fn renew_servers(self: &Arc<Self>) {
+        let changed = |server: &&mut WatchedServer| server.watch.as_ref().is_some_and(Watch::is_over);
+        for server in lock(&self.servers).values_mut().filter(changed) {
+            server.watch = None;
+            let (this, remote, replace) = (Arc::clone(self), server.remote.clone(), server.replace);
+            // Without a thread, calls fail when the server has forgotten the old functions.
+            let _ = std::thread::Builder::new()
+                .name("crosslane-attach".into())
+                .spawn(move || this.attach_again(remote, replace));
+        }
+    }
+
+    fn attach_again(self: &Arc<Self>, remote: Remote, replace: bool) {
+        let name = remote.to_string();
+        if !self.catalog.libraries().iter().any(|library| library.name == name) {
+            lock(&self.servers).remove(&name);
+            return;
+        }
+        let permissions = Permissions { replace, ..Permissions::default() };
+        let attached =
+            self.may_load().and_then(|()| self.attach_to(remote, true, permissions, Asker::PROGRAM));
+        if let Err(error) = attached {
+            let told = format!(
+                "crosslane: {name} may have other functions now, but was not attached again, and its functions stay as \
+                 they were: {error}\n"
+            );
+            crosslane_process::print_to_log(told.as_bytes());
+        }
     }
 
     /// How a library is to be loaded again, if it should be.
     fn should_reload(&self, library: &str, only_new: bool) -> Option<Reload> {
         let watched = lock(&self.watched);
-        let watched = watched.get(library).filter(|watched| watched.files.have_changed())?;
-        let looks = watched.looks(library);
-        let failed_before = watched.failed.as_ref().is_some_and(|failed| *failed == looks);
-        let (replace, allowed) = (watched.replace, watched.allowed.clone());
-        (!(only_new && failed_before)).then_some(Reload { looks, replace, allowed })
+        let watched = watched.get(library)?;
+        let looks = watched.files.change(Path::new(library), only_new)?;
+        Some(Reload { looks, replace: watched.replace, allowed: watched.allowed.clone() })
     }
 }

@@ -3,7 +3,7 @@
 use super::connection::{Connection, Instance};
 use super::library::AnyLibrary;
 use super::pickled::Pickled;
-use super::watched::Watched;
+use super::watched::{WatchedLibrary, WatchedServer};
 use crate::function::aggregate::Known;
 use crosslane::call::CallGroups;
 use crosslane::catalog::Catalog;
@@ -29,7 +29,9 @@ pub(crate) struct Database {
     /// functions that programs serialised.
     pub(super) loading: Mutex<Vec<Pickled>>,
     /// What files were loaded from, by the names of their libraries.
-    pub(super) watched: Mutex<HashMap<String, Watched>>,
+    pub(super) watched: Mutex<HashMap<String, WatchedLibrary>>,
+    /// The servers that load their files again, by the names of their libraries.
+    pub(super) servers: Mutex<HashMap<String, WatchedServer>>,
     /// Names that our functions share with functions of DuckDB or of other extensions.
     pub(super) shared_names: Mutex<HashSet<String>>,
     pub(super) aggregates: Mutex<Known>,
@@ -67,6 +69,7 @@ impl Database {
             catalog: Catalog::default(),
             loading: Mutex::default(),
             watched: Mutex::default(),
+            servers: Mutex::default(),
             shared_names: Mutex::default(),
             aggregates: Mutex::default(),
             ending: Mutex::default(),
@@ -78,6 +81,7 @@ impl Database {
     /// Closes the connection and ends the libraries.
     pub(crate) fn close(&self) {
         let last = lock(&self.connection).take();
+        lock(&self.servers).clear();
         self.end_libraries();
         // This may destroy the database, which may wait for other threads, so no lock is held.
         drop(last);

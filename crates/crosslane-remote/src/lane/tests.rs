@@ -168,6 +168,7 @@ fn a_server_that_lies_or_goes_ends_the_lane_with_a_reason() {
                 functions: Vec::new(),
                 text: None,
                 largest: 1,
+                reloads: false,
             }),
             "greeted twice",
         ),

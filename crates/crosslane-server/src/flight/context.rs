@@ -3,19 +3,47 @@
 use super::function::FlightFunction;
 use super::status;
 use crate::client::RemoteZygote;
+use crate::lock::lock;
 use arrow_flight::FlightDescriptor;
 use crosslane::Library;
 use std::collections::HashMap;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use subtle::ConstantTimeEq;
 use tokio::sync::{Semaphore, watch};
 use tonic::{Request, Status};
 
-/// What all exchanges use.
-pub(super) struct Context {
+/// The functions of a server at a time.
+pub(super) struct Offered {
     pub(super) library: Arc<Library<RemoteZygote>>,
     /// By their names in lower case; or why a function cannot be called.
     pub(super) functions: HashMap<String, Result<Arc<FlightFunction>, String>>,
+}
+
+impl Offered {
+    pub(super) fn new(library: Library<RemoteZygote>) -> Self {
+        let functions = library
+            .functions
+            .iter()
+            .map(|function| (function.name().to_lowercase(), FlightFunction::new(function).map(Arc::new)));
+        Self { functions: functions.collect(), library: Arc::new(library) }
+    }
+
+    /// The function that a path names.
+    pub(super) fn function(&self, descriptor: &FlightDescriptor) -> Result<&Arc<FlightFunction>, Status> {
+        let [name] = &descriptor.path[..] else {
+            return Err(Status::invalid_argument("a function is named by a path of one part, its name"));
+        };
+        match self.functions.get(&name.to_lowercase()) {
+            Some(Ok(function)) => Ok(function),
+            Some(Err(why)) => Err(Status::unimplemented(status::shortened(why))),
+            None => Err(Status::not_found(status::shortened(&format!("there is no function {name}")))),
+        }
+    }
+}
+
+/// What all exchanges use.
+pub(super) struct Context {
+    pub(super) offered: Mutex<Arc<Offered>>,
     pub(super) token: Option<String>,
     pub(super) largest: usize,
     /// Of exchanges, and of calls.
@@ -40,15 +68,8 @@ impl Context {
         }
     }
 
-    /// The function that a path names.
-    pub(super) fn function(&self, descriptor: &FlightDescriptor) -> Result<&Arc<FlightFunction>, Status> {
-        let [name] = &descriptor.path[..] else {
-            return Err(Status::invalid_argument("a function is named by a path of one part, its name"));
-        };
-        match self.functions.get(&name.to_lowercase()) {
-            Some(Ok(function)) => Ok(function),
-            Some(Err(why)) => Err(Status::unimplemented(status::shortened(why))),
-            None => Err(Status::not_found(status::shortened(&format!("there is no function {name}")))),
-        }
+    /// The functions that the server has now.
+    pub(super) fn offered(&self) -> Arc<Offered> {
+        Arc::clone(&lock(&self.offered))
     }
 }

@@ -77,14 +77,15 @@ impl Exchange {
         let descriptor = first.flight_descriptor.as_ref();
         let descriptor =
             descriptor.ok_or_else(|| Status::invalid_argument("the first message names no function"))?;
-        let function = Arc::clone(context.function(descriptor)?);
+        let offered = context.offered();
+        let function = Arc::clone(offered.function(descriptor)?);
         // A message that only names the function may have nothing to be decoded.
         let messages = stream::once(future::ready(Ok(first))).chain(input);
         let messages = messages.try_filter(|message| future::ready(!message.data_header.is_empty()));
         let stop = Arc::new(AtomicBool::new(false));
         let asks = Arc::clone(&stop);
         let group = Arc::new(CallGroup::with_stop(move || asks.load(Relaxed)));
-        let calls = Calls { library: Arc::clone(&context.library), function, group };
+        let calls = Calls { library: Arc::clone(&offered.library), function, group };
         Ok(Self {
             context,
             calls: Arc::new(calls),

@@ -1,12 +1,12 @@
 //! Listens for clients of Arrow Flight, and answers their calls.
 
-use super::context::Context;
+use super::context::{Context, Offered};
 use super::exchange::Exchange;
-use super::function::FlightFunction;
 use super::{incoming, status};
 use crate::Server;
 use crate::client::RemoteZygote;
 use crate::lane::LaneOptions;
+use crate::lock::lock;
 use arrow_array::RecordBatch;
 use arrow_flight::flight_service_server::{FlightService, FlightServiceServer};
 use arrow_flight::{
@@ -22,7 +22,7 @@ use std::fmt;
 use std::io;
 use std::net::{SocketAddr, TcpListener};
 use std::path::PathBuf;
-use std::sync::{Arc, mpsc};
+use std::sync::{Arc, Mutex, mpsc};
 use std::time::Duration;
 use tokio::runtime::{Builder, Runtime};
 use tokio::sync::{Semaphore, watch};
@@ -102,13 +102,8 @@ impl Flight {
         let identity = identity.transpose()?;
         let (connections, largest) = server.limits();
         let library = library(server, largest)?;
-        let functions = library
-            .functions
-            .iter()
-            .map(|function| (function.name().to_lowercase(), FlightFunction::new(function).map(Arc::new)));
         let context = Arc::new(Context {
-            functions: functions.collect(),
-            library: Arc::new(library),
+            offered: Mutex::new(Arc::new(Offered::new(library))),
             token,
             largest,
             places: Arc::new(Semaphore::new(connections)),
@@ -141,14 +136,23 @@ impl Flight {
     }
 
     /// How many functions can be called through it, and why others cannot.
-    pub fn offered(&self) -> (usize, Vec<&str>) {
-        let refused: Vec<_> = self
-            .context
-            .functions
-            .values()
-            .filter_map(|function| function.as_ref().err().map(String::as_str))
-            .collect();
-        (self.context.functions.len() - refused.len(), refused)
+    pub fn offered(&self) -> (usize, Vec<String>) {
+        let offered = self.context.offered();
+        let refused: Vec<_> =
+            offered.functions.values().filter_map(|function| function.as_ref().err().cloned()).collect();
+        (offered.functions.len() - refused.len(), refused)
+    }
+
+    /// Offers the functions that the server has now. Exchanges that run go on with theirs.
+    ///
+    /// # Errors
+    /// [`Error::Engine`] if the server is shutting down. Then the functions stay as they were.
+    pub fn renew(&self, server: &Server) -> Result<(), Error> {
+        let offered = Arc::new(Offered::new(library(server, self.context.largest)?));
+        let last = std::mem::replace(&mut *lock(&self.context.offered), offered);
+        // Without the lock: this may end connections.
+        drop(last);
+        Ok(())
     }
 
     /// Takes no more connections and batches. What is worked on goes on; it ends with the server, which is to be shut
@@ -261,19 +265,19 @@ impl FlightService for Service {
         &self,
         request: Request<FlightDescriptor>,
     ) -> Result<Response<FlightInfo>, Status> {
-        Ok(Response::new(self.0.function(request.get_ref())?.info()?))
+        Ok(Response::new(self.0.offered().function(request.get_ref())?.info()?))
     }
 
     async fn list_flights(
         &self,
         _request: Request<Criteria>,
     ) -> Result<Response<Self::ListFlightsStream>, Status> {
-        let functions = self
-            .0
+        let offered = self.0.offered();
+        let functions = offered
             .library
             .functions
             .iter()
-            .filter_map(|function| self.0.functions.get(&function.name().to_lowercase())?.as_ref().ok());
+            .filter_map(|function| offered.functions.get(&function.name().to_lowercase())?.as_ref().ok());
         let infos: Vec<_> = functions.map(|function| function.info()).collect();
         Ok(Response::new(stream::iter(infos).boxed()))
     }

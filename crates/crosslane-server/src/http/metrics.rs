@@ -95,6 +95,8 @@ impl Snapshots {
             })
         };
         use MetricType::{Counter, Gauge};
+        let version = "How often the file was loaded.";
+        each_library("crosslane_library_version", version, Gauge, &|library| u64::from(library.version))?;
         let limit = "Worker processes at most, beside those that are held.";
         each_library("crosslane_workers_limit", limit, Gauge, &|library| library.workers.most as u64)?;
         let line = "Lanes of clients that wait for a worker.";

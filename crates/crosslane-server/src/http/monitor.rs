@@ -6,7 +6,7 @@
 //! rates of the last minute.
 
 use crate::lock::lock;
-use crate::server::{Census, FunctionCounters, ServedFunction, Shared};
+use crate::server::{Census, FunctionCounters, Offer, ServedFunction, Shared};
 use crosslane::stats::Counters;
 use crosslane_process::guests::language_of;
 use histogram::{Histogram, SparseHistogram};
@@ -41,6 +41,8 @@ pub(crate) struct Monitor {
 /// What was seen in the last minutes.
 #[derive(Default)]
 struct Past {
+    /// The number of the offer whose functions these are.
+    offer: u64,
     functions: Vec<PastFunction>,
     waiting: VecDeque<u32>,
     flying: VecDeque<u32>,
@@ -93,6 +95,8 @@ pub(crate) struct Connections {
 #[derive(Debug, Serialize)]
 pub(crate) struct SeenLibrary {
     pub(crate) name: String,
+    /// How often it was loaded.
+    pub(crate) version: u32,
     pub(crate) language: String,
     /// What its functions may do; empty if they have no sandbox.
     pub(crate) sandbox: String,
@@ -241,12 +245,17 @@ impl Monitor {
     /// Looks at the server. To be called once a second.
     pub(crate) fn tick(&self) {
         let Some(shared) = self.shared() else { return };
-        let (waiting, flying) = exchanges(&shared);
+        let offer = shared.offers.newest();
+        let (waiting, flying) = exchanges(&shared, &offer);
         let mut past = lock(&self.past);
+        if past.offer != offer.number {
+            past.offer = offer.number;
+            past.functions.clear();
+        }
         push(&mut past.waiting, waiting.iter().sum(), HISTORY);
         push(&mut past.flying, flying.iter().sum(), HISTORY);
-        past.functions.resize_with(shared.functions.len(), PastFunction::default);
-        for (served, past) in shared.functions.iter().zip(&mut past.functions) {
+        past.functions.resize_with(offer.functions.len(), PastFunction::default);
+        for (served, past) in offer.functions.iter().zip(&mut past.functions) {
             past.tick(&served.counters, served.function.stats.totals().calls.get());
         }
     }
@@ -271,7 +280,8 @@ impl Monitor {
             functions: Vec::new(),
         };
         let Some(shared) = self.shared() else { return snapshot };
-        let (waiting, flying) = exchanges(&shared);
+        let offer = shared.offers.newest();
+        let (waiting, flying) = exchanges(&shared, &offer);
         snapshot.waiting = waiting.iter().copied().map(u64::from).sum();
         snapshot.in_flight = flying.iter().copied().map(u64::from).sum();
         snapshot.connections = Connections {
@@ -282,7 +292,7 @@ impl Monitor {
             violations: shared.violations.get(),
         };
         snapshot.bytes = (shared.connections.budget.used(), shared.connections.budget.most());
-        let libraries = shared.workers.iter().map(|workers| {
+        let libraries = offer.workers.iter().map(|workers| {
             let pool = workers.pool().own_stats();
             let library = &workers.library.name;
             let sandbox =
@@ -292,6 +302,7 @@ impl Monitor {
                     .of
                     .as_ref()
                     .map_or_else(|| library.clone(), |function| format!("{library}: {}", function.name())),
+                version: workers.library.version,
                 language: language_of(Path::new(&workers.library.name)),
                 sandbox: sandbox
                     .map(|sandbox| sandbox.words().collect::<Vec<_>>().join(" "))
@@ -303,9 +314,10 @@ impl Monitor {
         });
         snapshot.libraries = libraries.collect();
         let none = PastFunction::default();
-        let functions = shared.functions.iter().enumerate().map(|(index, served)| {
+        let is_known = past.offer == offer.number;
+        let functions = offer.functions.iter().enumerate().map(|(index, served)| {
             let library = &snapshot.libraries[served.workers];
-            let past = past.functions.get(index).unwrap_or(&none);
+            let past = past.functions.get(index).filter(|_| is_known).unwrap_or(&none);
             SeenFunction { waiting: waiting[index], in_flight: flying[index], ..seen(served, library, past) }
         });
         snapshot.functions = functions.collect();
@@ -341,11 +353,11 @@ fn seen(served: &ServedFunction, library: &SeenLibrary, past: &PastFunction) -> 
     }
 }
 
-/// The exchanges that wait in the server, and those that workers have, for each function.
-fn exchanges(shared: &Shared) -> (Vec<u32>, Vec<u32>) {
-    let (mut waiting, mut flying) = (vec![0; shared.functions.len()], vec![0; shared.functions.len()]);
+/// The exchanges that wait in the server, and those that workers have, for each function of an offer.
+fn exchanges(shared: &Shared, offer: &Offer) -> (Vec<u32>, Vec<u32>) {
+    let (mut waiting, mut flying) = (vec![0; offer.functions.len()], vec![0; offer.functions.len()]);
     for connection in shared.connections.all() {
-        connection.count(&mut waiting, &mut flying);
+        connection.count(offer.number, &mut waiting, &mut flying);
     }
     (waiting, flying)
 }

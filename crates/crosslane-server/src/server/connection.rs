@@ -7,7 +7,8 @@
 //! connections together have a limit, too ([`super::budget`]).
 
 use super::budget::{Account, Held};
-use super::connections::{ENDING, OpenConnection};
+use super::connections::{ENDING, OpenConnection, RELOADED};
+use super::offer::Offer;
 use super::outbox::{Outbox, PIECE, Task, gathered};
 use super::route::Route;
 use super::served::Violation;
@@ -20,8 +21,8 @@ use event_listener::EventListener;
 use std::collections::HashMap;
 use std::collections::hash_map::Entry as Place;
 use std::io;
-use std::sync::atomic::Ordering::Relaxed;
-use std::sync::{Arc, Mutex};
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 use subtle::ConstantTimeEq;
 use tracing::{debug, warn};
@@ -38,6 +39,10 @@ pub(crate) const MOST_LANES: usize = 64;
 /// A connection and its lanes.
 pub(crate) struct Connection {
     shared: Arc<Shared>,
+    /// The functions that the client calls; empty before the welcome.
+    offer: OnceLock<Arc<Offer>>,
+    /// Whether the client waits for a newer offer.
+    watches: AtomicBool,
     outbox: Arc<Outbox>,
     routes: Mutex<HashMap<u32, Arc<Route>>>,
 }
@@ -46,7 +51,13 @@ pub(crate) struct Connection {
 pub(crate) fn open(shared: &Arc<Shared>, stream: Io<Stream>) -> Guard {
     let number = shared.connections.number();
     let outbox = Outbox::new(Arc::new(stream), number, &shared.connections);
-    let connection = Arc::new(Connection { shared: Arc::clone(shared), outbox, routes: Mutex::default() });
+    let connection = Arc::new(Connection {
+        shared: Arc::clone(shared),
+        offer: OnceLock::new(),
+        watches: AtomicBool::new(false),
+        outbox,
+        routes: Mutex::default(),
+    });
     shared.connections.join(number, connection.clone());
     Guard(connection, number)
 }
@@ -211,7 +222,7 @@ impl Connection {
 
     fn welcome(&self, lane: u32, bytes: &[u8]) -> Result<(), Ended> {
         let hello = (lane == CONTROL).then(|| serde_json::from_slice(bytes).ok()).flatten();
-        let Some(Ask::Hello { protocol, token }) = hello else {
+        let Some(Ask::Hello { protocol, token, text, watches }) = hello else {
             return ended("this is a server of crosslane, and that was no greeting of a client");
         };
         if protocol != PROTOCOL {
@@ -225,7 +236,9 @@ impl Connection {
                 return ended(if given.is_empty() { "it needs a token" } else { "its token is another" });
             }
         }
-        self.outbox.write(&[&self.shared.welcome]);
+        self.watches.store(watches, Relaxed);
+        let offer = self.shared.offers.find(text.as_ref(), |offer| drop(self.offer.set(Arc::clone(offer))));
+        self.outbox.write(&[&offer.welcome]);
         Ok(())
     }
 
@@ -244,6 +257,7 @@ impl Connection {
     }
 
     fn route(&self, lane: u32) -> Result<Arc<Route>, Ended> {
+        let Some(offer) = self.offer.get() else { return ended("a call before the greeting") };
         let mut routes = lock(&self.routes);
         let count = routes.len();
         match routes.entry(lane) {
@@ -252,10 +266,15 @@ impl Connection {
                 ended(format!("more than {MOST_LANES} lanes on a connection"))
             }
             Place::Vacant(place) => {
-                let route = Route::new(lane, Arc::clone(&self.shared), Arc::clone(&self.outbox));
+                let route = Route::new(lane, Arc::clone(offer), Arc::clone(&self.outbox));
                 Ok(Arc::clone(place.insert(route)))
             }
         }
+    }
+
+    /// Whether it has the offer with this number.
+    fn has(&self, number: u64) -> bool {
+        self.offer.get().is_some_and(|offer| offer.number == number)
     }
 
     /// Waits until nothing is left to write.
@@ -284,7 +303,23 @@ impl OpenConnection for Connection {
         }
     }
 
-    fn count(&self, waiting: &mut [u32], flying: &mut [u32]) {
+    fn end_if_it_watches(&self, newest: u64) {
+        let is_old = self.offer.get().is_some_and(|offer| offer.number < newest);
+        if is_old && self.watches.load(Relaxed) {
+            self.outbox.refuse(&RELOADED);
+        }
+    }
+
+    fn end_if_it_has(&self, offer: u64) {
+        if self.has(offer) {
+            self.outbox.refuse(&RELOADED);
+        }
+    }
+
+    fn count(&self, offer: u64, waiting: &mut [u32], flying: &mut [u32]) {
+        if !self.has(offer) {
+            return;
+        }
         lock(&self.routes).values().for_each(|route| route.count(waiting, flying));
     }
 }

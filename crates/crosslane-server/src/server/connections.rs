@@ -8,6 +8,8 @@ use std::sync::{Arc, Mutex};
 
 /// Why an idle connection is ended.
 pub(crate) const ENDING: &str = "the server is shutting down";
+/// Why a connection is ended whose functions the server has replaced.
+pub(super) const RELOADED: &str = "the server has loaded its files again";
 
 /// What the server as a whole needs of a connection.
 pub(crate) trait OpenConnection: Send + Sync {
@@ -20,8 +22,16 @@ pub(crate) trait OpenConnection: Send + Sync {
     /// Ends it if nothing is in flight on it.
     fn end_if_idle(&self);
 
-    /// Counts for each function the exchanges that wait in the server, and those that a worker has.
-    fn count(&self, waiting: &mut [u32], flying: &mut [u32]);
+    /// Ends it if its client waits for an offer that is newer than its own. An offer is known by its
+    /// number.
+    fn end_if_it_watches(&self, newest: u64);
+
+    /// Ends it if it has this offer.
+    fn end_if_it_has(&self, offer: u64);
+
+    /// Counts for each function of an offer the exchanges that wait in the server, and those that a
+    /// worker has.
+    fn count(&self, offer: u64, waiting: &mut [u32], flying: &mut [u32]);
 }
 
 /// The connections of a server.

@@ -3,15 +3,14 @@
 use super::budget::Budget;
 use super::connection;
 use super::connections::Connections;
-use super::served::{Seal, ServedFunction};
+use super::offer::{Making, Offer, Offers, ServedLibrary};
 use super::shared::Shared;
 use super::workers::{Watcher, Workers};
 use crate::address::Address;
+use crosslane::Error;
 use crosslane::stats::Counter;
-use crosslane::{Error, Function, FunctionSpec, Library};
-use crosslane_process::Zygote;
 use crosslane_remote::stream::{Listener, Stream};
-use crosslane_remote::wire::{self, PROTOCOL, Tell};
+use crosslane_remote::wire::{self, Tell};
 use crosslane_sched::{Interest, Io, Scheduler, Shutdown, sleep};
 use rustls::ServerConfig;
 use std::fmt;
@@ -44,6 +43,9 @@ pub struct Options {
     pub connections: usize,
     /// The most bytes of a message.
     pub largest: usize,
+    /// Whether the server may offer other functions later ([`Server::offer`]). Its clients then keep a
+    /// connection on which they get to know.
+    pub reloads: bool,
     /// The most bytes of messages that wait in the server, for all connections together.
     pub waiting: usize,
     /// How long bytes may wait for a slow client while other clients have no room for theirs. A
@@ -54,19 +56,11 @@ pub struct Options {
     pub spin: Duration,
 }
 
-/// A library, and a hash of its text.
-#[derive(Debug)]
-pub struct ServedLibrary {
-    /// The library.
-    pub library: Library<Zygote>,
-    /// The hash that its guest reports, if it reports one ([`crosslane_process::Loaded`]).
-    pub text: Option<String>,
-}
-
 /// A server that runs until it is shut down or dropped.
 pub struct Server {
     scheduler: Option<Scheduler>,
     shared: Arc<Shared>,
+    making: Making,
     addresses: Vec<Address>,
     /// The sockets' files. They are removed when the server ends.
     files: Files,
@@ -129,61 +123,17 @@ impl Server {
         }
         let scheduler = scheduler.start().map_err(system("no scheduler".into()))?;
         let handle = scheduler.handle().clone();
-        let (mut functions, mut workers, mut texts) = (Vec::new(), Vec::new(), Vec::new());
-        for ServedLibrary { library, text } in libraries {
-            texts.push(text);
-            let library = Arc::new(library);
-            let mut add = |of: Option<&Arc<Function>>, most: usize| {
-                let of = of.cloned();
-                let index = workers.len();
-                let (library, watcher) = (Arc::clone(&library), Arc::clone(&watcher));
-                workers.push(Workers::new(library, of, index, most, watcher, handle.clone()));
-                index
-            };
-            let most = options.workers.max(1);
-            let shared = add(None, most);
-            // The functions of each pool of its own, and its number.
-            let mut own: Vec<(&[u32], usize)> = Vec::new();
-            for (numbers, pool) in library.pool.reserved() {
-                let first = library.functions.iter().find(|function| numbers.contains(&function.index));
-                own.push((numbers, add(first, pool.most().min(most))));
-            }
-            functions.extend(library.functions.iter().map(|function| {
-                let own = own.iter().find(|(numbers, _)| numbers.contains(&function.index));
-                ServedFunction::new(Arc::clone(function), own.map_or(shared, |(_, index)| *index))
-            }));
-        }
-        let mut named: Vec<_> = functions.iter().map(|served| &served.function).collect();
-        named.sort_by_key(|function| function.name().to_lowercase());
-        let same = |pair: &&[&Arc<Function>]| pair[0].name().to_lowercase() == pair[1].name().to_lowercase();
-        if let Some([one, other]) = named.windows(2).find(same) {
-            let place = |function: &Function| format!("{}:{}", function.spec.file, function.spec.line);
-            return Err(Error::Engine(format!(
-                "{} and {} have the same name ({} and {}), by which clients call: a server has no overloads. Rename one of them",
-                one.signature,
-                other.signature,
-                place(one),
-                place(other)
-            )));
-        }
-        // The server sets up its workers itself. Clients do not.
-        let specs =
-            functions.iter().map(|served| FunctionSpec { set_up: false, ..served.function.spec.clone() });
-        let texts: Option<Vec<String>> = texts.into_iter().collect();
-        let welcome = wire::control(&Tell::Welcome {
-            protocol: PROTOCOL,
-            server: concat!("crosslane ", env!("CARGO_PKG_VERSION")).into(),
-            functions: specs.collect(),
-            text: texts.map(|texts| texts.join(" ")),
+        let making = Making {
+            workers: options.workers,
             largest: options.largest,
-        });
-        let shared = Arc::new(Shared {
-            functions,
-            workers,
+            reloads: options.reloads,
             watcher: Arc::clone(&watcher),
-            seal: Seal::new().map_err(system("no random numbers".into()))?,
+            handle: handle.clone(),
+        };
+        let offer = Offer::new(libraries, None, &making)?;
+        let shared = Arc::new(Shared {
+            offers: Offers::new(offer),
             token: options.token,
-            welcome: welcome.map_err(system("the functions".into()))?,
             largest: options.largest,
             refused: Counter::default(),
             violations: Counter::default(),
@@ -193,10 +143,15 @@ impl Server {
             )),
         });
         let looks = Arc::clone(&shared);
-        let watching = watcher.start(move || looks.workers.iter().for_each(Workers::look));
+        let look = move || {
+            let offers = looks.offers.all();
+            offers.iter().flat_map(|offer| &offer.workers).for_each(Workers::look);
+        };
+        let watching = watcher.start(look);
         let mut server = Self {
             scheduler: Some(scheduler),
             shared,
+            making,
             addresses: Vec::new(),
             files,
             watcher: Some(watching.map_err(system("no thread".into()))?),
@@ -219,9 +174,37 @@ impl Server {
         &self.shared
     }
 
+    /// Offers the functions of these libraries from now on. Calls finish with the functions that they
+    /// began with. Clients that wait for other functions get to know.
+    ///
+    /// # Errors
+    /// [`Error::Engine`] if two functions have the same name. Then the server offers what it offered.
+    pub fn offer(&self, libraries: Vec<ServedLibrary>) -> Result<(), Error> {
+        let last = self.shared.offers.newest();
+        let offer = Arc::new(Offer::new(libraries, Some(&last), &self.making)?);
+        let outlived = self.shared.offers.add(Arc::clone(&offer));
+        // The new offer may have the same libraries.
+        last.workers.iter().for_each(Workers::let_go);
+        drop(last);
+        for connection in self.shared.connections.all() {
+            connection.end_if_it_watches(offer.number);
+            outlived.iter().for_each(|old| connection.end_if_it_has(old.number));
+        }
+        Ok(())
+    }
+
+    /// Ends the workers of functions that were offered before and that no client has any more. It waits
+    /// for their ends.
+    pub fn end_unused(&self) {
+        for offer in self.shared.offers.take_unused() {
+            offer.close();
+        }
+    }
+
     /// How many connections are open, and how many calls wait for a worker.
     pub fn load(&self) -> (usize, usize) {
-        let waiting = self.shared.workers.iter().map(|workers| workers.waiting()).sum();
+        let offers = self.shared.offers.all();
+        let waiting = offers.iter().flat_map(|offer| &offer.workers).map(|workers| workers.waiting()).sum();
         (self.shared.connections.all().len(), waiting)
     }
 
@@ -248,11 +231,11 @@ impl Server {
         };
         self.files = Files::default();
         // No route waits for a new worker any more.
-        self.shared.workers.iter().for_each(Workers::close);
+        self.shared.offers.all().iter().for_each(|offer| offer.close());
         // The scheduler cancels its tasks, which closes their connections.
         let Shutdown { .. } = scheduler.shut_down(Duration::ZERO);
-        self.shared.workers.iter().for_each(Workers::close);
-        self.shared.watcher.stop();
+        self.shared.offers.all().iter().for_each(|offer| offer.close());
+        self.making.watcher.stop();
         if let Some(watcher) = self.watcher.take() {
             let _ = watcher.join();
         }

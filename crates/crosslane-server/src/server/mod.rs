@@ -1,11 +1,12 @@
 //! The server: its connections, its functions, and their workers.
 //!
 //! ```text
-//! lifecycle ─ connection ─ route ─ workers     (each uses those to its right)
+//! lifecycle ─ connection ─ route ─ offer ─ workers     (each uses those to its right)
 //!                 └─ outbox ─┘
 //! ```
 //!
-//! A [`connection`] is a client's socket. It has a [`route`] for each lane of the client. A route
+//! An [`offer`] has the functions of the server's libraries. A server that loads its files again makes
+//! another one. A [`connection`] is a client's socket, and has one offer. It has a [`route`] for each lane of the client. A route
 //! takes a worker from the [`workers`] of a library while it has something to do. Replies go
 //! through the connection's [`outbox`]. The [`budget`] limits the bytes of all messages that wait.
 
@@ -14,6 +15,7 @@ mod connection;
 mod connections;
 mod counters;
 mod lifecycle;
+mod offer;
 mod outbox;
 mod route;
 mod route_state;
@@ -24,7 +26,9 @@ mod workers;
 pub(crate) use connection::MOST_LANES;
 pub(crate) use connections::ENDING;
 pub(crate) use counters::FunctionCounters;
-pub use lifecycle::{Options, ServedLibrary, Server};
+pub use lifecycle::{Options, Server};
+pub(crate) use offer::Offer;
+pub use offer::ServedLibrary;
 pub(crate) use served::ServedFunction;
 pub(crate) use shared::Shared;
 pub(crate) use workers::Census;

@@ -14,10 +14,10 @@
 //! unchecked: the client checks it, as it would in a ring.
 
 use super::budget::Held;
+use super::offer::Offer;
 use super::outbox::{self, Outbox};
 use super::route_state::{Flying, Item, Seen, State};
 use super::served::{ServedFunction, Violation, violation};
-use super::shared::Shared;
 use super::workers::{Borrower, Grant, Slot, check};
 use crate::lock::lock;
 use crosslane::batch::{self, BATCH, CANCEL, FAILURE, Header, LAST};
@@ -38,14 +38,14 @@ const LATE: Duration = Duration::from_secs(2);
 /// The server's end of a client's lane.
 pub(crate) struct Route {
     lane: u32,
-    shared: Arc<Shared>,
+    offer: Arc<Offer>,
     outbox: Arc<Outbox>,
     state: Mutex<State>,
 }
 
 impl Route {
-    pub(crate) fn new(lane: u32, shared: Arc<Shared>, outbox: Arc<Outbox>) -> Arc<Self> {
-        Arc::new(Self { lane, shared, outbox, state: Mutex::new(State::new()) })
+    pub(crate) fn new(lane: u32, offer: Arc<Offer>, outbox: Arc<Outbox>) -> Arc<Self> {
+        Arc::new(Self { lane, offer, outbox, state: Mutex::new(State::new()) })
     }
 
     /// Takes a message of the client.
@@ -141,7 +141,7 @@ impl Route {
             ));
         }
         let (exchange, served) = (header.exchange, header.function as usize);
-        let Some(ServedFunction { function, .. }) = self.shared.functions.get(served) else {
+        let Some(ServedFunction { function, .. }) = self.offer.functions.get(served) else {
             return violation(format!("there is no function {served}"));
         };
         let known = Entry::of(header.entry).filter(|entry| function.entry(*entry).is_ok());
@@ -217,7 +217,7 @@ impl Route {
         }
         let idle = state.flying.is_empty() && state.queue.is_empty() && state.states.is_empty();
         if let Some(slot) = state.slot.take_if(|_| idle) {
-            grants.extend(self.shared.workers[slot.workers].release(slot));
+            grants.extend(self.offer.workers[slot.workers].release(slot));
         }
         Ok(())
     }
@@ -264,11 +264,11 @@ impl Route {
     fn pass(&self, state: &mut State, header: Header, frame: &[u8]) {
         let Some(oldest) = state.flying.front() else { return };
         let told = Header { exchange: oldest.exchange, function: oldest.served as u32, ..header };
-        match self.shared.seal.seal(&self.shared.functions[oldest.served], oldest.entry, &told, frame) {
+        match self.offer.seal.seal(&self.offer.functions[oldest.served], oldest.entry, &told, frame) {
             Some(sealed) => self.outbox.send(self.lane, &[&sealed]),
             None => self.outbox.send(self.lane, &[bytemuck::bytes_of(&told), &frame[size_of::<Header>()..]]),
         }
-        let served = &self.shared.functions[oldest.served];
+        let served = &self.offer.functions[oldest.served];
         served.learn(oldest.entry, Duration::from_nanos(header.worked));
         served.counters.sent.add(frame.len() as u64);
         served.count(oldest.entry, &header);
@@ -280,7 +280,7 @@ impl Route {
     fn end_oldest(&self, state: &mut State) {
         let Some(ended) = state.flying.pop_front() else { return };
         state.ended = ended.exchange;
-        let (served, now) = (&self.shared.functions[ended.served], Instant::now());
+        let (served, now) = (&self.offer.functions[ended.served], Instant::now());
         served.ended.fetch_add(1, Relaxed);
         served.function.stats.here().calls.add(1);
         served.counters.record(now - ended.came);
@@ -299,7 +299,7 @@ impl Route {
         if let Some(Flying { exchange, served, entry, since, .. }) = state.flying.front() {
             self.answer(*exchange, *served, *entry, failure);
             // The reply was thrown away. The time since the exchange began is the best estimate.
-            self.shared.functions[*served].learn(*entry, since.elapsed());
+            self.offer.functions[*served].learn(*entry, since.elapsed());
         }
         self.end_oldest(state);
     }
@@ -317,7 +317,7 @@ impl Route {
         };
         let frame = match failure {
             Some(failure) => {
-                self.shared.functions[served].counters.failures.add(1);
+                self.offer.functions[served].counters.failures.add(1);
                 let text = serde_json::to_vec(&failure.bounded()).unwrap_or_default();
                 batch::failure_frame(Header { kind: FAILURE, ..header }, &text)
             }
@@ -348,7 +348,7 @@ impl Route {
                     break;
                 }
                 Some(Item::Batch { served, .. }) => {
-                    let served = &self.shared.functions[*served];
+                    let served = &self.offer.functions[*served];
                     (served.workers, served.is_long())
                 }
             };
@@ -365,9 +365,9 @@ impl Route {
                     if held.is_some()
                         && let Some(slot) = state.slot.take()
                     {
-                        grants.extend(self.shared.workers[slot.workers].release(slot));
+                        grants.extend(self.offer.workers[slot.workers].release(slot));
                     }
-                    match self.shared.workers[workers].acquire(self.clone(), is_long) {
+                    match self.offer.workers[workers].acquire(self.clone(), is_long) {
                         Some(slot) => state.slot = Some(slot),
                         None => state.waiting = Some(workers),
                     }
@@ -396,17 +396,17 @@ impl Route {
         }
         let mut guard = lock(&slot.lane);
         let Some(lane) = guard.as_mut() else { return Ok(false) };
-        let function = self.shared.functions[served].function.index;
+        let function = self.offer.functions[served].function.index;
         let address = Address { function, entry, part };
-        let function_served = &self.shared.functions[served];
+        let function_served = &self.offer.functions[served];
         let states = &mut state.states;
         let submitted =
-            function_served.read(&self.shared.seal, message.bytes(), entry, states, |rows, columns| {
+            function_served.read(&self.offer.seal, message.bytes(), entry, states, |rows, columns| {
                 lane.submit(address, rows, columns)
             })?;
         drop(guard);
         if entry != Entry::Call {
-            self.shared.workers[slot.workers].hold(slot);
+            self.offer.workers[slot.workers].hold(slot);
         }
         let opens = matches!(part, Part::Whole | Part::First);
         match submitted {
@@ -447,10 +447,10 @@ impl Route {
         }
         // Dropping it ends its process.
         drop(lane);
-        self.shared.workers[slot.workers].forget(slot);
+        self.offer.workers[slot.workers].forget(slot);
         state.slot = None;
         if let Some(oldest) = state.flying.front() {
-            let function = &self.shared.functions[oldest.served].function;
+            let function = &self.offer.functions[oldest.served].function;
             function.stats.here().deaths.add(1);
             warn!(
                 connection = self.outbox.number,
@@ -460,7 +460,7 @@ impl Route {
                 "worker lost"
             );
         }
-        state.flying.iter().for_each(|flying| self.shared.functions[flying.served].lose());
+        state.flying.iter().for_each(|flying| self.offer.functions[flying.served].lose());
         state.close();
         self.outbox.end_lane(self.lane, why);
     }
@@ -470,7 +470,7 @@ impl Route {
         let slot = lock(&self.state).slot.clone();
         if slot.is_some_and(|slot| slot.stalled.swap(false, Relaxed)) {
             Arc::clone(self).pump();
-            self.shared.watcher.wake();
+            self.offer.watcher.wake();
         }
     }
 
@@ -490,10 +490,10 @@ impl Route {
         drop(state);
         self.outbox.room.notify(usize::MAX);
         if let Some(workers) = waiting {
-            self.shared.workers[workers].leave(&**self);
+            self.offer.workers[workers].leave(&**self);
         }
         let Some(slot) = slot else { return };
-        let workers = &self.shared.workers[slot.workers];
+        let workers = &self.offer.workers[slot.workers];
         if flying == 0 && !has_states {
             if let Some(grant) = workers.release(slot) {
                 grant.deliver();
@@ -523,7 +523,7 @@ impl Borrower for Route {
         let mut state = lock(&self.state);
         if state.closed || state.slot.is_some() || state.waiting.take() != Some(slot.workers) {
             drop(state);
-            return Vec::from_iter(self.shared.workers[slot.workers].release(slot));
+            return Vec::from_iter(self.offer.workers[slot.workers].release(slot));
         }
         state.slot = Some(slot);
         drop(state);
@@ -566,7 +566,7 @@ impl Borrower for Route {
             }
             return;
         };
-        let served = &self.shared.functions[oldest.served];
+        let served = &self.offer.functions[oldest.served];
         if (progress, rests_until) != (state.seen.progress, state.seen.rests_until) {
             state.seen = Seen::now(progress, rests_until);
         } else if let Some(limit) = served.function.patience()

@@ -46,7 +46,7 @@ pub(crate) struct ServedFunction {
     mean: AtomicU64,
     /// How many exchanges have ended.
     pub(crate) ended: AtomicU64,
-    pub(crate) counters: FunctionCounters,
+    pub(crate) counters: Arc<FunctionCounters>,
 }
 
 impl ServedFunction {
@@ -56,7 +56,18 @@ impl ServedFunction {
             workers,
             mean: AtomicU64::new(0),
             ended: AtomicU64::new(0),
-            counters: FunctionCounters::default(),
+            counters: Arc::default(),
+        }
+    }
+
+    /// The same function with other workers. It has the same counters.
+    pub(super) fn with_workers(&self, workers: usize) -> Self {
+        Self {
+            function: Arc::clone(&self.function),
+            workers,
+            mean: AtomicU64::new(self.mean.load(Relaxed)),
+            ended: AtomicU64::new(self.ended.load(Relaxed)),
+            counters: Arc::clone(&self.counters),
         }
     }
 

@@ -1,21 +1,14 @@
 //! What all connections of a server use.
 
 use super::connections::Connections;
-use super::served::{Seal, ServedFunction};
-use super::workers::{Watcher, Workers};
+use super::offer::Offers;
 use crosslane::stats::Counter;
 use std::sync::Arc;
 
 /// What all connections of a server use.
 pub(crate) struct Shared {
-    pub(crate) functions: Vec<ServedFunction>,
-    /// The workers of each library.
-    pub(crate) workers: Vec<Arc<Workers>>,
-    pub(super) watcher: Arc<Watcher>,
-    pub(super) seal: Seal,
+    pub(crate) offers: Offers,
     pub(super) token: Option<String>,
-    /// The first message to a client, with its prefix.
-    pub(super) welcome: Vec<u8>,
     /// The most bytes of a message.
     pub(super) largest: usize,
     pub(crate) connections: Arc<Connections>,

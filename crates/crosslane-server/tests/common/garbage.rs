@@ -1,7 +1,7 @@
 //! The bodies of the fuzzers (`make fuzz`), which a stable test runs, too. Each function takes any
 //! bytes. It panics if the side under test does not cope with them.
 
-use super::raw::{Raw, call, frame};
+use super::raw::{Raw, call, frame, hello};
 use super::{Client, DOUBLE, NUMBERS, WAIT, eventually, integers, options, places, start, unix};
 use crosslane::batch::{self, CANCEL, Header, LAST};
 use crosslane::{ColumnBuilder, DataType, Entry};
@@ -173,7 +173,7 @@ pub fn client(input: &[u8]) {
         }
     }
     // This message ends the connection at the latest.
-    raw.send(&wire::control(&Ask::Hello { protocol: PROTOCOL, token: None }).expect("a message"));
+    raw.send(&wire::control(&hello(None, false)).expect("a message"));
     while answer(&mut raw, &mut lanes) {}
     drop(raw);
     eventually("something is left of a connection", || server.load() == (0, 0));
@@ -248,6 +248,7 @@ fn lie(mut stream: UnixStream, lies: &[u8]) {
             functions: serde_json::from_value(super::functions()).expect("functions"),
             text: Some("lies".into()),
             largest: 1 << 20,
+            reloads: false,
         };
         let _ = stream.write_all(&wire::control(&welcome).expect("a message"));
     }

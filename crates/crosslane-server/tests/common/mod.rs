@@ -183,7 +183,7 @@ fn library(origin: Origin, name: &str) -> Result<ServedLibrary, Error> {
         on_interrupt: Arc::new(|_| {}),
     };
     let (pool, loaded) = Pool::start(POOL, move |stop| Zygote::start(options, stop))?;
-    let library = Library { name: name.into(), version: 1, functions: loaded.functions, pool };
+    let library = Arc::new(Library { name: name.into(), version: 1, functions: loaded.functions, pool });
     Ok(ServedLibrary { library, text: loaded.files.map(|files| files.hash()) })
 }
 
@@ -203,6 +203,7 @@ pub fn options(listen: &[Address]) -> Options {
         threads: 2,
         connections: 100,
         largest: 16 << 20,
+        reloads: false,
         waiting: 1 << 30,
         slow: Duration::from_secs(5),
         spin: Duration::from_micros(50),
@@ -215,12 +216,17 @@ pub fn start(options: Options) -> Result<Server, Error> {
 
 /// A server, and the number of its guests.
 pub fn start_counted(options: Options) -> Result<(Server, Arc<AtomicUsize>), Error> {
+    let (served, guests) = served("test")?;
+    Ok((Server::start(options, vec![served])?, guests))
+}
+
+/// A library, and the number of its guests.
+pub fn served(name: &str) -> Result<(ServedLibrary, Arc<AtomicUsize>), Error> {
     let (ours, theirs) = UnixStream::pair().expect("sockets");
     let guests = Arc::new(AtomicUsize::new(0));
     let counted = Arc::clone(&guests);
     thread::spawn(move || zygote(theirs, &counted));
-    let served = library(Origin::thread(ours), "test")?;
-    Ok((Server::start(options, vec![served])?, guests))
+    Ok((library(Origin::thread(ours), name)?, guests))
 }
 
 /// A server at a Unix socket.

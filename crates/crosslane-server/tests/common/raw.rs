@@ -9,6 +9,11 @@ use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
+/// The greeting of a client without a token.
+pub fn hello(text: Option<String>, watches: bool) -> Ask {
+    Ask::Hello { protocol: PROTOCOL, token: None, text, watches }
+}
+
 /// A client that sends any bytes.
 pub struct Raw {
     pub stream: UnixStream,
@@ -26,7 +31,7 @@ impl Raw {
     /// A client that the server has welcomed.
     pub fn new(address: &Address) -> Self {
         let mut raw = Self::connect(address);
-        raw.send(&wire::control(&Ask::Hello { protocol: PROTOCOL, token: None }).unwrap());
+        raw.send(&wire::control(&hello(None, false)).unwrap());
         assert!(matches!(raw.told(), Some(Tell::Welcome { .. })));
         raw
     }

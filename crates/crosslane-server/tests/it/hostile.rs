@@ -1,7 +1,7 @@
 //! Clients that lie, flood, stall and vanish end alone. Meanwhile, another client of the same server
 //! goes on.
 
-use crate::common::raw::{Raw, call, calls, frame};
+use crate::common::raw::{Raw, call, calls, frame, hello};
 use crate::common::{
     BEGUN, Client, DOUBLE, END, ENDS, LARGE, NUMBERS, WAIT, eventually, integers, options, server, start,
     start_counted, unix,
@@ -9,7 +9,7 @@ use crate::common::{
 use crate::crowd;
 use crosslane::batch::{BATCH, CANCEL, FAILURE, Header, LAST};
 use crosslane::{ColumnBuilder, DataType, Entry};
-use crosslane_server::wire::{self, Ask, CONTROL, PROTOCOL, Tell, prefix};
+use crosslane_server::wire::{self, Ask, CONTROL, Tell, prefix};
 use crosslane_server::{Address, Server};
 use std::io::Write;
 use std::sync::atomic::Ordering::Relaxed;
@@ -101,7 +101,7 @@ fn a_connection_without_a_greeting_is_refused_and_ended() {
         goes_on(&client);
     }
     let mut raw = Raw::new(&address);
-    raw.send(&wire::control(&Ask::Hello { protocol: PROTOCOL, token: None }).unwrap());
+    raw.send(&wire::control(&hello(None, false)).unwrap());
     assert!(raw.refusal().contains("second greeting"));
 }
 
@@ -409,7 +409,7 @@ fn many_connections_at_once_are_no_more_than_there_may_be() {
     let server = start(options).unwrap();
     let mut raws: Vec<_> = (0..60).map(|_| Raw::connect(&server.addresses()[0])).collect();
     assert!(server.load().0 <= 3);
-    let hello = wire::control(&Ask::Hello { protocol: PROTOCOL, token: None }).unwrap();
+    let hello = wire::control(&hello(None, false)).unwrap();
     raws.iter_mut().for_each(|raw| raw.send(&hello));
     let welcome = raws.iter_mut().filter_map(Raw::told).filter(|told| matches!(told, Tell::Welcome { .. }));
     assert_eq!(welcome.count(), 3);

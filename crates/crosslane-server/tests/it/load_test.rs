@@ -195,6 +195,7 @@ fn liar(then: impl Fn(&mut dyn Write, &mut dyn Read) + Copy + Send + 'static) ->
                     functions: vec![double],
                     text: None,
                     largest: 1 << 20,
+                    reloads: false,
                 };
                 writer.write_all(&control(&welcome).unwrap()).unwrap();
                 then(&mut writer, &mut reader);

@@ -9,6 +9,7 @@ mod garbage;
 mod hostile;
 mod http;
 mod load_test;
+mod offers;
 mod server;
 
 use std::sync::{Mutex, MutexGuard, PoisonError};

@@ -91,6 +91,20 @@ impl Client {
         Ok(Self { served: Mutex::new(Some(Arc::new(served))), process: std::process::id() })
     }
 
+    /// Whether the server has loaded other functions since, or has ended.
+    pub(crate) fn is_outdated(&self) -> bool {
+        self.process == std::process::id() && lock(&self.served).as_ref().is_some_and(|it| it.is_outdated())
+    }
+
+    /// A client of the functions that the server has now. Both are closed together.
+    pub(crate) fn renewed(&self) -> Result<Self, Error> {
+        let served = self.served()?;
+        check_interrupts()?;
+        let renewed = gvl::without_or_raise(|| served.renewed(), || {})?;
+        let renewed = renewed.map_err(|error| failure(None, &told(&error)))?;
+        Ok(Self { served: Mutex::new(Some(Arc::new(renewed))), process: self.process })
+    }
+
     fn served(&self) -> Result<Arc<Served>, Error> {
         check_process(self.process)?;
         lock(&self.served).clone().ok_or_else(|| failure(None, "the client is closed"))

@@ -100,6 +100,8 @@ fn init(ruby: &Ruby) -> Result<(), Error> {
     control.define_method("exited", method!(worker::control::Control::exited, 3))?;
     let client = define::<client::Client>(ruby, native, "Client")?;
     client.define_singleton_method("new", function!(client::Client::new, 3))?;
+    client.define_method("outdated?", method!(client::Client::is_outdated, 0))?;
+    client.define_method("renewed", method!(client::Client::renewed, 0))?;
     client.define_method("functions", method!(client::Client::functions, 0))?;
     client.define_method("call", method!(client::Client::call, 4))?;
     client.define_method("aggregate", method!(client::Client::aggregate, 4))?;

@@ -42,6 +42,8 @@ struct State {
     held: usize,
     long: usize,
     line: VecDeque<Waiting>,
+    /// Whether free workers go back to their pool at once.
+    lets_go: bool,
     closed: bool,
 }
 
@@ -98,6 +100,7 @@ impl Workers {
             held: 0,
             long: 0,
             line: VecDeque::new(),
+            lets_go: false,
             closed: false,
         };
         Arc::new(Self { library, of, index, most, state: Mutex::new(state), watcher, handle })
@@ -291,6 +294,10 @@ impl Workers {
             grant.deliver();
         }
         self.boot_if_due(&mut lock(&self.state));
+        if lock(&self.state).closed {
+            // The last look may be over.
+            self.look();
+        }
     }
 
     /// Refuses the routes that wait if all other workers are held. Otherwise the routes wait on,
@@ -311,8 +318,8 @@ impl Workers {
         let mut state = lock(&self.state);
         let grant = self.next(&mut state);
         let now = Instant::now();
-        let closed = state.closed;
-        let unused = |(slot, since): &(Arc<Slot>, Instant)| closed || now - *since > IDLE || slot.is_spoilt();
+        let idle = if state.closed || state.lets_go { Duration::ZERO } else { IDLE };
+        let unused = |(slot, since): &(Arc<Slot>, Instant)| now - *since >= idle || slot.is_spoilt();
         let (unused, free): (Vec<_>, Vec<_>) = std::mem::take(&mut state.free).into_iter().partition(unused);
         state.free = free;
         let all_held = state.held == state.count && state.count == self.most * HELD;
@@ -339,6 +346,12 @@ impl Workers {
             }
             self.forget(&slot);
         }
+    }
+
+    /// Gives free workers back at once from now on. Another queue of the same library may need them.
+    pub(crate) fn let_go(self: &Arc<Self>) {
+        lock(&self.state).lets_go = true;
+        self.look();
     }
 
     /// Makes no workers from now on.

@@ -1,5 +1,9 @@
 //! The files that a guest has run for a library.
 
+mod watched;
+
+pub use watched::{Looks, Watched};
+
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 use std::collections::BTreeMap;
