@@ -60,6 +60,7 @@ impl Lane for AnyLane {
         fn is_cancelled(&self) -> bool;
         fn progress(&self) -> (u32, u32);
         fn rests_until(&self) -> u64;
+        fn is_held(&self, exchange: u64) -> bool;
         fn may_have_begun(&self, exchange: u64) -> bool;
         fn stuck(&self) -> Stuck;
         fn has_ended(&self) -> bool;

@@ -175,6 +175,8 @@ pub struct RemoteLane {
     progress: (u32, u32),
     /// The time until which the guest pauses, by the server's report.
     rests_until: u64,
+    /// The low half of the number of the exchange that waits in the server, by the server's report.
+    held: Option<u32>,
     /// Whether the server has reported the loss of the lane's worker. It sends the worker's
     /// progress before that.
     told: bool,
@@ -209,6 +211,7 @@ impl RemoteLane {
             reply: Aligned::default(),
             progress: (0, 0),
             rests_until: 0,
+            held: None,
             told: false,
             ended: None,
             engine: std::process::id(),
@@ -305,8 +308,9 @@ impl RemoteLane {
     /// Reads a message in which the server tells about the lane.
     fn hear(&mut self) -> Result<(), LaneError> {
         match serde_json::from_slice(self.message.bytes()) {
-            Ok(Tell::Progress { exchange, row, rest, .. }) => {
+            Ok(Tell::Progress { exchange, row, rest, held, .. }) => {
                 self.progress = (exchange, row);
+                self.held = held;
                 let until = now().saturating_add(rest.saturating_mul(1_000_000));
                 // The same pause may be told again.
                 if until.abs_diff(self.rests_until) > SAME_REST {
@@ -490,6 +494,10 @@ impl Lane for RemoteLane {
 
     fn rests_until(&self) -> u64 {
         self.rests_until
+    }
+
+    fn is_held(&self, exchange: u64) -> bool {
+        self.held == Some(exchange as u32)
     }
 
     fn may_have_begun(&self, exchange: u64) -> bool {

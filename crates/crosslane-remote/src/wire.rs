@@ -99,6 +99,10 @@ pub enum Tell {
         /// milliseconds.
         #[serde(default, skip_serializing_if = "is_zero")]
         rest: u64,
+        /// The low half of the number of an exchange that waits in the server for the `rate` of its
+        /// function. It has not begun.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        held: Option<u32>,
     },
 }
 
@@ -283,7 +287,7 @@ mod tests {
     fn each_control_message_is_read_as_it_was_written() {
         let tells = [
             Tell::Refused { message: "no".into() },
-            Tell::Progress { lane: 3, exchange: 4, row: 5, rest: 6 },
+            Tell::Progress { lane: 3, exchange: 4, row: 5, rest: 6, held: Some(7) },
             Tell::Ended { lane: 3, message: "it died".into() },
         ];
         for told in tells {

@@ -60,7 +60,8 @@ fn text(lane: &RemoteLane) -> String {
 #[test]
 fn replies_are_put_together_however_they_are_torn() {
     let sent = ["short".to_owned(), "x".repeat(PIECE * 3 + 5), String::new()];
-    let told = wire::control(&Tell::Progress { lane: 0, exchange: 2, row: 7, rest: 0 }).unwrap();
+    let told =
+        wire::control(&Tell::Progress { lane: 0, exchange: 2, row: 7, rest: 0, held: Some(3) }).unwrap();
     let replies = (1..).zip(&sent).map(|(exchange, text)| reply(exchange, text));
     let bytes = [told, replies.collect::<Vec<_>>().concat()].concat();
     for piece in [1, 3, 7, 8, 100, PIECE - 1, PIECE, bytes.len()] {
@@ -189,7 +190,8 @@ fn a_server_that_lies_or_goes_ends_the_lane_with_a_reason() {
 
 #[test]
 fn all_exchanges_may_have_begun_unless_the_server_reports_the_loss() {
-    let progress = wire::control(&Tell::Progress { lane: 0, exchange: 1, row: 3, rest: 0 }).unwrap();
+    let progress =
+        wire::control(&Tell::Progress { lane: 0, exchange: 1, row: 3, rest: 0, held: None }).unwrap();
     let ended = wire::control(&Tell::Ended { lane: 0, message: "its worker died".into() }).unwrap();
     let refused = wire::control(&Tell::Refused { message: "it is shut down".into() }).unwrap();
     for (told, may) in [

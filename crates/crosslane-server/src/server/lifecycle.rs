@@ -143,10 +143,7 @@ impl Server {
             )),
         });
         let looks = Arc::clone(&shared);
-        let look = move || {
-            let offers = looks.offers.all();
-            offers.iter().flat_map(|offer| &offer.workers).for_each(Workers::look);
-        };
+        let look = move || looks.offers.all().iter().for_each(|offer| offer.look());
         let watching = watcher.start(look);
         let mut server = Self {
             scheduler: Some(scheduler),

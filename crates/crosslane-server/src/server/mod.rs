@@ -18,7 +18,6 @@ mod lifecycle;
 mod offer;
 mod outbox;
 mod route;
-mod route_state;
 mod served;
 mod shared;
 mod workers;

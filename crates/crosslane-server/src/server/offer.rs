@@ -9,7 +9,7 @@
 //! [`MOST_OLD`] old offers are kept. The connections of older ones are ended.
 
 use super::served::{Seal, ServedFunction};
-use super::workers::{Watcher, Workers};
+use super::workers::{Borrower, Watcher, Workers};
 use crate::lock::lock;
 use crosslane::{Error, Function, FunctionSpec, Library};
 use crosslane_process::{Zygote, hash};
@@ -49,6 +49,8 @@ pub(crate) struct Offer {
     /// The workers of each library, and those of functions that have workers of their own.
     pub(crate) workers: Vec<Arc<Workers>>,
     pub(super) watcher: Arc<Watcher>,
+    /// The routes whose oldest batch waits for the `rate` of its function.
+    held: Mutex<Vec<Arc<dyn Borrower>>>,
     pub(super) seal: Seal,
     /// Identifies the source text of the functions, if all guests tell it.
     text: Option<String>,
@@ -115,6 +117,7 @@ impl Offer {
             functions,
             workers,
             watcher: Arc::clone(&making.watcher),
+            held: Mutex::default(),
             seal: Seal::new().map_err(unable("no random numbers"))?,
             text,
             welcome: welcome.map_err(unable("the functions"))?,
@@ -124,6 +127,18 @@ impl Offer {
     /// The same function of the same load.
     fn find(&self, function: &Arc<Function>) -> Option<&ServedFunction> {
         self.functions.iter().find(|served| Arc::ptr_eq(&served.function, function))
+    }
+
+    /// Lets a route try again at the next tick of the watcher.
+    pub(super) fn retry_later(&self, route: Arc<dyn Borrower>) {
+        lock(&self.held).push(route);
+    }
+
+    /// Looks after its workers, and after batches that wait. To be called at each tick.
+    pub(super) fn look(&self) {
+        self.workers.iter().for_each(Workers::look);
+        let held = std::mem::take(&mut *lock(&self.held));
+        held.into_iter().for_each(|route| route.retry());
     }
 
     /// Makes no workers from now on.

@@ -225,7 +225,13 @@ impl Outbox {
 
     /// `rest` is how much longer the worker pauses.
     pub(crate) fn tell_progress(&self, lane: u32, exchange: u32, row: u32, rest: Duration) {
-        self.tell(&Tell::Progress { lane, exchange, row, rest: rest.as_millis() as u64 });
+        self.tell(&Tell::Progress { lane, exchange, row, rest: rest.as_millis() as u64, held: None });
+    }
+
+    /// Tells which exchange waits for the `rate` of its function, behind the last one that has `ended`;
+    /// `None` if it may begin now.
+    pub(crate) fn tell_held(&self, lane: u32, ended: u32, held: Option<u32>) {
+        self.tell(&Tell::Progress { lane, exchange: ended, row: u32::MAX, rest: 0, held });
     }
 
     /// Ends the connection, and tells the client why.

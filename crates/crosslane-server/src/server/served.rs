@@ -20,6 +20,7 @@ use sha2::Sha256;
 use std::collections::HashSet;
 use std::fmt::Display;
 use std::io;
+use std::iter;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
@@ -109,16 +110,36 @@ impl ServedFunction {
         self.mean.load(Relaxed) > LONG.as_nanos() as u64
     }
 
-    /// Reads and checks a client's batch, and gives it to `pass` in the form that a worker's lane
-    /// takes.
-    pub(crate) fn read(
+    /// The calls of a client's batch that count for the function's `rate`: the rows that are not NULL
+    /// without a call. 0 if there is no `rate`.
+    pub(crate) fn calls(&self, frame: &[u8], entry: Entry) -> Result<usize, Violation> {
+        let Some(most) = self.function.most_calls().filter(|_| entry == Entry::Call) else { return Ok(0) };
+        let admits = self.function.spec.admits_null.iter().copied();
+        // Arguments of any number may be columns of their own.
+        let admits = admits.clone().chain(iter::repeat(admits.last().unwrap_or_default()));
+        let calls = self.with_columns(frame, entry, |header, _, columns| {
+            let skipping: Vec<_> =
+                columns.iter().zip(admits).filter(|(_, admits)| !admits).map(|(column, _)| column).collect();
+            let is_called = |row: &usize| skipping.iter().all(|column| column.is_valid(*row));
+            Ok((0..header.rows as usize).filter(is_called).count())
+        })?;
+        if calls > most {
+            return violation(format!(
+                "{}: a batch of {calls} calls, where {most} may begin at once",
+                self.function.name()
+            ));
+        }
+        Ok(calls)
+    }
+
+    /// Reads and checks the columns of a client's batch, and passes them to `take` with the types that
+    /// the call names.
+    fn with_columns<T>(
         &self,
-        seal: &Seal,
         frame: &[u8],
         entry: Entry,
-        states: &mut States,
-        pass: impl FnOnce(usize, &dyn Encode) -> Result<Option<u64>, LaneError>,
-    ) -> Result<Result<Option<u64>, LaneError>, Violation> {
+        take: impl FnOnce(&Header, Option<&str>, &[Column<'_>]) -> Result<T, Violation>,
+    ) -> Result<T, Violation> {
         let wrong = |what: &dyn Display| Violation(format!("{}: {what}", self.function.name()));
         let header = batch::header(frame).map_err(|error| wrong(&error))?;
         let text = batch::types(frame).map_err(|error| wrong(&error))?;
@@ -134,31 +155,47 @@ impl ServedFunction {
             return Err(wrong(&"a batch that does not say which types it has"));
         }
         let columns = batch::columns(frame, types.into_iter()).map_err(|error| wrong(&error))?;
-        if let Some((row, what)) = columns.iter().find_map(|column| unfit(column).pop_first()) {
-            // `unfit` describes values as results.
-            let what = what.trim_start_matches("returned ");
-            return Err(wrong(&format!("a client sent {what}, in row {} of a batch", row + 1)));
-        }
-        if self.function.spec.kind == Kind::Aggregate && columns[0].validity.is_some() {
-            return Err(wrong(&"a state without a number"));
-        }
-        let text = text.map(Arc::from);
-        let opened = match sealed_column(entry) {
-            Some(at) => {
-                Some((at, seal.open(&self.function, entry, &columns[at]).map_err(|what| wrong(&what))?))
+        take(&header, text, &columns)
+    }
+
+    /// Reads and checks a client's batch, and gives it to `pass` in the form that a worker's lane
+    /// takes.
+    pub(crate) fn read(
+        &self,
+        seal: &Seal,
+        frame: &[u8],
+        entry: Entry,
+        states: &mut States,
+        pass: impl FnOnce(usize, &dyn Encode) -> Result<Option<u64>, LaneError>,
+    ) -> Result<Result<Option<u64>, LaneError>, Violation> {
+        let wrong = |what: &dyn Display| Violation(format!("{}: {what}", self.function.name()));
+        self.with_columns(frame, entry, |header, text, columns| {
+            if let Some((row, what)) = columns.iter().find_map(|column| unfit(column).pop_first()) {
+                // `unfit` describes values as results.
+                let what = what.trim_start_matches("returned ");
+                return Err(wrong(&format!("a client sent {what}, in row {} of a batch", row + 1)));
             }
-            None => None,
-        };
-        let batch = Checked { columns: &columns, opened: opened.as_ref(), types: text };
-        let passed = pass(header.rows as usize, &batch);
-        if let Ok(Some(_)) = passed {
-            states.note(entry, &columns);
-            if entry == Entry::Update {
-                // The reply to an update has no rows.
-                self.function.stats.here().rows.add(u64::from(header.rows));
+            if self.function.spec.kind == Kind::Aggregate && columns[0].validity.is_some() {
+                return Err(wrong(&"a state without a number"));
             }
-        }
-        Ok(passed)
+            let text = text.map(Arc::from);
+            let opened = match sealed_column(entry) {
+                Some(at) => {
+                    Some((at, seal.open(&self.function, entry, &columns[at]).map_err(|what| wrong(&what))?))
+                }
+                None => None,
+            };
+            let batch = Checked { columns, opened: opened.as_ref(), types: text };
+            let passed = pass(header.rows as usize, &batch);
+            if let Ok(Some(_)) = passed {
+                states.note(entry, columns);
+                if entry == Entry::Update {
+                    // The reply to an update has no rows.
+                    self.function.stats.here().rows.add(u64::from(header.rows));
+                }
+            }
+            Ok(passed)
+        })
     }
 }
 

@@ -276,7 +276,7 @@ fn lie(mut stream: UnixStream, lies: &[u8]) {
                 let told = match bytes.small(3) {
                     0 => {
                         let (row, rest) = (u32::from(bytes.small(255)), u64::from(bytes.small(255)));
-                        Tell::Progress { lane: 0, exchange: 1, row, rest }
+                        Tell::Progress { lane: 0, exchange: 1, row, rest, held: (what >= 128).then_some(1) }
                     }
                     1 => Tell::Ended { lane: 0, message: String::from_utf8_lossy(bytes.some()).into_owned() },
                     _ => Tell::Refused { message: String::from_utf8_lossy(bytes.some()).into_owned() },

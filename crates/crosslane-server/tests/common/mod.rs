@@ -34,6 +34,8 @@ pub const FAIL: u32 = 4;
 pub const LARGE: u32 = 5;
 /// A stream function that fails at once.
 pub const ENDS: u32 = 6;
+/// A function that may be called once in an hour.
+pub const RARE: u32 = 7;
 
 fn functions() -> serde_json::Value {
     let scalar = |signature: &str| json!({ "signature": signature, "admits_null": [false] });
@@ -45,6 +47,7 @@ fn functions() -> serde_json::Value {
         scalar("fail(x BIGINT) -> BIGINT"),
         scalar("large(x BIGINT) -> VARCHAR"),
         { "signature": "ends(rows TABLE(n BIGINT)) -> TABLE(n BIGINT)", "kind": "stream", "iterates": true, "admits_null": [false] },
+        { "signature": "rare(x BIGINT) -> BIGINT", "admits_null": [false], "rate": "1/h" },
     ])
 }
 
@@ -105,7 +108,9 @@ fn answer(lane: &mut GuestLane, call: Call) -> std::io::Result<()> {
     let values = columns.last().and_then(|column| column.values::<i64>()).unwrap_or_default().to_vec();
     drop(columns);
     match call.header.function {
-        DOUBLE => lane.succeed(call, &integers(values.iter().map(|value| value * 2)), RowCounts::default()),
+        DOUBLE | RARE => {
+            lane.succeed(call, &integers(values.iter().map(|value| value * 2)), RowCounts::default())
+        }
         WAIT => {
             BEGUN.lock().unwrap().extend(&values);
             let progress = lane.progress().clone();

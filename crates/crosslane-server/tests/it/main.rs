@@ -10,6 +10,7 @@ mod hostile;
 mod http;
 mod load_test;
 mod offers;
+mod rate;
 mod server;
 
 use std::sync::{Mutex, MutexGuard, PoisonError};

@@ -31,6 +31,8 @@ pub(crate) struct Clock {
     asks: bool,
     /// How often a guest tries the call of a row again.
     retries: u64,
+    /// Whether a call may wait for the function's `rate` on its way to the guest.
+    may_be_held: bool,
     tick: Duration,
     next: Instant,
 }
@@ -124,6 +126,7 @@ impl Clock {
             seconds,
             asks,
             retries: u64::from(function.spec.retries),
+            may_be_held: function.spec.rate.is_some(),
             tick,
             next: Instant::now() + tick,
         }
@@ -180,6 +183,11 @@ impl Clock {
     ) -> Option<Trouble> {
         if let Err(error) = lane.check() {
             return Some(Trouble::Dead(error));
+        }
+        if self.may_be_held && lane.is_held(exchange) {
+            // It begins later.
+            *seen = Seen::now();
+            return None;
         }
         let far = far(lane.progress(), exchange, rows);
         // The time is read again: other lanes may have been asked for their stacks since the last

@@ -1,5 +1,5 @@
 //! How many calls of a function may begin in a second (`rate`): a token bucket that all threads of
-//! an engine share.
+//! an engine share. A server has one for the batches of all its clients.
 
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -47,6 +47,11 @@ impl Rate {
         Self { per_second, bucket: Mutex::new(Bucket { tokens: 1.0, since: Instant::now() }) }
     }
 
+    /// The most tokens that the bucket has.
+    pub(crate) fn most(&self) -> f64 {
+        self.per_second.max(1.0)
+    }
+
     /// Takes tokens for up to `most` calls that begin now.
     ///
     /// # Errors
@@ -54,7 +59,7 @@ impl Rate {
     pub(crate) fn take(&self, most: usize, now: Instant) -> Result<usize, Duration> {
         let mut bucket = self.bucket.lock().unwrap_or_else(PoisonError::into_inner);
         let gained = now.saturating_duration_since(bucket.since).as_secs_f64() * self.per_second;
-        bucket.tokens = (bucket.tokens + gained).min(self.per_second.max(1.0));
+        bucket.tokens = (bucket.tokens + gained).min(self.most());
         bucket.since = bucket.since.max(now);
         if bucket.tokens < 1.0 {
             return Err(Duration::from_secs_f64(((1.0 - bucket.tokens) / self.per_second).min(3600.0)));

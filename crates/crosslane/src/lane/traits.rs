@@ -143,6 +143,12 @@ pub trait Lane: Send + Sized + 'static {
         0
     }
 
+    /// Whether this exchange waits for the `rate` of its function, on the way to its guest. Only a
+    /// server lets exchanges wait.
+    fn is_held(&self, _exchange: u64) -> bool {
+        false
+    }
+
     /// Whether the guest has begun this exchange or a later one, by its progress. Guests write the
     /// number of an exchange into the lane's memory before they call the function.
     fn says_begun(&self, exchange: u64) -> bool {

@@ -24,6 +24,9 @@ pub(crate) trait Borrower: Send + Sync {
     /// Takes what its worker has sent.
     fn pump(self: Arc<Self>);
 
+    /// Tries to give a worker what had to wait for the `rate` of its function.
+    fn retry(self: Arc<Self>);
+
     /// Checks whether its worker lives, how far it is, and whether it is late.
     fn look(self: Arc<Self>, slot: &Arc<Slot>);
 }

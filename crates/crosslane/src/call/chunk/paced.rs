@@ -8,7 +8,7 @@ use crate::error::Error;
 use crate::function::Function;
 use crate::lane::Entry;
 use std::ops::Range;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// The rows that are looked through for NULLs at once.
 const PIECE: usize = 64;
@@ -83,5 +83,89 @@ impl Input for Part<'_> {
 
     fn number(&self, row: usize) -> usize {
         self.input.number(self.rows.start + row)
+    }
+}
+
+/// The rate of a function for a server, whose clients send batches.
+impl Function {
+    /// The most calls that may begin at once; `None` if there is no `rate`. A client sends no batch
+    /// with more.
+    pub fn most_calls(&self) -> Option<usize> {
+        self.rate.as_ref().map(|rate| rate.most() as usize)
+    }
+
+    /// Counts the calls of a batch that begins now. A batch begins as a whole, and the next one waits
+    /// until all of its calls were allowed.
+    ///
+    /// # Errors
+    /// The time until it may begin. Then nothing was counted.
+    pub fn begin(&self, calls: usize, now: Instant) -> Result<(), Duration> {
+        if let Some(rate) = self.rate.as_ref().filter(|_| calls > 0) {
+            rate.take(1, now)?;
+            rate.spend(calls as u64 - 1);
+        }
+        Ok(())
+    }
+
+    /// Counts tries that a guest reports for a reply of this many rows. It can report any number.
+    pub fn count_tries(&self, tries: u32, rows: usize) {
+        if let Some(rate) = &self.rate {
+            rate.spend(u64::from(tries).min(rows as u64 * u64::from(self.spec.retries)));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::function::FunctionSpec;
+
+    fn limited(rate: &str) -> Function {
+        let mut spec = FunctionSpec::new("f(x BIGINT) -> BIGINT".into());
+        (spec.rate, spec.retries) = (Some(rate.into()), 2);
+        Function::new(0, spec).unwrap()
+    }
+
+    /// The time at which no more calls may begin.
+    fn used_up(function: &Function) -> Instant {
+        let now = Instant::now();
+        while function.begin(1, now).is_ok() {}
+        now
+    }
+
+    #[test]
+    fn clients_of_a_server_share_its_rate() {
+        let function = limited("50/s");
+        let start = used_up(&function);
+        assert_eq!(function.most_calls(), Some(50));
+        // Each millisecond two clients try to begin a batch, for ten seconds.
+        let mut begun = [0; 2];
+        for millisecond in 0..=10_000 {
+            let now = start + Duration::from_millis(millisecond);
+            let mut clients = [(0, 50), (1, 7)];
+            // Neither is always the first.
+            clients.rotate_left(millisecond as usize / 1000 % 2);
+            for (client, calls) in clients {
+                if function.begin(calls, now).is_ok() {
+                    begun[client] += calls;
+                }
+            }
+            let allowed = 1 + millisecond as usize * 50 / 1000;
+            // One batch may have begun before all of its calls were allowed.
+            assert!(begun[0] + begun[1] < allowed + 50, "{begun:?} after {millisecond} ms");
+        }
+        assert!(begun[0] + begun[1] >= 500, "{begun:?}");
+        assert!(begun[0] > 0 && begun[1] > 0, "{begun:?}");
+    }
+
+    #[test]
+    fn batches_without_calls_do_not_wait_and_tries_count() {
+        let (free, function) = (limited("1/h"), limited("2/s"));
+        assert_eq!(free.begin(0, used_up(&free)), Ok(()));
+        let now = used_up(&function);
+        // A guest reports any number, and of three rows there are no more than six tries.
+        function.count_tries(u32::MAX, 3);
+        assert!(function.begin(1, now + Duration::from_millis(2900)).is_err());
+        assert_eq!(function.begin(1, now + Duration::from_millis(3600)), Ok(()));
     }
 }

@@ -82,12 +82,7 @@ impl<Z: Zygote> ChunkCall<'_, Z> {
         worker.full = false;
         let rows = submitted.slice.rows.clone();
         let due = self.types.answer(rows.len());
-        if let Some(rate) = &self.function.rate {
-            // The guest reports its tries, so it can be any number.
-            rate.spend(
-                u64::from(header.retries).min(rows.len() as u64 * u64::from(self.function.spec.retries)),
-            );
-        }
+        self.function.count_tries(header.retries, rows.len());
         let bytes = worker.lane.frame().len() + worker.lane.borrowed().map_or(0, Borrowed::length);
         let outcome = match header.kind {
             BATCH if header.exchange == submitted.exchange && header.rows as usize == due => {

@@ -13,17 +13,19 @@
 //! before a worker sees them. A violation ends the connection. What a worker sends is passed on
 //! unchecked: the client checks it, as it would in a ring.
 
+mod state;
+mod take;
+
 use super::budget::Held;
 use super::offer::Offer;
 use super::outbox::{self, Outbox};
-use super::route_state::{Flying, Item, Seen, State};
 use super::served::{ServedFunction, Violation, violation};
 use super::workers::{Borrower, Grant, Slot, check};
 use crate::lock::lock;
 use crosslane::batch::{self, BATCH, CANCEL, FAILURE, Header, LAST};
 use crosslane::lane::{Lane, LaneError, rest_until};
 use crosslane::{Address, Entry, Error, Failure, Part};
-use crosslane_remote::wire::Message;
+use state::{Flying, Item, Seen, State};
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -119,95 +121,6 @@ impl Route {
         state.flying.iter().for_each(|exchange| flying[exchange.served] += 1);
     }
 
-    fn take_batch(
-        &self,
-        state: &mut State,
-        header: &Header,
-        bytes: &[u8],
-        room: Held,
-    ) -> Result<(), Violation> {
-        if header.flags & !LAST != 0 {
-            return violation(format!("a message with the flags {:#x}", header.flags));
-        }
-        let (opened, ..) = state.opened;
-        // A function may end an exchange first. Then more of the client's batches may still come,
-        // or the last one may never come.
-        let opens = header.exchange == opened + 1 && (!state.sending || opened <= state.ended);
-        let continues = header.exchange == opened && state.sending;
-        if !opens && !continues {
-            return violation(format!(
-                "a batch of exchange {}, where {opened} was the last that was opened",
-                header.exchange
-            ));
-        }
-        let (exchange, served) = (header.exchange, header.function as usize);
-        let Some(ServedFunction { function, .. }) = self.offer.functions.get(served) else {
-            return violation(format!("there is no function {served}"));
-        };
-        let known = Entry::of(header.entry).filter(|entry| function.entry(*entry).is_ok());
-        let Some(entry) = known else {
-            return violation(format!("{} has no entry {}", function.name(), header.entry));
-        };
-        if !opens && state.opened != (exchange, served, entry) {
-            return violation("an exchange with batches for different functions");
-        }
-        let last = header.flags & LAST != 0;
-        state.opened = (exchange, served, entry);
-        state.sending = !last;
-        let part = match (opens, last) {
-            (true, true) => Part::Whole,
-            (true, false) => Part::First,
-            (false, true) => Part::Last,
-            (false, false) => Part::Next,
-        };
-        if !last && entry != Entry::Iterate {
-            return violation(format!("a batch for the entry {entry:?} that is not the last"));
-        }
-        if exchange <= state.ended {
-            // The function has ended the exchange first.
-            return Ok(());
-        }
-        let message = Message::new(bytes);
-        state.bytes += bytes.len();
-        let came = Instant::now();
-        state.queue.push_back(Item::Batch { message, exchange, served, entry, part, came, _room: room });
-        Ok(())
-    }
-
-    /// Takes a cancel: the client wants nothing more of the exchanges that it has opened until now.
-    fn take_cancel(&self, state: &mut State, header: &Header) -> Result<(), Violation> {
-        let (opened, ..) = state.opened;
-        if header.exchange > opened {
-            return violation(format!("a cancel of exchange {}, which was not opened", header.exchange));
-        }
-        if header.exchange < opened || header.exchange <= state.ended {
-            // Exchanges that have ended meanwhile need nothing.
-            return Ok(());
-        }
-        state.sending = false;
-        state.bytes = 0;
-        for item in std::mem::take(&mut state.queue) {
-            match item {
-                Item::Batch { part: Part::Next | Part::Last, .. } => {}
-                Item::Batch { exchange, served, entry, .. }
-                | Item::Answer { exchange, served, entry, .. } => {
-                    state.queue.push_back(Item::Answer { exchange, served, entry, failure: None });
-                }
-            }
-        }
-        if state.flying.is_empty() {
-            return Ok(());
-        }
-        let Some(slot) = state.slot.clone() else { return Ok(()) };
-        let mut lane = lock(&slot.lane);
-        let cancelled = lane.as_mut().map_or(Ok(()), |lane| lane.cancel());
-        drop(lane);
-        if let Err(error) = cancelled {
-            self.lose(state, &slot, &error.to_string());
-        }
-        Ok(())
-    }
-
     fn advance(self: &Arc<Self>, state: &mut State, grants: &mut Vec<Grant>) -> Result<(), Violation> {
         loop {
             self.collect(state);
@@ -215,7 +128,8 @@ impl Route {
                 break;
             }
         }
-        let idle = state.flying.is_empty() && state.queue.is_empty() && state.states.is_empty();
+        let waits = state.queue.is_empty() || state.held.is_some();
+        let idle = state.flying.is_empty() && waits && state.states.is_empty();
         if let Some(slot) = state.slot.take_if(|_| idle) {
             grants.extend(self.offer.workers[slot.workers].release(slot));
         }
@@ -272,6 +186,7 @@ impl Route {
         served.learn(oldest.entry, Duration::from_nanos(header.worked));
         served.counters.sent.add(frame.len() as u64);
         served.count(oldest.entry, &header);
+        served.function.count_tries(header.retries, oldest.rows);
         if header.flags & LAST != 0 {
             self.end_oldest(state);
         }
@@ -347,8 +262,12 @@ impl Route {
                 Some(Item::Batch { part: Part::Whole | Part::First, .. }) if state.flying.len() >= DEPTH => {
                     break;
                 }
-                Some(Item::Batch { served, .. }) => {
+                Some(Item::Batch { served, exchange, calls, .. }) => {
                     let served = &self.offer.functions[*served];
+                    let (exchange, calls) = (*exchange, *calls);
+                    if !self.may_begin(state, served, exchange, calls) {
+                        break;
+                    }
                     (served.workers, served.is_long())
                 }
             };
@@ -382,6 +301,30 @@ impl Route {
         Ok(moved)
     }
 
+    /// Whether the oldest batch may go to a worker now, by the `rate` of its function. If not, the
+    /// watcher tries it again, and the client knows that it has not begun.
+    fn may_begin(
+        self: &Arc<Self>,
+        state: &mut State,
+        served: &ServedFunction,
+        exchange: u64,
+        calls: usize,
+    ) -> bool {
+        let begins = served.function.begin(calls, Instant::now()).is_ok();
+        if let Some(Item::Batch { calls, .. }) = state.queue.front_mut().filter(|_| begins) {
+            *calls = 0;
+        }
+        if !begins && !std::mem::replace(&mut state.is_retried, true) {
+            self.offer.retry_later(self.clone());
+        }
+        let held = (!begins).then_some(exchange);
+        if state.held != held {
+            state.held = held;
+            self.outbox.tell_held(self.lane, state.ended as u32, held.map(|held| held as u32));
+        }
+        begins
+    }
+
     /// Sends the oldest batch to the worker. Returns false if there is no room for it.
     fn send(&self, state: &mut State, slot: &Arc<Slot>) -> Result<bool, Violation> {
         let Some(Item::Batch { message, exchange, served, entry, part, came, .. }) = state.queue.front()
@@ -390,6 +333,7 @@ impl Route {
         };
         let (exchange, served, entry, part, came) = (*exchange, *served, *entry, *part, *came);
         let bytes = message.bytes().len();
+        let rows = batch::header(message.bytes()).map_or(0, |header| header.rows as usize);
         if bytes > outbox::PIECE {
             // The worker takes a while to get a large batch. Other answers do not wait for that.
             outbox::send_gathered();
@@ -416,7 +360,7 @@ impl Route {
                 if state.flying.is_empty() {
                     state.seen.since = since;
                 }
-                state.flying.push_back(Flying { exchange, local, served, entry, came, since });
+                state.flying.push_back(Flying { exchange, local, served, entry, rows, came, since });
             }
             Ok(Some(_)) => {}
             Err(LaneError::TooLarge(message)) if opens => {
@@ -517,6 +461,11 @@ impl Route {
 impl Borrower for Route {
     fn pump(self: Arc<Self>) {
         Grant::deliver_all(self.pumped());
+    }
+
+    fn retry(self: Arc<Self>) {
+        lock(&self.state).is_retried = false;
+        self.pump();
     }
 
     fn granted(self: Arc<Self>, slot: Arc<Slot>) -> Vec<Grant> {

@@ -1,8 +1,8 @@
 //! What a route knows of its lane: the messages that wait, the exchanges in flight, and the worker.
 
-use super::budget::Held;
-use super::served::States;
-use super::workers::Slot;
+use crate::server::budget::Held;
+use crate::server::served::States;
+use crate::server::workers::Slot;
 use crosslane::lane::rest_until;
 use crosslane::{Entry, Failure, Part};
 use crosslane_remote::wire::Message;
@@ -23,6 +23,8 @@ pub(super) enum Item {
         entry: Entry,
         part: Part,
         came: Instant,
+        /// The calls that its function's `rate` has not counted yet.
+        calls: usize,
         _room: Held,
     },
     /// Answers an exchange with a failure, or with nothing if the client has cancelled it.
@@ -45,6 +47,8 @@ pub(super) struct Flying {
     pub(super) local: u64,
     pub(super) served: usize,
     pub(super) entry: Entry,
+    /// The rows of its first batch.
+    pub(super) rows: usize,
     /// When its first batch came.
     pub(super) came: Instant,
     /// When the worker got it.
@@ -85,6 +89,10 @@ pub(super) struct State {
     pub(super) seen: Seen,
     /// Why the server killed the worker, until a look finds its end.
     pub(super) late: Option<String>,
+    /// The exchange at the front of the queue, while it waits for the `rate` of its function.
+    pub(super) held: Option<u64>,
+    /// Whether the next tick of the watcher tries it again.
+    pub(super) is_retried: bool,
     /// The states that the worker keeps for the client beyond an exchange.
     pub(super) states: States,
     pub(super) closed: bool,
@@ -103,6 +111,8 @@ impl State {
             ended: 0,
             seen: Seen { progress: (0, 0), rests_until: 0, told: true, since: Instant::now() },
             late: None,
+            held: None,
+            is_retried: false,
             states: States::default(),
             closed: false,
         }
