@@ -16,8 +16,8 @@ _TYPES = "crosslane.d.ts"
 #: What an isolate has: the language of its V8, and nothing of browsers and of Node.js.
 _JSCONFIG = {
     "compilerOptions": {
-        "target": "ES2022",
-        "lib": ["ES2022"],
+        "target": "ES2024",
+        "lib": ["ESNext"],
         "module": "ESNext",
         "moduleResolution": "Bundler",
         "types": [],
@@ -72,7 +72,7 @@ def _configure(folder: Path) -> None:
         if other.exists() and other.read_bytes() != text.encode():
             _say(
                 f'{other} is there already: if it has "include" or "files", add "{_TYPES}"; '
-                'functions have "lib": ["ES2022"] and "types": []'
+                'functions have "lib": ["ESNext"] and "types": []'
             )
             return
     _write(folder / "jsconfig.json", text)
