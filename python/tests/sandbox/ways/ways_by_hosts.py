@@ -124,23 +124,20 @@ def change_the_address_while_the_engine_looks(place: dict[str, Any]) -> None:
     allowed, forbidden = address("127.0.0.3", place["tcp"]), address("127.0.0.1", place["tcp"])
     shared = ctypes.create_string_buffer(allowed, 16)
     ended = threading.Event()
-    changes = 0
 
     def change() -> None:
-        nonlocal changes
         while not ended.is_set():
             # If the threads took turns, each attempt could see the same address. So this thread chooses at
             # random.
             ctypes.memmove(shared, random.choice((allowed, forbidden)), 16)
-            changes += 1
 
     thread = threading.Thread(target=change)
     thread.start()
     try:
-        attempts = 0
-        # On a busy machine, the other thread may run seldom.
-        while attempts < 1000 or changes < 1000:
-            attempts += 1
+        attempts = {allowed: 0, forbidden: 0}
+        # On a busy machine, the other thread may run seldom, and leave one address for many attempts.
+        while min(attempts.values()) < 500:
+            attempts[shared.raw] = attempts.get(shared.raw, 0) + 1
             with tcp() as client:
                 if libc.connect(client.fileno(), shared, 16) == 0:
                     return
