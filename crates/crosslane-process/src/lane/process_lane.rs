@@ -334,9 +334,6 @@ impl Lane for ProcessLane {
         if in_flight == 0 {
             let host = if let Home::Zygote(host) = &self.home { host.printed() } else { 0 };
             self.printed = (self.record.printed(), host);
-            if let Some(observed) = self.record.observed.get() {
-                observed.begins(address);
-            }
         }
         let write = |frame: &mut [u8]| arguments.write(&mut plan.start(frame, header));
         if inline {
@@ -356,6 +353,10 @@ impl Lane for ProcessLane {
                 Err(_) => return Err(LaneError::Died(self.why_it_ended())),
             }
             grant.fill(&(size as u64).to_le_bytes());
+        }
+        // Nothing fails from here on, so that the work ends.
+        if let (0, Some(observed)) = (in_flight, self.record.observed.get()) {
+            observed.begins(address);
         }
         grant.commit(length, tag);
         Ok(Some(self.exchanges.sent(address)))

@@ -17,16 +17,25 @@ pub(crate) struct Bell {
     socket: UnixStream,
     /// Whether the warden looks at workers already.
     pub(super) looks: AtomicBool,
+    /// Whether the warden looks seldom at what is bounded ([`super::bounds`]).
+    pub(super) rests: AtomicBool,
 }
 
 impl Bell {
     pub(crate) fn new(socket: UnixStream) -> Self {
-        Self { socket, looks: AtomicBool::new(false) }
+        Self { socket, looks: AtomicBool::new(false), rests: AtomicBool::new(false) }
     }
 
     /// Wakes the warden.
     pub(crate) fn ring(&self) {
         let _ = rustix::net::send(&self.socket, b"l", SendFlags::NOSIGNAL);
+    }
+
+    /// Wakes the warden, if it rests. Work has begun.
+    pub(crate) fn work_begins(&self) {
+        if self.rests.load(SeqCst) && self.rests.swap(false, SeqCst) {
+            self.ring();
+        }
     }
 
     /// Ends the warden.
@@ -38,7 +47,6 @@ impl Bell {
 /// The memory of a worker. Its lane and the warden share this.
 #[derive(Debug)]
 pub(crate) struct Memory {
-    bell: Arc<Bell>,
     /// The limits of the library's functions, by their indices.
     limits: Arc<[Option<u64>]>,
     pub(super) tree: Tree,
@@ -52,6 +60,7 @@ pub(crate) struct Memory {
 #[derive(Debug)]
 pub(crate) struct Observed {
     pub(crate) process: Arc<Process>,
+    bell: Arc<Bell>,
     /// Its memory, if a function of its library has a limit.
     pub(crate) memory: Option<Memory>,
     /// Whether it is in a sandbox, and so is bounded ([`super::bounds`]).
@@ -68,9 +77,15 @@ pub(crate) struct Observed {
 
 impl Observed {
     /// A worker that has done nothing yet.
-    pub(crate) fn new(process: Arc<Process>, memory: Option<Memory>, sandbox: Option<&Sandbox>) -> Self {
+    pub(crate) fn new(
+        process: Arc<Process>,
+        bell: Arc<Bell>,
+        memory: Option<Memory>,
+        sandbox: Option<&Sandbox>,
+    ) -> Self {
         Self {
             process,
+            bell,
             memory,
             is_bounded: sandbox.is_some(),
             may_run: sandbox.is_some_and(|sandbox| !sandbox.run.is_empty()),
@@ -99,8 +114,9 @@ impl Observed {
         // The number goes from an even one to an odd one. Or it goes from an odd one, of states
         // that were never forgotten, to the next odd one.
         self.work.fetch_add(if is_at_work(self.work.load(Relaxed)) { 2 } else { 1 }, SeqCst);
+        self.bell.work_begins();
         if let Some(memory) = &self.memory {
-            memory.wake();
+            memory.wake(&self.bell);
         }
     }
 
@@ -142,10 +158,10 @@ impl Observed {
 impl Memory {
     /// The memory of a worker that has done nothing yet. `reaper` is the process that the engine has
     /// started for the zygote. `lane` is the size of the lane's memory in bytes.
-    pub(crate) fn new(bell: Arc<Bell>, limits: Arc<[Option<u64>]>, pid: i32, reaper: i32, lane: u64) -> Self {
+    pub(crate) fn new(limits: Arc<[Option<u64>]>, pid: i32, reaper: i32, lane: u64) -> Self {
         let tree = Tree::new(pid, reaper, lane);
         let first = Mutex::new(tree.base());
-        Self { bell, limits, tree, first, limit: AtomicU64::new(0) }
+        Self { limits, tree, first, limit: AtomicU64::new(0) }
     }
 
     /// Notes the limit of new work, before the work counts.
@@ -158,10 +174,10 @@ impl Memory {
     }
 
     /// Wakes the warden, if it does not look, and the work that has begun has a limit.
-    fn wake(&self) {
+    fn wake(&self, bell: &Bell) {
         let has_limit = self.limit.load(Relaxed) > 0;
-        if has_limit && !self.bell.looks.load(SeqCst) && !self.bell.looks.swap(true, SeqCst) {
-            self.bell.ring();
+        if has_limit && !bell.looks.load(SeqCst) && !bell.looks.swap(true, SeqCst) {
+            bell.ring();
         }
     }
 
@@ -174,4 +190,30 @@ impl Memory {
 /// Whether a worker is at work, by the count of its lane.
 pub(super) fn is_at_work(work: u64) -> bool {
     work & 1 == 1
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn work_that_begins_wakes_a_warden_that_rests_once() {
+        let (ours, warden) = UnixStream::pair().unwrap();
+        warden.set_nonblocking(true).unwrap();
+        let bell = Arc::new(Bell::new(ours));
+        let process = Arc::new(Process::open(std::process::id() as i32).unwrap());
+        let worker = Observed::new(process, Arc::clone(&bell), None, None);
+        let rung = || rustix::io::read(&warden, &mut [0; 8]).ok();
+        let work = || {
+            worker.begins(Address::call(0));
+            worker.ends(0);
+        };
+        work();
+        assert_eq!(rung(), None);
+        bell.rests.store(true, SeqCst);
+        work();
+        work();
+        assert_eq!(rung(), Some(1));
+        assert!(!bell.rests.load(SeqCst));
+    }
 }

@@ -247,7 +247,7 @@ pub(crate) struct Warden {
     pub(crate) control: Arc<UnixStream>,
     pub(crate) answers: mpsc::SyncSender<Result<Answer, Silence>>,
     pub(crate) lanes: mpsc::Receiver<NewLane>,
-    /// Readable when a new lane waits, or when a lane with watched memory begins an exchange. At
+    /// Readable when a new lane waits, or when a lane begins an exchange that the warden must see. At
     /// its end the warden stops.
     pub(crate) bell: UnixStream,
     /// The other end of the bell.
@@ -311,7 +311,7 @@ impl Warden {
             let mut observed: Vec<_> = lanes.iter_mut().filter_map(Watched::observed).collect();
             looks.look(&self.rung, &mut observed);
             if let Some(bounds) = &mut self.bounds {
-                bounds.look(&observed.iter().map(|(observed, _)| *observed).collect::<Vec<_>>());
+                bounds.look(&self.rung, &observed.iter().map(|(observed, _)| *observed).collect::<Vec<_>>());
             }
             lanes.extend(self.lanes.try_iter().map(|(record, log)| Watched::new(record, log)));
             if news {

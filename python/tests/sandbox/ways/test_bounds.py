@@ -20,7 +20,7 @@ from ...conftest import error, eventually, lives, name, printed, processes, valu
 pytestmark = pytest.mark.any_duckdb
 
 #: More threads or processes than a worker may have in a sandbox.
-MANY = 8 * max(32, os.cpu_count() or 1) + 44
+MANY = 16 * max(16, os.cpu_count() or 1) + 44
 #: A part of the error of a call whose worker was ended.
 ALLOWED = "are allowed in a sandbox"
 PROGRAMS = [os.path.realpath(shutil.which(program) or "") for program in ("sh", "sleep", "setsid")]
@@ -125,6 +125,14 @@ def test_processes_without_end(tmp_path: Path) -> None:
     with sandboxed(tmp_path / "functions.py", SHELLS["py"], RUNS) as con:
         assert ALLOWED in error(con, f"SELECT run('{BOMB}')")
         assert eventually(lambda: not sleeping())
+
+
+def test_a_process_that_leaves_its_worker_during_a_call(tmp_path: Path) -> None:
+    """It may use more processor time than between calls: `ulimit` ends it, and the call waits for that."""
+    seconds = max(5, (os.cpu_count() or 1) // 2) + 2
+    leaves = f'(setsid sh -c "ulimit -t {seconds}; while :; do :; done" &) | {{ read ended; true; }}'
+    with sandboxed(tmp_path / "functions.py", SHELLS["py"], RUNS) as con:
+        assert value(con, f"SELECT run('{leaves}')") is True
 
 
 AT_LOAD = {

@@ -297,6 +297,7 @@ impl Running {
         stop: &Stop,
     ) -> Result<ProcessLane, Error> {
         self.library.iter().for_each(|library| library.begins_or_ends());
+        self.bell.work_begins();
         let made = self.make(id, function, environment, options, stop);
         self.library.iter().for_each(|library| library.begins_or_ends());
         made
@@ -387,12 +388,14 @@ impl Running {
     ) {
         let Some(root) = &self.root else { return };
         let is_own = matches!(home, Home::Own);
-        let memory = self.limits.as_ref().filter(|_| is_own).map(|limits| {
-            let (bell, limits) = (Arc::clone(&self.bell), Arc::clone(limits));
-            Memory::new(bell, limits, process.pid, root.id(), lane)
-        });
+        let memory = self
+            .limits
+            .as_ref()
+            .filter(|_| is_own)
+            .map(|limits| Memory::new(Arc::clone(limits), process.pid, root.id(), lane));
         if memory.is_some() || sandbox.is_some() {
-            let observed = Observed::new(Arc::clone(process), memory, sandbox.filter(|_| is_own));
+            let (process, bell) = (Arc::clone(process), Arc::clone(&self.bell));
+            let observed = Observed::new(process, bell, memory, sandbox.filter(|_| is_own));
             let _ = record.observed.set(observed);
             // The warden may sleep until it knows that there is something to look at.
             self.bell.ring();
