@@ -23,7 +23,7 @@ use std::time::{Duration, Instant};
 
 /// How long the reaper tries to kill the remaining processes. A process of another user cannot be
 /// killed.
-const PATIENCE: Duration = Duration::from_secs(2);
+const PATIENCE: Duration = Duration::from_secs(10);
 /// The name in process lists.
 const NAME: &std::ffi::CStr = c"crosslane-reap";
 
@@ -161,18 +161,24 @@ fn end_children(zygote: i32, status: &mut Option<WaitStatus>) {
     let begin = Instant::now();
     let list = format!("/proc/self/task/{}/children", std::process::id());
     while begin.elapsed() < PATIENCE {
-        match rustix::process::wait(WaitOptions::NOHANG) {
-            Ok(Some((pid, ended))) if pid.as_raw_nonzero().get() == zygote => *status = Some(ended),
-            Ok(Some(_)) => {}
-            // There are no children.
-            Err(_) => return,
-            Ok(None) => {
-                let children = fs::read_to_string(&list).unwrap_or_default();
-                let children = children.split_whitespace().filter_map(|pid| Pid::from_raw(pid.parse().ok()?));
-                for child in children {
-                    let _ = rustix::process::kill_process(child, Signal::KILL);
+        let children = fs::read_to_string(&list).unwrap_or_default();
+        let children: Vec<_> =
+            children.split_whitespace().filter_map(|pid| Pid::from_raw(pid.parse().ok()?)).collect();
+        for child in &children {
+            let _ = rustix::process::kill_process(*child, Signal::KILL);
+        }
+        // No more than these are reaped before the next are killed. Processes that start others and end
+        // at once could keep this process from killing for ever.
+        for _ in 0..=children.len() {
+            match rustix::process::wait(WaitOptions::NOHANG) {
+                Ok(Some((pid, ended))) if pid.as_raw_nonzero().get() == zygote => *status = Some(ended),
+                Ok(Some(_)) => {}
+                Ok(None) => {
+                    std::thread::sleep(Duration::from_micros(200));
+                    break;
                 }
-                std::thread::sleep(Duration::from_micros(200));
+                // There are no children.
+                Err(_) => return,
             }
         }
     }
