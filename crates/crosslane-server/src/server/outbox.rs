@@ -223,15 +223,17 @@ impl Outbox {
         self.tell(&Tell::Ended { lane, message: crosslane::shortened(why.to_owned()) });
     }
 
-    /// `rest` is how much longer the worker pauses.
-    pub(crate) fn tell_progress(&self, lane: u32, exchange: u32, row: u32, rest: Duration) {
-        self.tell(&Tell::Progress { lane, exchange, row, rest: rest.as_millis() as u64, held: None });
-    }
-
-    /// Tells which exchange waits for the `rate` of its function, behind the last one that has `ended`;
-    /// `None` if it may begin now.
-    pub(crate) fn tell_held(&self, lane: u32, ended: u32, held: Option<u32>) {
-        self.tell(&Tell::Progress { lane, exchange: ended, row: u32::MAX, rest: 0, held });
+    /// `rest` is how much longer the worker pauses, and `held` is the exchange that waits for the
+    /// `rate` of its function.
+    pub(crate) fn tell_progress(
+        &self,
+        lane: u32,
+        (exchange, row): (u64, u32),
+        rest: Duration,
+        held: Option<u64>,
+    ) {
+        let (exchange, held) = (exchange as u32, held.map(|held| held as u32));
+        self.tell(&Tell::Progress { lane, exchange, row, rest: rest.as_millis() as u64, held });
     }
 
     /// Ends the connection, and tells the client why.

@@ -1,7 +1,7 @@
 //! The `rate` of a function, which counts for all clients of a server.
 
 use crate::common::raw::{Raw, call, frame};
-use crate::common::{Client, DOUBLE, RARE, eventually, integers, options, server, start, unix};
+use crate::common::{Client, DOUBLE, RARE, WAIT, eventually, integers, options, server, start, unix};
 use crosslane::batch::{BATCH, CANCEL, Header, LAST};
 use crosslane::{ColumnBuilder, DataType, Error};
 use crosslane_server::Options;
@@ -46,6 +46,38 @@ fn a_second_client_waits_and_holds_no_worker() {
     drop(second);
     drop(first);
     eventually("something is left of a batch that waited", || server.load() == (0, 0));
+}
+
+/// The exchange at which the worker is, its row, and the exchange that waits, by the next message.
+fn progress(raw: &mut Raw) -> (u32, u32, Option<u32>) {
+    match raw.told() {
+        Some(Tell::Progress { exchange, row, held, .. }) => (exchange, row, held),
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn a_client_knows_how_far_the_worker_is_and_what_waits_behind() {
+    let (_server, address) = server();
+    let mut raw = Raw::new(&address);
+    raw.message(0, &frame(call(RARE, 1, 1), &integers([4])));
+    assert_eq!(raw.reply().exchange, 1);
+    raw.message(0, &frame(call(WAIT, 2, 60), &integers([50; 60])));
+    let mut last = (0, u32::MAX, None);
+    while !matches!(last, (2, 1.., None)) {
+        last = progress(&mut raw);
+    }
+    raw.message(0, &frame(call(RARE, 3, 1), &integers([4])));
+    while last.2.is_none() {
+        let next = progress(&mut raw);
+        assert!(next.0 == 2 && next.1 >= last.1, "{next:?} after {last:?}");
+        last = next;
+    }
+    for _ in 0..3 {
+        let next = progress(&mut raw);
+        assert!(next.0 == 2 && next.1 >= last.1 && next.2 == Some(3), "{next:?} after {last:?}");
+        last = next;
+    }
 }
 
 #[test]

@@ -320,7 +320,7 @@ impl Route {
         let held = (!begins).then_some(exchange);
         if state.held != held {
             state.held = held;
-            self.outbox.tell_held(self.lane, state.ended as u32, held.map(|held| held as u32));
+            self.tell_held(state);
         }
         begins
     }
@@ -418,10 +418,23 @@ impl Route {
         }
     }
 
-    /// Tells the client how far the worker is, if the worker is at an exchange of this lane.
-    fn tell_progress(&self, state: &State, (local, row): (u32, u32), rest: Duration) {
-        if let Some(flying) = state.flying.iter().find(|flying| flying.local as u32 == local) {
-            self.outbox.tell_progress(self.lane, flying.exchange as u32, row, rest);
+    /// Tells the client how far the worker is. Returns false if the worker is at no exchange of this lane.
+    fn tell_progress(&self, state: &State, (local, row): (u32, u32), rest: Duration) -> bool {
+        let flying = state.flying.iter().find(|flying| flying.local as u32 == local);
+        if let Some(Flying { exchange, .. }) = flying {
+            self.outbox.tell_progress(self.lane, (*exchange, row), rest, state.held);
+        }
+        flying.is_some()
+    }
+
+    /// Tells the client which exchange waits for the `rate` of its function, or that none does. The
+    /// message also says how far the worker is: the client keeps only the last one.
+    fn tell_held(&self, state: &State) {
+        let slot = state.slot.as_ref().map(|slot| lock(&slot.lane));
+        let lane = slot.as_ref().and_then(|lane| lane.as_ref());
+        let far = lane.map(|lane| (lane.progress(), rest_until(lane.rests_until())));
+        if !far.is_some_and(|(progress, rest)| self.tell_progress(state, progress, rest)) {
+            self.outbox.tell_progress(self.lane, (state.ended, u32::MAX), Duration::ZERO, state.held);
         }
     }
 
