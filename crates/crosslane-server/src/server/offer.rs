@@ -15,6 +15,7 @@ use crosslane::{Error, Function, FunctionSpec, Library};
 use crosslane_process::{Zygote, hash};
 use crosslane_remote::wire::{self, PROTOCOL, Tell};
 use crosslane_sched::Handle;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, Mutex};
 
 /// The most old offers.
@@ -54,6 +55,8 @@ pub(crate) struct Offer {
     pub(super) seal: Seal,
     /// Identifies the source text of the functions, if all guests tell it.
     text: Option<String>,
+    /// Whether its connections are being ended, so that it gets no new ones.
+    is_over: AtomicBool,
     /// The first message to a client, with its prefix.
     pub(super) welcome: Vec<u8>,
 }
@@ -120,6 +123,7 @@ impl Offer {
             held: Mutex::default(),
             seal: Seal::new().map_err(unable("no random numbers"))?,
             text,
+            is_over: AtomicBool::new(false),
             welcome: welcome.map_err(unable("the functions"))?,
         })
     }
@@ -184,7 +188,9 @@ impl Offers {
     /// later offer is made.
     pub(super) fn find(&self, text: Option<&String>, keep: impl FnOnce(&Arc<Offer>)) -> Arc<Offer> {
         let offers = lock(&self.0);
-        let known = |offer: &&Arc<Offer>| text.is_some() && offer.text.as_ref() == text;
+        let known = |offer: &&Arc<Offer>| {
+            text.is_some() && offer.text.as_ref() == text && !offer.is_over.load(Relaxed)
+        };
         let found = offers.iter().rev().find(known).or(offers.last());
         let found = found.expect("the newest offer stays");
         keep(found);
@@ -196,7 +202,10 @@ impl Offers {
         let mut offers = lock(&self.0);
         let old = offers.len();
         offers.push(offer);
-        offers[..old.saturating_sub(MOST_OLD)].to_vec()
+        let over = &offers[..old.saturating_sub(MOST_OLD)];
+        // No client gets them any more: clients get offers only under this lock.
+        over.iter().for_each(|offer| offer.is_over.store(true, Relaxed));
+        over.to_vec()
     }
 
     /// Removes the old offers that no connection has, and returns them.
