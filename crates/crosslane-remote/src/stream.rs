@@ -17,6 +17,10 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::FileTypeExt;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+/// The time after which the system checks whether the server of an idle connection is there.
+const IDLE: Duration = Duration::from_secs(60);
 
 /// Connects to an address.
 fn reach(address: SocketAddr, wait: Wait<'_>) -> io::Result<TcpStream> {
@@ -33,6 +37,10 @@ fn reach(address: SocketAddr, wait: Wait<'_>) -> io::Result<TcpStream> {
     }
     let stream = TcpStream::from(socket);
     stream.set_nodelay(true)?;
+    // Without keepalive, the client would wait for ever for a server whose machine is gone. A proxy
+    // may also close a connection that is idle.
+    rustix::net::sockopt::set_socket_keepalive(&stream, true)?;
+    rustix::net::sockopt::set_tcp_keepidle(&stream, IDLE)?;
     Ok(stream)
 }
 
