@@ -9,6 +9,7 @@ use sha2::{Digest, Sha256};
 use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::fs;
+use std::io::{self, ErrorKind};
 use std::path::Path;
 
 /// The most bytes of a source.
@@ -48,15 +49,14 @@ impl Files {
         self.0.keys().map(String::as_str)
     }
 
-    /// Whether the content of a file is not what the guest has run.
+    /// Whether the content of a file is not what the guest has run. A file that cannot be read now has
+    /// not changed, unless it is gone.
     pub fn have_changed(&self) -> bool {
-        let files = self.0.iter().filter(|(path, _)| Path::new(path).is_absolute());
-        // A guest has named them. A read of something else than a file might not end.
-        let content = |path| match fs::metadata(path) {
-            Ok(metadata) if metadata.is_file() && metadata.len() <= LARGEST => fs::read(path).ok(),
-            _ => None,
-        };
-        files.into_iter().any(|(path, known)| content(path).is_none_or(|content| hash(&content) != *known))
+        let mut files = self.0.iter().filter(|(path, _)| Path::new(path).is_absolute());
+        files.any(|(path, known)| match content(Path::new(path)) {
+            Ok(content) => content.is_none_or(|content| hash(&content) != *known),
+            Err(error) => error.kind() == ErrorKind::NotFound,
+        })
     }
 }
 
@@ -72,6 +72,14 @@ impl From<Files> for BTreeMap<String, String> {
     }
 }
 
+/// The content of a file, or `None` if it is no source. A guest has named it, and a read of something
+/// else than a file might not end.
+fn content(path: &Path) -> io::Result<Option<Vec<u8>>> {
+    let metadata = fs::metadata(path)?;
+    let is_source = metadata.is_file() && metadata.len() <= LARGEST;
+    is_source.then(|| fs::read(path)).transpose()
+}
+
 /// The SHA-256 of bytes, as 64 hexadecimal digits.
 pub fn hash(bytes: &[u8]) -> String {
     Sha256::digest(bytes).iter().fold(String::new(), |mut text, byte| {
@@ -79,4 +87,28 @@ pub fn hash(bytes: &[u8]) -> String {
         let _ = write!(text, "{byte:02x}");
         text
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::symlink;
+
+    #[test]
+    fn a_file_that_cannot_be_read_for_a_moment_has_not_changed() {
+        let path = std::env::temp_dir().join(format!("crosslane-files-{}", std::process::id()));
+        let files = Files::of([(path.as_os_str().as_encoded_bytes(), &b"one"[..])]);
+        fs::write(&path, "one").unwrap();
+        assert!(!files.have_changed());
+        fs::write(&path, "two").unwrap();
+        assert!(files.have_changed());
+        fs::remove_file(&path).unwrap();
+        assert!(files.have_changed());
+        symlink(&path, &path).unwrap();
+        assert!(!files.have_changed());
+        fs::remove_file(&path).unwrap();
+        fs::create_dir(&path).unwrap();
+        assert!(files.have_changed());
+        fs::remove_dir(&path).unwrap();
+    }
 }
