@@ -15,6 +15,8 @@ use crosslane_server::log::{self, Format};
 use crosslane_server::{Address, Http, HttpRuntime, Options, Server};
 use files::Loading;
 use serde::Deserialize;
+#[cfg(feature = "flight")]
+use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::io::Write;
 use std::path::PathBuf;
@@ -22,6 +24,8 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::Duration;
+#[cfg(feature = "flight")]
+use tracing::warn;
 use tracing::{error, info};
 
 /// How a user changes a setting, for messages.
@@ -214,10 +218,21 @@ fn serve(told: Told, signals: &Signals) -> Result<bool, Error> {
     }
     // The process that waits for the line may have gone.
     let _ = std::io::stdout().flush();
+    // Whether clients of Arrow Flight still get the functions of before.
+    #[cfg(feature = "flight")]
+    let is_behind = Cell::new(false);
+    #[cfg(feature = "flight")]
+    let renew = || match flight.iter().try_for_each(|flight| flight.renew(&server)) {
+        Ok(()) => is_behind.set(false),
+        Err(error) if !is_behind.replace(true) => {
+            warn!(why = error.to_string(), "Arrow Flight does not have the new functions yet");
+        }
+        Err(_) => {}
+    };
     let offer = |libraries| {
         server.offer(libraries)?;
         #[cfg(feature = "flight")]
-        flight.iter().try_for_each(|flight| flight.renew(&server))?;
+        renew();
         Ok(())
     };
     if told.watch {
@@ -231,6 +246,10 @@ fn serve(told: Told, signals: &Signals) -> Result<bool, Error> {
             while !loading.ends.load(Relaxed) {
                 std::thread::park_timeout(LOOK);
                 loading.again_if_changed(&mut files, offer);
+                #[cfg(feature = "flight")]
+                if is_behind.get() {
+                    renew();
+                }
                 server.end_unused();
             }
         });
