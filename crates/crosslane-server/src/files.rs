@@ -2,11 +2,12 @@
 
 use crosslane::pool::{Common, Pool, PoolOptions};
 use crosslane::{Error, Library, Settings, TypeNames};
-use crosslane_process::{Files, Origin, Source, Watched, Zygote, ZygoteOptions, guests};
+use crosslane_process::{Files, Looks, Origin, Source, Watched, Zygote, ZygoteOptions, guests};
 use crosslane_server::server::ServedLibrary;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::time::{Duration, Instant};
 use tracing::{info, warn};
 
 /// How files are loaded.
@@ -20,12 +21,62 @@ pub(crate) struct Loading {
     pub(crate) ends: Arc<AtomicBool>,
 }
 
+/// How often a file is loaded again that has changed during each of its loads. After that, it is left
+/// alone until it changes at another time.
+const MOST_RESTLESS: u32 = 6;
+/// The pause after the first load during which a file has changed. It doubles with each further one.
+const PAUSE: Duration = Duration::from_millis(500);
+/// The longest pause.
+const LONGEST_PAUSE: Duration = Duration::from_secs(30);
+
 /// A file that was loaded.
 pub(crate) struct LoadedFile {
+    /// The path as the user has given it. It may be a symbolic link, which a deployment changes.
+    given: PathBuf,
+    /// The file that was loaded.
     path: PathBuf,
     pub(crate) served: ServedLibrary,
     /// `None` if its guest does not say what it has read.
     watched: Option<Watched>,
+    /// During how many of the last loads it has changed.
+    restless: u32,
+    /// It is not loaded again before this time.
+    rests_until: Instant,
+}
+
+impl LoadedFile {
+    /// How the files look now, if the file should be loaded again.
+    fn change(&self) -> Option<Looks> {
+        let watched = self.watched.as_ref().filter(|_| Instant::now() >= self.rests_until)?;
+        self.difference().filter(|looks| !watched.is_left(looks))
+    }
+
+    /// How the files look now, if they are not what was loaded.
+    fn difference(&self) -> Option<Looks> {
+        let watched = self.watched.as_ref()?;
+        match self.given.canonicalize() {
+            Ok(now) if now != self.path => Some(watched.looks(&now)),
+            _ => watched.change(&self.path, false),
+        }
+    }
+
+    /// Notes what a load has left that began when the files looked like `before`. The user may have
+    /// changed a file during the load. Or the load changes it each time.
+    fn settle(&mut self, before: &Looks, restless: u32) {
+        self.restless = 0;
+        let Some(looks) = self.difference() else { return };
+        if looks != *before {
+            self.restless = restless + 1;
+            let pause = PAUSE.saturating_mul(1 << restless.min(MOST_RESTLESS));
+            self.rests_until = Instant::now() + pause.min(LONGEST_PAUSE);
+            if self.restless < MOST_RESTLESS {
+                return;
+            }
+        }
+        if let Some(watched) = &mut self.watched {
+            watched.leave(looks);
+        }
+    }
 }
 
 impl Loading {
@@ -34,9 +85,9 @@ impl Loading {
         self.load(path, 1)
     }
 
-    fn load(&self, path: &Path, version: u32) -> Result<LoadedFile, Error> {
+    fn load(&self, given: &Path, version: u32) -> Result<LoadedFile, Error> {
         let path =
-            path.canonicalize().map_err(|error| Error::Engine(format!("{}: {error}", path.display())))?;
+            given.canonicalize().map_err(|error| Error::Engine(format!("{}: {error}", given.display())))?;
         let source = Source::File { path: path.clone() };
         let name = source.name();
         let mut settings = guests::settings_of(&source, self.settings.clone())?;
@@ -68,12 +119,19 @@ impl Loading {
         let text = loaded.files.as_ref().map(Files::hash);
         let library = Arc::new(Library { name, version, functions: loaded.functions, pool });
         let watched = loaded.files.map(Watched::new);
-        Ok(LoadedFile { path, served: ServedLibrary { library, text }, watched })
+        Ok(LoadedFile {
+            given: given.to_owned(),
+            path,
+            served: ServedLibrary { library, text },
+            watched,
+            restless: 0,
+            rests_until: Instant::now(),
+        })
     }
 
     /// Loads a file again, and waits for the first worker.
     fn again(&self, last: &LoadedFile) -> Result<LoadedFile, Error> {
-        let loaded = self.load(&last.path, last.served.library.version + 1)?;
+        let loaded = self.load(&last.given, last.served.library.version + 1)?;
         match loaded.served.library.pool.check_out(|| self.ends.load(Relaxed))? {
             Some(lane) => lane.give_back(),
             None => return Err(Error::Boot("the server is shutting down".into())),
@@ -90,10 +148,7 @@ impl Loading {
     ) {
         for at in 0..files.len() {
             let last = &files[at];
-            let Some(looks) = last.watched.as_ref().and_then(|watched| watched.change(&last.path, true))
-            else {
-                continue;
-            };
+            let Some(before) = last.change() else { continue };
             let loaded = self.again(last).and_then(|loaded| {
                 let others = files.iter().enumerate().map(|(other, file)| match other == at {
                     true => loaded.served.clone(),
@@ -103,6 +158,7 @@ impl Loading {
                 Ok(loaded)
             });
             let file = &mut files[at];
+            let restless = file.restless;
             let name = file.served.library.name.clone();
             match loaded {
                 Ok(loaded) => {
@@ -112,11 +168,9 @@ impl Loading {
                 Err(_) if self.ends.load(Relaxed) => return,
                 Err(error) => {
                     warn!(file = name, why = error.to_string(), "not loaded again");
-                    if let Some(watched) = &mut file.watched {
-                        watched.failed(looks);
-                    }
                 }
             }
+            file.settle(&before, restless);
         }
     }
 }

@@ -53,7 +53,7 @@ impl Database {
             let permissions = Permissions { replace: replace || permissions.replace, ..permissions };
             let outcome = self.load_again(&library, allowed, permissions, asker);
             if let (Err(_), Some(watched)) = (&outcome, lock(&self.watched).get_mut(&library)) {
-                watched.files.failed(looks);
+                watched.files.leave(looks);
             }
             reloaded.push(Reloaded { library, outcome });
         }

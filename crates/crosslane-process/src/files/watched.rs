@@ -5,11 +5,11 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
-/// The files that a library was loaded from, and how they looked when it could not be loaded again.
+/// The files that a library was loaded from, and how they looked when another load was no use.
 #[derive(Debug)]
 pub struct Watched {
     files: Files,
-    failed: Option<Looks>,
+    left: Option<Looks>,
 }
 
 /// The names, sizes and times of files. A change may mend a library that could not be loaded: the file
@@ -20,28 +20,32 @@ pub struct Looks(Vec<(PathBuf, u64, Option<SystemTime>)>);
 impl Watched {
     /// The files that a guest has just run.
     pub fn new(files: Files) -> Self {
-        Self { files, failed: None }
+        Self { files, left: None }
     }
 
     /// How the files look now, if the library should be loaded again: one of them has changed. If
-    /// `only_new`, a library that could not be loaded is left alone until a file of its folder changes.
+    /// `only_new`, a library that is left alone is not loaded.
     pub fn change(&self, library: &Path, only_new: bool) -> Option<Looks> {
         if !self.files.have_changed() {
             return None;
         }
         let looks = self.looks(library);
-        let failed_before = self.failed.as_ref().is_some_and(|failed| *failed == looks);
-        (!(only_new && failed_before)).then_some(looks)
+        (!only_new || !self.is_left(&looks)).then_some(looks)
     }
 
-    /// Notes that the library could not be loaded again when its files looked so.
-    pub fn failed(&mut self, looks: Looks) {
-        self.failed = Some(looks);
+    /// Leaves the library alone while its files look so, for example because it could not be loaded.
+    pub fn leave(&mut self, looks: Looks) {
+        self.left = Some(looks);
+    }
+
+    /// Whether the library is left alone while its files look so.
+    pub fn is_left(&self, looks: &Looks) -> bool {
+        self.left.as_ref() == Some(looks)
     }
 
     /// How the files look now that belong to a library: those of its folder, and those that it was
     /// loaded from.
-    fn looks(&self, library: &Path) -> Looks {
+    pub fn looks(&self, library: &Path) -> Looks {
         let folder = library.parent().and_then(|folder| fs::read_dir(folder).ok());
         let beside = folder.into_iter().flatten().flatten().map(|entry| entry.path());
         let described = |path: PathBuf| {
