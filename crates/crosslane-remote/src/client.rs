@@ -10,9 +10,9 @@
 //!
 //! A server may load its files again while it runs. Then its clients keep the connection on which
 //! they asked for the functions ([`Watch`]). The server ends this connection when it has other
-//! functions. The client attaches again, and its next uses call the new functions. Uses that run go
-//! on with the lanes of the zygote that they have. New lanes of that zygote ask the server for the
-//! functions that the zygote knows.
+//! functions. The client then asks again, and attaches again if they are other ones. Its next uses
+//! call the new functions. Uses that run go on with the lanes of the zygote that they have. New lanes
+//! of that zygote ask the server for the functions that the zygote knows.
 
 use crate::address::{Address, NoAddress};
 use crate::lane::{LaneOptions, RemoteLane};
@@ -30,6 +30,9 @@ use std::time::{Duration, Instant};
 
 /// The time limit for connecting and for the answer to the greeting. All addresses share it.
 const GREETING: Duration = Duration::from_secs(10);
+
+/// The pause after the end of a [`Watch`] without other functions, before the next end counts.
+const PAUSE: Duration = Duration::from_secs(1);
 
 /// The addresses of a server, and the token that lets a client in.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -60,7 +63,7 @@ impl fmt::Display for Remote {
 }
 
 /// A server's functions.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub struct Catalog {
     /// All functions, by their places in the server's list.
     pub functions: Vec<FunctionSpec>,
@@ -80,13 +83,40 @@ impl Catalog {
 
 /// A connection that a server ends when it has other functions.
 #[derive(Debug)]
-pub struct Watch(Stream);
+pub struct Watch {
+    stream: Stream,
+    catalog: Catalog,
+    /// When its end is looked at.
+    from: Instant,
+}
 
 impl Watch {
-    /// Whether the server has other functions, or has ended.
+    /// Whether the connection has ended. The server may have other functions, or may have ended. Or
+    /// something between ends connections that are idle. In the first second after the last end, the
+    /// answer is no.
     pub fn is_over(&self) -> bool {
-        self.0.has_news()
+        Instant::now() >= self.from && self.stream.has_news()
     }
+
+    /// Connects again. Returns `None` if the server has other functions, or will not say when it has.
+    /// It gives up when `stop` is set.
+    ///
+    /// # Errors
+    /// [`Error::Load`] if no server can be reached, or no server lets this client in.
+    pub fn renewed(&self, remote: &Remote, stop: &Stop) -> Result<Option<Self>, Error> {
+        let reach = Reach::Network(remote.clone());
+        let connected = connect(&reach, 0, &mut Lost::default(), None, stop);
+        let Connected { stream, catalog, .. } =
+            connected.map_err(|why| unreachable(&remote.to_string(), why))?;
+        let is_same = catalog.reloads && catalog.is_same(&self.catalog);
+        Ok(is_same.then(|| Self { stream, catalog, from: Instant::now() + PAUSE }))
+    }
+}
+
+/// The error for servers that cannot be reached.
+fn unreachable(name: &str, message: String) -> Error {
+    let failure = Failure { class: "ConnectionError".into(), message, ..Failure::default() };
+    Error::Load { library: name.to_owned(), failure: Box::new(failure) }
 }
 
 /// What a client tells a server in its greeting.
@@ -179,13 +209,10 @@ impl RemoteZygote {
         stop: Stop,
     ) -> Result<(Self, Vec<Arc<Function>>), Error> {
         let mut lost = Lost::default();
-        let connected = connect(&reach, 0, &mut lost, None, &stop).map_err(|message| Error::Load {
-            library: name.to_owned(),
-            failure: Box::new(Failure { class: "ConnectionError".into(), message, ..Failure::default() }),
-        })?;
-        let Connected { stream, catalog, .. } = connected;
+        let connected = connect(&reach, 0, &mut lost, None, &stop);
+        let Connected { stream, catalog, .. } = connected.map_err(|why| unreachable(name, why))?;
         let functions = Function::all(catalog.functions.clone(), name)?;
-        let watch = catalog.reloads.then_some(Watch(stream));
+        let watch = catalog.reloads.then(|| Watch { stream, catalog: catalog.clone(), from: Instant::now() });
         Ok((Self { reach, options, stop, catalog, watch, turn: 0, lost, next_lane: 1 }, functions))
     }
 

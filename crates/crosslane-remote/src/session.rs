@@ -17,7 +17,7 @@ use crosslane::batch::{self, Encode, Frame};
 use crosslane::call::{
     Asked, CallGroup, Caller, Input, LARGEST_PARTITIONS, Map, MapOptions, Output, Results, Row, Scan, call,
 };
-use crosslane::pool::{Pool, PoolOptions};
+use crosslane::pool::{Pool, PoolOptions, Stop};
 use crosslane::states::aggregate;
 use crosslane::stats::now;
 use crosslane::{ColumnBuilder, DataType, Error, Function, Library, Settings};
@@ -34,7 +34,7 @@ const TICK: Duration = Duration::from_millis(10);
 pub struct Session {
     remote: Remote,
     /// Says when the server has other functions, if it loads files again.
-    watch: Option<Watch>,
+    watch: Mutex<Option<Arc<Watch>>>,
     library: Arc<Library<AnyZygote>>,
     /// The call group from which the groups of all uses are made.
     group: CallGroup,
@@ -56,18 +56,31 @@ impl Session {
         Self::open(remote, lanes, Arc::new(Line::new(lanes)), Arc::default())
     }
 
-    /// Returns whether the server has loaded other functions since, or has ended.
+    /// Returns whether the server may have loaded other functions since, or has ended.
     pub fn is_outdated(&self) -> bool {
-        self.watch.as_ref().is_some_and(Watch::is_over)
+        self.watch().as_ref().is_some_and(|watch| watch.is_over())
     }
 
-    /// Connects again, for the functions that the server has now. Both sessions share the limit of
-    /// calls that have lanes at a time, and are closed together.
+    fn watch(&self) -> MutexGuard<'_, Option<Arc<Watch>>> {
+        self.watch.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Connects again, for the functions that the server has now. Returns `None` if they are those of
+    /// this session. Both sessions share the limit of calls that have lanes at a time, and are closed
+    /// together.
     ///
     /// # Errors
     /// Those of [`Session::connect`].
-    pub fn renewed(&self) -> Result<Self, Error> {
-        Self::open(self.remote.clone(), self.lanes, Arc::clone(&self.line), Arc::clone(&self.closed))
+    pub fn renewed(&self) -> Result<Option<Self>, Error> {
+        // The lock is not held while this connects.
+        let watch = self.watch().clone();
+        let Some(watch) = watch.filter(|watch| watch.is_over()) else { return Ok(None) };
+        if let Some(renewed) = watch.renewed(&self.remote, &Stop::default())? {
+            *self.watch() = Some(Arc::new(renewed));
+            return Ok(None);
+        }
+        let (line, closed) = (Arc::clone(&self.line), Arc::clone(&self.closed));
+        Self::open(self.remote.clone(), self.lanes, line, closed).map(Some)
     }
 
     fn open(remote: Remote, lanes: usize, line: Arc<Line>, closed: Arc<AtomicBool>) -> Result<Self, Error> {
@@ -81,6 +94,7 @@ impl Session {
             Ok((AnyZygote::Remote(Box::new(zygote)), (functions, watch)))
         })?;
         let library = Arc::new(Library { name, version: 1, functions, pool });
+        let watch = Mutex::new(watch.map(Arc::new));
         Ok(Self { remote, watch, library, group: CallGroup::default(), lanes, line, closed })
     }
 

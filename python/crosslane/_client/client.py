@@ -80,8 +80,8 @@ class Client:
             return offer
         with self._renewing:
             # Another thread may have been faster.
-            if self._offer is offer:
-                self._offer = _Offer(offer.native.renewed())
+            if self._offer is offer and (renewed := offer.native.renewed()):
+                self._offer = _Offer(renewed)
             return self._offer
 
     def _find(self, name: str, kind: str) -> tuple[Any, ServedFunction]:

@@ -16,7 +16,7 @@ from pyarrow import flight
 import crosslane
 
 from ..conftest import error, eventually, value
-from ..servers import Server
+from ..servers import Server, unix
 from .conftest import has_begun
 from .test_server_flight import column, exchange
 from .test_server_http import Watched
@@ -292,6 +292,74 @@ def test_clients_of_arrow_flight_get_the_functions_of_now(file: File, serve: Cal
         file.write(2, "@udf\ndef f(x: str) -> str: return x + '2'\n")
         assert reloads(server)
         assert exchange(client, "f", column(["1"]))[0].column(0).to_pylist() == ["12"]
+
+
+def edition(con: duckdb.DuckDBPyConnection) -> object:
+    """The edition that DuckDB calls; None while the server cannot be reached."""
+    try:
+        return value(con, "SELECT edition()")
+    except duckdb.Error:
+        return None
+
+
+def test_duckdb_follows_a_server_that_was_started_again(
+    con: duckdb.DuckDBPyConnection,
+    capfd: pytest.CaptureFixture[str],
+    file: File,
+    tmp_path: Path,
+    serve: Callable[..., Server],
+) -> None:
+    def start() -> Server:
+        return serve(file.path, listen=unix(tmp_path), options=("--watch",))
+
+    server = start()
+    con.execute(f"CALL crosslane_attach('{server.address}')")
+    for version in (2, 4):
+        server.end()
+        # DuckDB has tried in vain.
+        assert eventually(lambda: "This is tried again" in capfd.readouterr().err, 30)
+        file.write(version)
+        server = start()
+        assert eventually(lambda version=version: edition(con) == version, 60)
+        file.write(version + 1)
+        assert reloads(server)
+        assert eventually(lambda version=version: edition(con) == version + 1, 60)
+
+
+def test_a_server_with_the_same_functions_is_still_followed(
+    con: duckdb.DuckDBPyConnection, file: File, tmp_path: Path, serve: Callable[..., Server]
+) -> None:
+    def start() -> Server:
+        return serve(file.path, listen=unix(tmp_path), options=("--watch",))
+
+    server = start()
+    con.execute(f"CALL crosslane_attach('{server.address}')")
+    with crosslane.Client(server.address) as client:
+        functions = client.functions
+        server.end()
+        server = start()
+        # The client's functions stay, and it has a new connection on which it learns of others.
+        assert client.functions is functions
+        assert client.call("edition") == 1
+        file.write(2)
+        assert reloads(server)
+        assert eventually(lambda: client.call("edition") == 2, 30)
+        assert eventually(lambda: edition(con) == 2, 60)
+
+
+def test_a_symbolic_link_that_changes_is_a_change(tmp_path: Path, serve: Callable[..., Server]) -> None:
+    for version in (1, 2):
+        (tmp_path / str(version)).mkdir()
+        File(tmp_path / str(version) / "served.py").write(version)
+    current, following = tmp_path / "current", tmp_path / "following"
+    current.symlink_to("1")
+    server = serve(current / "served.py", options=("--watch",))
+    with crosslane.Client(server.address) as client:
+        assert client.call("edition") == 1
+        following.symlink_to("2")
+        following.rename(current)
+        assert reloads(server)
+        assert client.call("edition") == 2
 
 
 def test_without_a_watch_files_stay_as_they_were(file: File, serve: Callable[..., Server]) -> None:

@@ -205,7 +205,9 @@ module Crosslane
 
       @renewing.synchronize do
         # Another thread may have been faster.
-        @offer = offer(offer.native.renewed) if @offer.equal?(offer)
+        if @offer.equal?(offer) && (renewed = offer.native.renewed)
+          @offer = offer(renewed)
+        end
         @offer
       end
     end

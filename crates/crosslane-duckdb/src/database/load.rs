@@ -200,7 +200,7 @@ impl Database {
         let mut servers = lock(&self.servers);
         match watch.try_recv().ok().flatten() {
             Some(watch) => {
-                let server = WatchedServer { remote, watch: Some(watch), replace: permissions.replace };
+                let server = WatchedServer::new(remote, watch, permissions.replace);
                 servers.insert(library.name.clone(), server);
             }
             None => drop(servers.remove(&library.name)),

@@ -4,8 +4,8 @@ use super::library::AnyLibrary;
 use super::names::Permissions;
 use super::publish::Ready;
 use super::state::{Database, lock};
-use super::watched::WatchedServer;
 use crate::signals::Asker;
+use crosslane::pool::Stop;
 use crosslane::{Error, Sandbox};
 use crosslane_process::Looks;
 use crosslane_remote::client::{Remote, Watch};
@@ -89,36 +89,53 @@ impl Database {
         }
     }
 
-    /// Attaches the servers again that have other functions. Each has a thread of its own, because a
-    /// server may be slow to answer.
+    /// Asks the servers for their functions that may have other ones, and attaches them again if so. Each
+    /// has a thread of its own, because a server may be slow to answer.
     pub(super) fn renew_servers(self: &Arc<Self>) {
-        let changed = |server: &&mut WatchedServer| server.watch.as_ref().is_some_and(Watch::is_over);
-        for server in lock(&self.servers).values_mut().filter(changed) {
-            server.watch = None;
+        for server in lock(&self.servers).values_mut() {
+            if !server.ask() {
+                continue;
+            }
             let (this, remote, replace) = (Arc::clone(self), server.remote.clone(), server.replace);
-            // Without a thread, calls fail when the server has forgotten the old functions.
-            let _ = std::thread::Builder::new()
+            let watch = Arc::clone(&server.watch);
+            let asking = std::thread::Builder::new()
                 .name("crosslane-attach".into())
-                .spawn(move || this.attach_again(remote, replace));
+                .spawn(move || this.renew_server(remote, &watch, replace));
+            if asking.is_err() {
+                server.fail();
+            }
         }
     }
 
-    fn attach_again(self: &Arc<Self>, remote: Remote, replace: bool) {
+    fn renew_server(self: &Arc<Self>, remote: Remote, watch: &Arc<Watch>, replace: bool) {
         let name = remote.to_string();
         if !self.catalog.libraries().iter().any(|library| library.name == name) {
             lock(&self.servers).remove(&name);
             return;
         }
         let permissions = Permissions { replace, ..Permissions::default() };
-        let attached =
-            self.may_load().and_then(|()| self.attach_to(remote, true, permissions, Asker::PROGRAM));
-        if let Err(error) = attached {
-            let told = format!(
-                "crosslane: {name} may have other functions now, but was not attached again, and its functions stay as \
-                 they were: {error}\n"
-            );
-            crosslane_process::print_to_log(told.as_bytes());
+        let renewed = self.may_load().and_then(|()| match watch.renewed(&remote, &Stop::default())? {
+            None => self.attach_to(remote, true, permissions, Asker::PROGRAM).map(|_| None),
+            same => Ok(same),
+        });
+        let mut servers = lock(&self.servers);
+        // The user may have attached the server again meanwhile.
+        let server = servers.get_mut(&name).filter(|server| Arc::ptr_eq(&server.watch, watch));
+        let Some(server) = server else { return };
+        let error = match renewed {
+            Ok(Some(renewed)) => return server.renew(renewed),
+            Ok(None) => return,
+            Err(error) => error,
+        };
+        if !server.fail() {
+            return;
         }
+        drop(servers);
+        let told = format!(
+            "crosslane: {name} may have other functions now, but was not attached again, and its functions stay as \
+             they were. This is tried again: {error}\n"
+        );
+        crosslane_process::print_to_log(told.as_bytes());
     }
 
     /// How a library is to be loaded again, if it should be.

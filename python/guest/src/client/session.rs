@@ -61,18 +61,19 @@ impl Client {
         Ok(Self { session: Mutex::new(Some(Arc::new(session))), process: std::process::id() })
     }
 
-    /// Whether the server has loaded other functions since, or has ended.
+    /// Whether the server may have loaded other functions since, or has ended.
     fn is_outdated(&self) -> bool {
         self.process == std::process::id() && self.lock().as_ref().is_some_and(|it| it.is_outdated())
     }
 
-    /// A client of the functions that the server has now. Both are closed together. Raises
-    /// ConnectionError if no server takes the connection.
-    fn renewed(&self, py: Python<'_>) -> PyResult<Self> {
+    /// A client of the functions that the server has now, or None if they are those of this client.
+    /// Both are closed together. Raises ConnectionError if no server takes the connection.
+    fn renewed(&self, py: Python<'_>) -> PyResult<Option<Self>> {
         let session = self.session()?;
         let stop = StopSignal::new(Some(Arc::clone(session.closed())), Arc::default());
         let renewed = py.detach(|| session.renewed()).map_err(|error| stop.raise(&error))?;
-        Ok(Self { session: Mutex::new(Some(Arc::new(renewed))), process: self.process })
+        Ok(renewed
+            .map(|session| Self { session: Mutex::new(Some(Arc::new(session))), process: self.process }))
     }
 
     /// The signature of each function, and what the server says about it, as JSON.

@@ -91,18 +91,19 @@ impl Client {
         Ok(Self { served: Mutex::new(Some(Arc::new(served))), process: std::process::id() })
     }
 
-    /// Whether the server has loaded other functions since, or has ended.
+    /// Whether the server may have loaded other functions since, or has ended.
     pub(crate) fn is_outdated(&self) -> bool {
         self.process == std::process::id() && lock(&self.served).as_ref().is_some_and(|it| it.is_outdated())
     }
 
-    /// A client of the functions that the server has now. Both are closed together.
-    pub(crate) fn renewed(&self) -> Result<Self, Error> {
+    /// A client of the functions that the server has now, or nil if they are those of this client. Both
+    /// are closed together.
+    pub(crate) fn renewed(&self) -> Result<Option<Self>, Error> {
         let served = self.served()?;
         check_interrupts()?;
         let renewed = gvl::without_or_raise(|| served.renewed(), || {})?;
         let renewed = renewed.map_err(|error| failure(None, &told(&error)))?;
-        Ok(Self { served: Mutex::new(Some(Arc::new(renewed))), process: self.process })
+        Ok(renewed.map(|served| Self { served: Mutex::new(Some(Arc::new(served))), process: self.process }))
     }
 
     fn served(&self) -> Result<Arc<Served>, Error> {
