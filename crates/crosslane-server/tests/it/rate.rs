@@ -7,6 +7,7 @@ use crosslane::{ColumnBuilder, DataType, Error};
 use crosslane_server::Options;
 use crosslane_server::wire::Tell;
 use std::thread;
+use std::time::Duration;
 
 /// The exchange that waits in the server, by what it has told last.
 fn held(raw: &mut Raw) -> Option<u32> {
@@ -78,6 +79,18 @@ fn a_client_knows_how_far_the_worker_is_and_what_waits_behind() {
         assert!(next.0 == 2 && next.1 >= last.1 && next.2 == Some(3), "{next:?} after {last:?}");
         last = next;
     }
+}
+
+#[test]
+fn a_server_that_ends_does_not_wait_for_what_has_not_begun() {
+    let (server, address) = server();
+    let mut raw = Raw::new(&address);
+    raw.message(0, &frame(call(RARE, 1, 1), &integers([4])));
+    assert_eq!(raw.reply().exchange, 1);
+    raw.message(0, &frame(call(RARE, 2, 1), &integers([4])));
+    assert_eq!(held(&mut raw), Some(2));
+    assert!(server.shut_down(Duration::from_secs(30)));
+    assert!(raw.refusal().contains("shutting down"));
 }
 
 #[test]

@@ -104,10 +104,11 @@ impl Route {
         lock(&self.state).has_room()
     }
 
-    /// Whether nothing is left to be done.
+    /// Whether nothing is left that has begun. What waits for the `rate` of its function has not begun, and
+    /// could wait for hours.
     pub(crate) fn is_idle(&self) -> bool {
         let state = lock(&self.state);
-        state.closed || state.queue.is_empty() && state.flying.is_empty()
+        state.closed || state.flying.is_empty() && (state.queue.is_empty() || state.held.is_some())
     }
 
     /// Counts for each function the exchanges that wait here, and those that a worker has.
