@@ -41,7 +41,7 @@ class TestPackage < CrosslaneTest
       refute_includes shown.join, ".symtab"
       library = File.join(Dir[File.join(home, "gems/crosslane-*")].first, "lib/crosslane")
       assert_includes File.read(File.join(library, "LICENSE")), "Apache License"
-      notices = File.read(File.join(library, "THIRD_PARTY_LICENSES"))
+      notices = File.read(File.join(library, "THIRD_PARTY_LICENSES"), encoding: "UTF-8")
       parts = ["magnus", "libduckdb.so", "libnode108", "libicu72", "libssl3"]
       parts.each { |part| assert_match(/^==== (.*, )?#{part}/, notices) }
       functions = File.join(home, "functions.rb")
