@@ -95,7 +95,6 @@ class CargoBuild(build_ext):
         # Without Node's headers, all languages but JavaScript work.
         node = node_folder()
         if node:
-            crates.append("crosslane-node")
             link(ROOT / ".node", node)
         else:
             print(
@@ -118,18 +117,26 @@ class CargoBuild(build_ext):
                 crates.append(guest["build"]["crate"])
             else:
                 print(f"crosslane: building without {guest['language']} functions", file=sys.stderr)
-        options = ["--locked", "--profile", profile, *(["--no-default-features"] if small else [])]
-        command = ["cargo", "build", *options]
-        command += [argument for crate in crates for argument in ("-p", crate)]
-        command += ["-p", "crosslane-features", "--features", "crosslane-python/extension-module"]
+        features = ["crosslane-python/extension-module"]
         if parts == "tests":
-            command += ["--features", "crosslane-server/testing"]
-        # The guest is the same for every Python: another one must not make cargo build it again.
-        subprocess.run(command, cwd=ROOT, check=True, env={**os.environ, "PYO3_NO_PYTHON": "1"})
+            features.append("crosslane-server/testing")
+        command = ["cargo", "build", "--locked", "--profile", profile, "-p", "crosslane-features"]
+        if small:
+            command += ["--no-default-features"]
+
+        def build(crates: list[str], features: list[str]) -> None:
+            selected = [argument for crate in crates for argument in ("-p", crate)]
+            # The guest is the same for every Python: another one must not make cargo build it again.
+            environment = {**os.environ, "PYO3_NO_PYTHON": "1"}
+            selected += ["--features", ",".join(features)]
+            subprocess.run([*command, *selected], cwd=ROOT, check=True, env=environment)
+
+        build(crates, features)
         if node:
-            # A build of its own: Ruby's contexts use the same crate with another V8.
-            command = ["cargo", "rustc", *options, "-p", "crosslane-js", "--features", "host"]
-            subprocess.run([*command, "--lib", "--crate-type", "cdylib"], cwd=ROOT, check=True)
+            # Ruby's contexts use crosslane-js with another V8. The other crates are named again: with the same
+            # features, what they share is not compiled again.
+            others = [crate for crate in crates if crate != "crosslane-ruby-v8"]
+            build([*others, "crosslane-node"], features)
         target = Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target"))
         built = target / ("debug" if profile == "dev" else profile)
         package = Path(__file__).parent / "crosslane" if self.inplace else Path(self.build_lib) / "crosslane"
@@ -148,7 +155,7 @@ class CargoBuild(build_ext):
             self._place_gem(built, package, contexts)
         if node:
             self._place((built / "crosslane-js").read_bytes(), package / "crosslane-js", mode=0o755)
-            self._place((built / "libcrosslane_js.so").read_bytes(), package / "crosslane-js.so")
+            self._place((built / "libcrosslane_node.so").read_bytes(), package / "crosslane-js.so")
             if self.inplace:
                 # In an installed package, Node is beside the package.
                 link(package / "node", node / "bin" / "node")

@@ -10,8 +10,6 @@ fn main() {
     if env::var_os("CARGO_FEATURE_NODE").is_some() {
         let include = existing(root().join(".node/include/node"), "run python/setup.py, which links it");
         println!("cargo:rerun-if-changed={}", include.join("node_version.h").display());
-        // In another program, or with another V8, functions are missing. The library must say so.
-        println!("cargo:rustc-link-arg=-Wl,-z,lazy");
         // V8's headers need this version of the language.
         return compile(&include, "c++20");
     }

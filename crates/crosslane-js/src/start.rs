@@ -1,8 +1,8 @@
-//! Runs the host in Node's program, for its V8.
+//! Runs a library's `main` in Node's program, for its V8.
 //!
-//! Node's program exports the whole C++ interface of its V8. The dynamic loader loads this library before
+//! Node's program exports the whole C++ interface of its V8. The dynamic loader loads the library before
 //! that program (`LD_PRELOAD`). The program's first function asks the C library to run the program's `main`,
-//! by a function that this library defines, too ([`main_in_node`]). It runs the host's `main` instead. So
+//! by a function that the library defines, too ([`main_in_node`]). It runs the library's `main` instead. So
 //! nothing of Node runs: no isolate, no thread, and nothing reads its options from the environment.
 
 use crate::isolate;
@@ -117,6 +117,3 @@ pub fn run(main: fn() -> c_int) -> c_int {
     }
     main()
 }
-
-#[cfg(feature = "host")]
-main_in_node!(crate::host::main);
