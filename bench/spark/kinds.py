@@ -57,6 +57,15 @@ def of_groups(groups_of: int) -> Any:
     return program
 
 
+def skewed(spark: SparkSession, rows: int) -> DataFrame:
+    """A group of nearly all rows, and a hundred groups of ten rows, by `applyInPandas`."""
+    table = sales(spark, rows, 100)
+    last = F.col("day") >= rows - 1_000
+    table = table.withColumn("shop", F.when(last, F.col("shop") + 1).otherwise(0))
+    made = table.groupBy("shop").applyInPandas(center, table.schema)
+    return made.agg(F.count("*"), F.sum("shop"), F.round(F.sum("price"), 3))
+
+
 def aggregates(spark: SparkSession, rows: int) -> DataFrame:
     """An aggregate of groups of a hundred rows."""
     groups = sales(spark, rows, max(rows // 100, 1)).groupBy("shop").agg(mean("price").alias("mean"))
@@ -190,6 +199,7 @@ def ten_queries(spark: SparkSession, rows: int) -> DataFrame:
 PROGRAMS = {
     "groups of 1,000 rows": of_groups(1_000),
     "groups of 10 rows": of_groups(10),
+    "a skewed group": skewed,
     "aggregates": aggregates,
     "windows": windows,
     "sliding": sliding,

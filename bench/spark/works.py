@@ -195,6 +195,7 @@ def kind(name: str, rows: int, program: str, rounds: int = 3, shows: bool = True
 KINDS = {
     kind("applyInPandas, groups of 1,000", FEW, "groups of 1,000 rows"): 1.5,
     kind("applyInPandas, groups of 10", FEW, "groups of 10 rows", rounds=2): 2,
+    kind("applyInPandas, a group of nearly all rows", MANY, "a skewed group", rounds=2): 1,
     kind("@pandas_udf of groups of 100", FEW, "aggregates"): 1.5,
     kind("@pandas_udf over windows of 100", FEW, "windows"): 1.3,
     kind("@pandas_udf over the 100 rows around each", FEW // 10, "sliding"): 1.3,

@@ -1,13 +1,21 @@
-//! Compiles the C++ shim for a V8, which `tools/v8` fetches: Debian's libnode in `.v8` (or in the folder in
-//! `CROSSLANE_V8`), with which it is linked; or that of Node's program. `python/setup.py` links its headers as
-//! `.node`.
+//! Compiles the C++ shim for a V8: Debian's libnode, which `tools/v8` brings into `.v8` (or the one in the folder in
+//! `CROSSLANE_V8`), and with which it is linked; or that of Node's program, whose headers `python/setup.py` links as
+//! `.node`. The package crosslane-node has the second V8, and so has this one with the feature `node`.
 
 use std::env;
 use std::path::{Path, PathBuf};
 
 fn main() {
-    println!("cargo:rerun-if-changed=shim");
-    if env::var_os("CARGO_FEATURE_NODE").is_some() {
+    println!("cargo:rustc-check-cfg=cfg(node)");
+    println!("cargo:rerun-if-changed={}", shim().display());
+    let is_library = env::var("CARGO_PKG_NAME").unwrap() == "crosslane-node";
+    if is_library {
+        // The loader looks for V8's functions when they are called. In another program, or with another V8, some are
+        // missing, and the library must be able to say so.
+        println!("cargo:rustc-cdylib-link-arg=-Wl,-z,lazy");
+    }
+    if is_library || env::var_os("CARGO_FEATURE_NODE").is_some() {
+        println!("cargo:rustc-cfg=node");
         let include = existing(root().join(".node/include/node"), "run python/setup.py, which links it");
         println!("cargo:rerun-if-changed={}", include.join("node_version.h").display());
         // V8's headers need this version of the language.
@@ -33,6 +41,10 @@ fn root() -> PathBuf {
     PathBuf::from(env::var_os("CARGO_MANIFEST_DIR").unwrap()).join("../..")
 }
 
+fn shim() -> PathBuf {
+    root().join("crates/crosslane-js/shim")
+}
+
 fn existing(folder: PathBuf, advice: &str) -> PathBuf {
     folder.canonicalize().unwrap_or_else(|_| panic!("there is no V8 in {}: {advice}", folder.display()))
 }
@@ -43,6 +55,6 @@ fn compile(include: &Path, language: &str) {
         .std(language)
         .flags(["-fno-rtti", "-fno-exceptions", "-fvisibility=hidden", "-Wno-unused-parameter"])
         .include(include)
-        .file("shim/shim.cc")
+        .file(shim().join("shim.cc"))
         .compile("crosslane_shim");
 }

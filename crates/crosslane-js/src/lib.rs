@@ -22,7 +22,7 @@ pub mod guest;
 pub mod host;
 pub mod isolate;
 pub mod library;
-#[cfg(feature = "node")]
+#[cfg(node)]
 pub mod start;
 
 pub use host::attention;

@@ -9,7 +9,7 @@ use std::sync::Once;
 
 /// Flags that keep V8 from adding methods when an isolate boots, because the snapshot has those methods
 /// (`js/language`). Shared memory is off: no limit counts it. So is WebAssembly, in the older V8 by a flag.
-#[cfg(not(feature = "node"))]
+#[cfg(not(node))]
 macro_rules! version_flags {
     () => {
         "--no-expose-wasm --no-harmony-sharedarraybuffer --no-harmony-atomics --no-harmony-object-has-own \
@@ -18,7 +18,7 @@ macro_rules! version_flags {
 }
 /// V8 13.6 unrolls loops, and finds loops that need no check because they end soon. It takes some endless
 /// loops for such ones: `for (;;) list.push(new Array(1000).fill(0.5))`. Nothing could end those.
-#[cfg(feature = "node")]
+#[cfg(node)]
 macro_rules! version_flags {
     () => {
         "--no-turboshaft-loop-unrolling --enable-sharedarraybuffer-per-context --no-js-atomics-pause --no-js-error-iserror \
@@ -133,7 +133,7 @@ pub fn version() -> String {
 }
 
 /// Returns the version of V8 for which this library was compiled, such as `13.6`.
-#[cfg(feature = "node")]
+#[cfg(node)]
 pub(crate) fn built_for() -> &'static str {
     // SAFETY: a static text.
     unsafe { CStr::from_ptr(ffi::cl_built_for()) }.to_str().unwrap_or_default()

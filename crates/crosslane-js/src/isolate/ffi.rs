@@ -114,7 +114,7 @@ unsafe extern "C" {
     pub(crate) fn cl_initialize(flags: ClText);
     pub(crate) fn cl_know_time_zone();
     pub(crate) fn cl_version() -> *const c_char;
-    #[cfg(feature = "node")]
+    #[cfg(node)]
     pub(crate) fn cl_built_for() -> *const c_char;
     pub(crate) fn cl_builder(
         blob: ClText,

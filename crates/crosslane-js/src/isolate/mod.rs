@@ -32,7 +32,7 @@ pub(crate) mod value_rules;
 mod values;
 
 pub(crate) use builder::{Builder, warmed};
-#[cfg(feature = "node")]
+#[cfg(node)]
 pub(crate) use engine::built_for;
 pub use engine::{Host, Reason, STACK, Thrown, version};
 pub(crate) use engine::{LARGEST_OBJECTS, booted, check, initialize};

@@ -4,13 +4,13 @@ use super::value_rules;
 use std::sync::LazyLock;
 
 /// The methods that this V8 leaves out of a snapshot, and what must not be there.
-#[cfg(not(feature = "node"))]
+#[cfg(not(node))]
 macro_rules! polyfills {
     () => {
         include_str!("../js/language/es2022.js")
     };
 }
-#[cfg(feature = "node")]
+#[cfg(node)]
 macro_rules! polyfills {
     () => {
         concat!(include_str!("../js/language/es2026.js"), include_str!("../js/language/buffers.js"))

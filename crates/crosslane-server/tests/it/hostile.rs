@@ -300,9 +300,17 @@ fn short_answers_of_many_lanes_come_in_order_also_to_a_late_reader() {
     for lane in scanning.clone() {
         raw.message(lane, &scans(1, rows));
     }
-    for exchange in 1..=each {
-        calling.clone().for_each(|lane| raw.message(lane, &calls(DOUBLE, exchange, 1)));
-    }
+    let (mut sender, lanes) = (raw.stream.try_clone().unwrap(), calling.clone());
+    // The server reads no calls while so many answers wait, and then the socket may have no room for these calls. So a
+    // thread of their own sends them.
+    let sending = thread::spawn(move || {
+        for (exchange, lane) in
+            (1..=each).flat_map(|exchange| lanes.clone().map(move |lane| (exchange, lane)))
+        {
+            let message = calls(DOUBLE, exchange, 1);
+            sender.write_all(&[&prefix(lane, message.len())[..], &message].concat()).unwrap();
+        }
+    });
     thread::sleep(Duration::from_millis(300));
     let mut got = [0; 21];
     let mut open = scanning.clone().count() + calling.clone().count();
@@ -328,6 +336,7 @@ fn short_answers_of_many_lanes_come_in_order_also_to_a_late_reader() {
             open -= usize::from(header.exchange == each);
         }
     }
+    sending.join().unwrap();
     assert!(scanning.into_iter().all(|lane| got[lane as usize] == rows));
 }
 
