@@ -233,7 +233,8 @@ def look(works: tuple[Work, ...], rounds: int, folder: Path, results: Results, p
     for work in kinds:
         for run in work.runs:
             progress.update(task, description=f"peak memory: {work.name}, {run.who}")
-            with Session(run.session, folder, PYTHON) as session, Look(session) as seen:
+            # A program of PySpark's alone has no files of functions.
+            with Session(run.session, folder, ()) as session, Look(session) as seen:
                 session.taken(work, run, work.rows)
             results.add_memory(work.name, run.who, seen.most)
             progress.advance(task)

@@ -21,6 +21,8 @@ const char* kPrelude = R"(
   globalThis.declare = (f) => functions.push(f);
   return {
     describe: (error) => [error.constructor.name, error.message, error.stack],
+    beforeSnapshot: () => true,
+    afterBoot: () => {},
     count: () => functions.length,
     text: (index) => String(functions[index]()),
     print: (index) => print(index, 'printed'),
@@ -199,8 +201,8 @@ std::string Eval(Program& program, const std::string& source, ClOutcome* outcome
 }
 
 const char* kSmallPrelude =
-    "(function (print) { return { describe: (error) => [error.name, error.message, String(error.stack)] }; "
-    "})";
+    "(function (print) { return { describe: (error) => [error.name, error.message, String(error.stack)], "
+    "beforeSnapshot: () => true, afterBoot: () => {} }; })";
 
 void BootShared(Program& program, const ClHost& host) {
   ClOutcome outcome;
