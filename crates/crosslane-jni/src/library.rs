@@ -9,6 +9,7 @@ use serde_json::{Value, json};
 use std::env;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::time::Duration;
 
 /// How a user of Spark sets something.
 const HOW_TO_SET: &str = "spark.crosslane.{name}={value}";
@@ -76,6 +77,10 @@ pub fn load(
     };
     let all = guests::settings_of(&source, all)?;
     let program = with_hash_seed(guests::program(&source, &all)?);
+    let mut workers = pool_options(&all);
+    if !modules.is_empty() {
+        workers.idle_timeout = workers.idle_timeout.min(QUERY_IDLE);
+    }
     let options = ZygoteOptions {
         origin: if modules.is_empty() {
             Origin::Process(program)
@@ -97,9 +102,13 @@ pub fn load(
         zygote.open_caches()?;
         Ok((zygote, loaded))
     };
-    let (pool, loaded) = Pool::start(pool_options(&all), start)?;
+    let (pool, loaded) = Pool::start(workers, start)?;
     Ok(Library { name: name.to_owned(), version: 1, functions: loaded.functions, pool })
 }
+
+/// How long idle workers of a query's functions live at most. Few queries run twice. The next
+/// workers are forks of a process that has all they need, so they are there in milliseconds.
+const QUERY_IDLE: Duration = Duration::from_secs(2);
 
 /// The same with a fixed seed for Python's hashes of texts, unless the user has chosen one. They
 /// must agree on all machines.
