@@ -15,13 +15,13 @@ from pyspark.sql import functions as F
 from ..conftest import eventually, lives
 from .test_scalar import lanes
 
-#: The places of the zygote and of the fork server in the list of a lane's parents.
-ZYGOTE, SERVER = 0, 2
+#: The places of the lane, its zygote and the fork server in the list of a lane and its parents.
+LANE, ZYGOTE, SERVER = 0, 1, 3
 
 
 def parents() -> str:
-    """The process ids of all parents of this process, up to the JVM."""
-    found, pid = [], os.getppid()
+    """The process ids of this process and of all its parents, up to the JVM."""
+    found, pid = [], os.getpid()
     while "java" not in (stat := Path(f"/proc/{pid}/stat").read_text()):
         found.append(str(pid))
         pid = int(stat.rpartition(")")[2].split()[1])
@@ -29,7 +29,7 @@ def parents() -> str:
 
 
 def of_rows(spark: SparkSession) -> list[int]:
-    """The parents of a lane for a function of rows."""
+    """A lane for a function of rows, and its parents."""
 
     @F.udf("string", useArrow=False)
     def found(_: int) -> str:
@@ -39,7 +39,7 @@ def of_rows(spark: SparkSession) -> list[int]:
 
 
 def of_columns(spark: SparkSession) -> list[int]:
-    """The parents of a lane for a function of columns."""
+    """The same for a function of columns."""
 
     @F.pandas_udf("string")
     def found(column: pd.Series) -> pd.Series:
@@ -68,3 +68,11 @@ def test_a_fork_server_that_was_killed_is_started_again(spark: SparkSession) -> 
     # The zygote of the first function's library starts again. Other libraries find the new fork server.
     after = of_rows(spark)
     assert after[SERVER] == of_columns(spark)[SERVER] != before[SERVER]
+
+
+@pytest.mark.any_spark
+def test_idle_workers_of_a_query_end_before_its_zygote(spark: SparkSession) -> None:
+    found = of_rows(spark)
+    # Other idle workers live for a minute.
+    assert eventually(lambda: not lives(found[LANE]))
+    assert lives(found[ZYGOTE])
