@@ -10,257 +10,39 @@ use crate::engine::library::catalog;
 use crate::engine::library::text::{c_string, text};
 use libduckdb_sys as ffi;
 use magnus::Error;
-use std::ffi::{CStr, c_char, c_void};
+use std::ffi::{CStr, CString, c_char, c_void};
 use std::sync::Mutex;
 
 /// The path of the loaded library, as the program gave it.
 static OPEN: Mutex<Option<String>> = Mutex::new(None);
 
-macro_rules! table {
-    ($($name:ident,)*) => {
-        /// Fills the table. If the library lacks a function, the error is the function's name.
-        ///
-        /// # Safety
-        /// The handle must be libduckdb's.
-        #[allow(clippy::missing_transmute_annotations, reason = "each field's type is another")]
-        unsafe fn table(library: *mut c_void) -> Result<ffi::duckdb_ext_api_v1, &'static str> {
-            // SAFETY: the table consists of optional functions, and all-zero means none. A
-            // function's type is that of the C header of this DuckDB, which the library implements.
-            unsafe {
-                let mut table: ffi::duckdb_ext_api_v1 = std::mem::zeroed();
-                $(
-                    let name = concat!(stringify!($name), "\0");
-                    let found = libc::dlsym(library, name.as_ptr().cast());
-                    if found.is_null() {
-                        return Err(stringify!($name));
-                    }
-                    table.$name = std::mem::transmute::<*mut c_void, _>(found);
-                )*
-                Ok(table)
+/// Fills the table. If the library lacks a function, the error is the function's name.
+///
+/// # Safety
+/// The handle must be libduckdb's.
+unsafe fn table(library: *mut c_void) -> Result<ffi::duckdb_ext_api_v1, String> {
+    // SAFETY: the table consists of optional functions, and all-zero means none.
+    let mut table: ffi::duckdb_ext_api_v1 = unsafe { std::mem::zeroed() };
+    // The fields have the functions' names, which only the table's text for debugging tells:
+    // `duckdb_ext_api_v1 { duckdb_open: None, duckdb_open_ext: None, ... }`.
+    let fields = format!("{table:?}");
+    let names: Vec<&str> = fields.split(' ').filter_map(|word| word.strip_suffix(':')).collect();
+    let places = (&raw mut table).cast::<*mut c_void>();
+    assert_eq!(size_of_val(&table), names.len() * size_of::<*mut c_void>());
+    for (index, name) in names.into_iter().enumerate() {
+        let symbol = CString::new(name).expect("a name in Rust");
+        // SAFETY: the name is a C string. The table has so many places, each for a function, in the
+        // order of its fields. A function's type is that of the C header of this DuckDB, which the
+        // library implements.
+        unsafe {
+            let found = libc::dlsym(library, symbol.as_ptr());
+            if found.is_null() {
+                return Err(name.into());
             }
+            places.add(index).write(found);
         }
-    };
-}
-
-table! {
-    duckdb_aggregate_function_add_parameter,
-    duckdb_aggregate_function_get_extra_info,
-    duckdb_aggregate_function_set_destructor,
-    duckdb_aggregate_function_set_error,
-    duckdb_aggregate_function_set_extra_info,
-    duckdb_aggregate_function_set_functions,
-    duckdb_aggregate_function_set_name,
-    duckdb_aggregate_function_set_return_type,
-    duckdb_aggregate_function_set_special_handling,
-    duckdb_append_data_chunk,
-    duckdb_append_default_to_chunk,
-    duckdb_appender_add_column,
-    duckdb_appender_clear,
-    duckdb_appender_close,
-    duckdb_appender_column_count,
-    duckdb_appender_column_type,
-    duckdb_appender_create_ext,
-    duckdb_appender_create_query,
-    duckdb_appender_destroy,
-    duckdb_appender_error_data,
-    duckdb_array_type_array_size,
-    duckdb_array_type_child_type,
-    duckdb_array_vector_get_child,
-    duckdb_bind_add_result_column,
-    duckdb_bind_get_extra_info,
-    duckdb_bind_get_named_parameter,
-    duckdb_bind_get_parameter,
-    duckdb_bind_set_bind_data,
-    duckdb_bind_set_cardinality,
-    duckdb_bind_set_error,
-    duckdb_bind_value,
-    duckdb_client_context_get_config_option,
-    duckdb_client_context_get_connection_id,
-    duckdb_close,
-    duckdb_column_count,
-    duckdb_column_logical_type,
-    duckdb_column_name,
-    duckdb_connect,
-    duckdb_connection_get_client_context,
-    duckdb_create_aggregate_function,
-    duckdb_create_array_type,
-    duckdb_create_blob,
-    duckdb_create_bool,
-    duckdb_create_config,
-    duckdb_create_data_chunk,
-    duckdb_create_date,
-    duckdb_create_decimal,
-    duckdb_create_decimal_type,
-    duckdb_create_double,
-    duckdb_create_enum_type,
-    duckdb_create_hugeint,
-    duckdb_create_instance_cache,
-    duckdb_create_int16,
-    duckdb_create_int32,
-    duckdb_create_int64,
-    duckdb_create_int8,
-    duckdb_create_interval,
-    duckdb_create_list_type,
-    duckdb_create_list_value,
-    duckdb_create_logical_type,
-    duckdb_create_map_type,
-    duckdb_create_map_value,
-    duckdb_create_null_value,
-    duckdb_create_scalar_function,
-    duckdb_create_selection_vector,
-    duckdb_create_struct_type,
-    duckdb_create_struct_value,
-    duckdb_create_table_function,
-    duckdb_create_time,
-    duckdb_create_time_ns,
-    duckdb_create_time_tz_value,
-    duckdb_create_timestamp,
-    duckdb_create_timestamp_ms,
-    duckdb_create_timestamp_ns,
-    duckdb_create_timestamp_s,
-    duckdb_create_timestamp_tz,
-    duckdb_create_uhugeint,
-    duckdb_create_uint16,
-    duckdb_create_uint32,
-    duckdb_create_uint64,
-    duckdb_create_uint8,
-    duckdb_create_union_type,
-    duckdb_create_varchar_length,
-    duckdb_create_vector,
-    duckdb_data_chunk_get_column_count,
-    duckdb_data_chunk_get_size,
-    duckdb_data_chunk_get_vector,
-    duckdb_data_chunk_set_size,
-    duckdb_data_chunk_to_arrow,
-    duckdb_decimal_scale,
-    duckdb_decimal_width,
-    duckdb_destroy_aggregate_function,
-    duckdb_destroy_arrow_options,
-    duckdb_destroy_client_context,
-    duckdb_destroy_config,
-    duckdb_destroy_data_chunk,
-    duckdb_destroy_error_data,
-    duckdb_destroy_extracted,
-    duckdb_destroy_logical_type,
-    duckdb_destroy_pending,
-    duckdb_destroy_prepare,
-    duckdb_destroy_result,
-    duckdb_destroy_scalar_function,
-    duckdb_destroy_selection_vector,
-    duckdb_destroy_table_function,
-    duckdb_destroy_value,
-    duckdb_destroy_vector,
-    duckdb_disconnect,
-    duckdb_enum_dictionary_size,
-    duckdb_enum_dictionary_value,
-    duckdb_error_data_has_error,
-    duckdb_error_data_message,
-    duckdb_execute_pending,
-    duckdb_extract_statements,
-    duckdb_extract_statements_error,
-    duckdb_fetch_chunk,
-    duckdb_free,
-    duckdb_function_get_extra_info,
-    duckdb_function_get_init_data,
-    duckdb_function_get_local_init_data,
-    duckdb_function_set_error,
-    duckdb_get_int64,
-    duckdb_get_list_child,
-    duckdb_get_list_size,
-    duckdb_get_or_create_from_cache,
-    duckdb_get_type_id,
-    duckdb_get_value_type,
-    duckdb_init_get_bind_data,
-    duckdb_init_get_column_count,
-    duckdb_init_get_column_index,
-    duckdb_init_get_extra_info,
-    duckdb_init_set_error,
-    duckdb_init_set_init_data,
-    duckdb_init_set_max_threads,
-    duckdb_interrupt,
-    duckdb_is_null_value,
-    duckdb_library_version,
-    duckdb_list_type_child_type,
-    duckdb_list_vector_get_child,
-    duckdb_list_vector_get_size,
-    duckdb_list_vector_reserve,
-    duckdb_list_vector_set_size,
-    duckdb_logical_type_get_alias,
-    duckdb_logical_type_set_alias,
-    duckdb_map_type_key_type,
-    duckdb_map_type_value_type,
-    duckdb_nparams,
-    duckdb_open_ext,
-    duckdb_param_logical_type,
-    duckdb_parameter_name,
-    duckdb_pending_error,
-    duckdb_pending_execute_task,
-    duckdb_pending_execution_is_finished,
-    duckdb_pending_prepared,
-    duckdb_pending_prepared_streaming,
-    duckdb_prepare_error,
-    duckdb_prepare_extracted_statement,
-    duckdb_prepared_statement_column_count,
-    duckdb_prepared_statement_column_logical_type,
-    duckdb_prepared_statement_column_name,
-    duckdb_query,
-    duckdb_query_progress,
-    duckdb_register_aggregate_function,
-    duckdb_register_scalar_function,
-    duckdb_register_table_function,
-    duckdb_result_error,
-    duckdb_result_get_arrow_options,
-    duckdb_row_count,
-    duckdb_rows_changed,
-    duckdb_scalar_function_add_parameter,
-    duckdb_scalar_function_get_state,
-    duckdb_scalar_function_init_get_bind_data,
-    duckdb_scalar_function_init_get_client_context,
-    duckdb_scalar_function_init_get_extra_info,
-    duckdb_scalar_function_init_set_error,
-    duckdb_scalar_function_init_set_state,
-    duckdb_scalar_function_set_bind,
-    duckdb_scalar_function_set_bind_data,
-    duckdb_scalar_function_set_bind_data_copy,
-    duckdb_scalar_function_set_error,
-    duckdb_scalar_function_set_extra_info,
-    duckdb_scalar_function_set_function,
-    duckdb_scalar_function_set_init,
-    duckdb_scalar_function_set_name,
-    duckdb_scalar_function_set_return_type,
-    duckdb_scalar_function_set_special_handling,
-    duckdb_scalar_function_set_varargs,
-    duckdb_scalar_function_set_volatile,
-    duckdb_selection_vector_get_data_ptr,
-    duckdb_set_config,
-    duckdb_struct_type_child_count,
-    duckdb_struct_type_child_name,
-    duckdb_struct_type_child_type,
-    duckdb_struct_vector_get_child,
-    duckdb_table_function_add_named_parameter,
-    duckdb_table_function_add_parameter,
-    duckdb_table_function_get_client_context,
-    duckdb_table_function_set_bind,
-    duckdb_table_function_set_extra_info,
-    duckdb_table_function_set_function,
-    duckdb_table_function_set_init,
-    duckdb_table_function_set_local_init,
-    duckdb_table_function_set_name,
-    duckdb_table_function_supports_projection_pushdown,
-    duckdb_to_arrow_schema,
-    duckdb_union_type_member_count,
-    duckdb_union_type_member_name,
-    duckdb_union_type_member_type,
-    duckdb_unsafe_vector_assign_string_element_len,
-    duckdb_validity_set_row_invalid,
-    duckdb_value_varchar,
-    duckdb_vector_copy_sel,
-    duckdb_vector_ensure_validity_writable,
-    duckdb_vector_get_column_type,
-    duckdb_vector_get_data,
-    duckdb_vector_get_validity,
-    duckdb_vector_reference_value,
-    duckdb_vector_size,
+    }
+    Ok(table)
 }
 
 /// Loads libduckdb, once per process.
