@@ -7,17 +7,17 @@
 
 use crate::engine::connection::closing::{briefly, in_own_process};
 use crate::engine::connection::session::{Session as Watch, failure, lock};
-use crate::values::{Fault, Vm, columns, made};
+use crate::values::{Fault, columns};
 use crosslane::batch::{Column, Encode};
 use crosslane::call::{CallGroup, Caller, Input, Map, MapInput, MapOptions, MapStep, Results, Row};
 use crosslane::{ColumnBuilder, DataType, Error as CallError, Function, Rows};
-use crosslane_gvl::{self as gvl, check_interrupts, protect};
+use crosslane_guest::Values;
+use crosslane_gvl::{self as gvl, check_interrupts};
 use crosslane_remote::AnyZygote;
 use crosslane_remote::client::Remote;
 use crosslane_remote::session::{Session as Served, Table, with_arguments};
-use magnus::rb_sys::{AsRawValue, FromRawValue};
-use magnus::{Error, RArray, TryConvert, Value};
-use rb_sys::{Qnil, VALUE};
+use magnus::rb_sys::AsRawValue;
+use magnus::{Error, RArray, Value};
 use std::ops::Range;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
@@ -25,13 +25,63 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 /// The most rows of a batch of a stream's input, and the bytes after which the batch ends earlier.
 const BATCH: (usize, usize) = (2048, 256 << 10);
 
-/// `Crosslane::Native::Client`.
-#[magnus::wrap(class = "Crosslane::Native::Client", free_immediately)]
-pub(crate) struct Client {
+/// An object that owns threads. A fork does not have these threads, and may have copies of locked
+/// locks. So a fork does not use the object, and leaks it.
+struct Owned<T: Send + 'static> {
     /// `None` after the close.
-    served: Mutex<Option<Arc<Served>>>,
+    object: Mutex<Option<T>>,
     process: u32,
 }
+
+impl<T: Send + 'static> Owned<T> {
+    fn new(object: T) -> Self {
+        Self { object: Mutex::new(Some(object)), process: std::process::id() }
+    }
+
+    /// Whether the process is the one that made the object.
+    fn is_here(&self) -> bool {
+        self.process == std::process::id()
+    }
+
+    fn check_process(&self) -> Result<(), Error> {
+        if self.is_here() {
+            return Ok(());
+        }
+        let why = "this process was forked after the client had connected; it needs a client of its own";
+        Err(failure(None, why))
+    }
+
+    /// Locks the object for the one thread that reads it.
+    fn alone(&self) -> Result<MutexGuard<'_, Option<T>>, Error> {
+        self.check_process()?;
+        match self.object.try_lock() {
+            Ok(object) => Ok(object),
+            Err(TryLockError::Poisoned(poisoned)) => Ok(poisoned.into_inner()),
+            Err(TryLockError::WouldBlock) => Err(failure(None, "the rows are being read already")),
+        }
+    }
+}
+
+impl<T: Send + 'static> Drop for Owned<T> {
+    fn drop(&mut self) {
+        let object = self.object.get_mut().unwrap_or_else(PoisonError::into_inner).take();
+        if self.is_here() {
+            in_own_process(self.process, move || drop(object));
+        } else {
+            std::mem::forget(object);
+        }
+    }
+}
+
+/// Drops an object that may wait for threads.
+fn end<T>(object: &mut Option<T>) {
+    let over = object.take();
+    briefly(|| drop(over));
+}
+
+/// `Crosslane::Native::Client`.
+#[magnus::wrap(class = "Crosslane::Native::Client", free_immediately)]
+pub(crate) struct Client(Owned<Arc<Served>>);
 
 /// The exception of a failed call. With the GVL.
 fn raised(watch: &Watch, served: &Served, error: &CallError) -> Error {
@@ -51,13 +101,6 @@ fn told(error: &CallError) -> String {
         CallError::Boot(why) => why.clone(),
         error => error.to_string(),
     }
-}
-
-fn check_process(process: u32) -> Result<(), Error> {
-    if process == std::process::id() {
-        return Ok(());
-    }
-    Err(failure(None, "this process was forked after the client had connected; it needs a client of its own"))
 }
 
 /// A watch for one use of a function. It can end the use.
@@ -88,12 +131,12 @@ impl Client {
         check_interrupts()?;
         let served = gvl::without_or_raise(|| Served::connect(remote, lanes), || {})?;
         let served = served.map_err(|error| failure(None, &told(&error)))?;
-        Ok(Self { served: Mutex::new(Some(Arc::new(served))), process: std::process::id() })
+        Ok(Self(Owned::new(Arc::new(served))))
     }
 
     /// Whether the server may have loaded other functions since, or has ended.
     pub(crate) fn is_outdated(&self) -> bool {
-        self.process == std::process::id() && lock(&self.served).as_ref().is_some_and(|it| it.is_outdated())
+        self.0.is_here() && lock(&self.0.object).as_ref().is_some_and(|served| served.is_outdated())
     }
 
     /// A client of the functions that the server has now, or nil if they are those of this client. Both
@@ -103,12 +146,12 @@ impl Client {
         check_interrupts()?;
         let renewed = gvl::without_or_raise(|| served.renewed(), || {})?;
         let renewed = renewed.map_err(|error| failure(None, &told(&error)))?;
-        Ok(renewed.map(|served| Self { served: Mutex::new(Some(Arc::new(served))), process: self.process }))
+        Ok(renewed.map(|served| Self(Owned::new(Arc::new(served)))))
     }
 
     fn served(&self) -> Result<Arc<Served>, Error> {
-        check_process(self.process)?;
-        lock(&self.served).clone().ok_or_else(|| failure(None, "the client is closed"))
+        self.0.check_process()?;
+        lock(&self.0.object).clone().ok_or_else(|| failure(None, "the client is closed"))
     }
 
     /// The signature of each function, and the server's description of it as JSON.
@@ -164,17 +207,7 @@ impl Client {
         let results = results?;
         let column = results.column();
         let reader = columns::reader(column.data_type)?;
-        let mut values = Qnil as VALUE;
-        // SAFETY: protected, and nothing in the closure needs to be dropped.
-        protect(|| unsafe {
-            let vm = Vm::new();
-            values = rb_sys::rb_ary_new_capa(column.rows as i64);
-            for row in 0..column.rows {
-                rb_sys::rb_ary_push(values, made(reader.read(&vm, &column, row)));
-            }
-        })?;
-        // SAFETY: the Array lies on this stack.
-        RArray::try_convert(unsafe { Value::from_raw(values) })
+        columns::array(|vm| vm.list(column.rows, |row| reader.read(vm, &column, row)))
     }
 
     /// The rows of a table function for one row of arguments.
@@ -185,7 +218,7 @@ impl Client {
         let types = function.signature.parameters.iter().map(|field| field.data_type.clone());
         let table = Row::of(&arguments, types).and_then(|row| served.scan(function, row));
         let table = table.map_err(|error| failure(None, &told(&error)))?;
-        Ok(Scan { reading: Mutex::new(Some(Reading { table, served })), process: self.process })
+        Ok(Scan(Owned::new(Reading { table, served })))
     }
 
     /// A stream through a stream function.
@@ -208,35 +241,18 @@ impl Client {
         };
         let (writer, batch) = (columns::writer(&takes)?, ColumnBuilder::new(&takes));
         let mapping = Mapping { map, function, takes, writer, batch, before: 0, finished: false, served };
-        Ok(Stream { mapping: Mutex::new(Some(mapping)), process: self.process })
+        Ok(Stream(Owned::new(mapping)))
     }
 
     /// Ends all uses and closes the connections. A second call does nothing.
     pub(crate) fn close(&self) {
-        if self.process != std::process::id() {
+        if !self.0.is_here() {
             return;
         }
-        if let Some(served) = lock(&self.served).take() {
+        if let Some(served) = lock(&self.0.object).take() {
             served.close();
             briefly(|| drop(served));
         }
-    }
-}
-
-impl Drop for Client {
-    fn drop(&mut self) {
-        let served = self.served.get_mut().unwrap_or_else(PoisonError::into_inner).take();
-        leave(self.process, served);
-    }
-}
-
-/// Drops an object that owns threads. A fork does not have these threads, and may have copies of
-/// locked locks. So a fork leaks the object.
-fn leave<T: Send + 'static>(process: u32, thing: Option<T>) {
-    if process == std::process::id() {
-        in_own_process(process, move || drop(thing));
-    } else {
-        std::mem::forget(thing);
     }
 }
 
@@ -337,23 +353,19 @@ struct Reading {
 
 /// `Crosslane::Native::Scan`: the rows of a table function that are not read yet.
 #[magnus::wrap(class = "Crosslane::Native::Scan", free_immediately)]
-pub(crate) struct Scan {
-    reading: Mutex<Option<Reading>>,
-    process: u32,
-}
+pub(crate) struct Scan(Owned<Reading>);
 
 impl Scan {
     /// The next rows as Arrays; nil after the last row.
     pub(crate) fn fetch(&self) -> Result<Option<RArray>, Error> {
-        let mut guard = alone(&self.reading, self.process)?;
+        let mut guard = self.0.alone()?;
         let Some(Reading { table, served }) = &mut *guard else { return Ok(None) };
         let next = check_interrupts().map_err(Error::from).and_then(|()| {
             let (watch, group) = watched(served);
             wait(served, &watch, || table.next(Caller::new(&group, 1)))
         });
         if !matches!(next, Ok(Some(_))) {
-            let over = guard.take();
-            briefly(|| drop(over));
+            end(&mut guard);
         }
         let Some(results) = next? else { return Ok(None) };
         let column = results.column();
@@ -362,19 +374,8 @@ impl Scan {
 
     /// Ends the scan. Returns an error if another thread is reading.
     pub(crate) fn close(&self) -> Result<(), Error> {
-        let over = alone(&self.reading, self.process)?.take();
-        briefly(|| drop(over));
+        end(&mut self.0.alone()?);
         Ok(())
-    }
-}
-
-/// Locks an object for the one thread that reads it.
-fn alone<T>(reading: &Mutex<Option<T>>, process: u32) -> Result<MutexGuard<'_, Option<T>>, Error> {
-    check_process(process)?;
-    match reading.try_lock() {
-        Ok(reading) => Ok(reading),
-        Err(TryLockError::Poisoned(poisoned)) => Ok(poisoned.into_inner()),
-        Err(TryLockError::WouldBlock) => Err(failure(None, "the rows are being read already")),
     }
 }
 
@@ -382,28 +383,7 @@ fn alone<T>(reading: &Mutex<Option<T>>, process: u32) -> Result<MutexGuard<'_, O
 fn rows_of(column: &Column<'_>, first: usize) -> Result<RArray, Error> {
     let readers = column.children.iter().map(|child| columns::reader(child.data_type));
     let readers = readers.collect::<Result<Vec<_>, _>>()?;
-    let mut rows = Qnil as VALUE;
-    // SAFETY: protected, and nothing in the closure needs to be dropped.
-    protect(|| unsafe {
-        let vm = Vm::new();
-        rows = rb_sys::rb_ary_new_capa((column.rows - first) as i64);
-        for row in first..column.rows {
-            let values = rb_sys::rb_ary_new_capa(readers.len() as i64);
-            for (reader, child) in readers.iter().zip(&column.children) {
-                rb_sys::rb_ary_push(values, made(reader.read(&vm, child, row)));
-            }
-            rb_sys::rb_ary_push(rows, values);
-        }
-    })?;
-    // SAFETY: the Array lies on this stack.
-    RArray::try_convert(unsafe { Value::from_raw(rows) })
-}
-
-impl Drop for Scan {
-    fn drop(&mut self) {
-        let reading = self.reading.get_mut().unwrap_or_else(PoisonError::into_inner).take();
-        leave(self.process, reading);
-    }
+    columns::rows(&readers, &column.children, first..column.rows)
 }
 
 /// A stream that is being read.
@@ -467,21 +447,18 @@ impl Mapping {
 /// `Crosslane::Native::Stream`: a use of a stream function, with the input that is not sent and the
 /// results that are not read.
 #[magnus::wrap(class = "Crosslane::Native::Stream", free_immediately)]
-pub(crate) struct Stream {
-    mapping: Mutex<Option<Mapping>>,
-    process: u32,
-}
+pub(crate) struct Stream(Owned<Mapping>);
 
 impl Stream {
     /// Adds a row to the input. Returns whether the caller should now fetch results until there are
     /// none.
     pub(crate) fn add(&self, row: Value) -> Result<bool, Error> {
-        alone(&self.mapping, self.process)?.as_mut().map_or(Ok(true), |mapping| mapping.add(row))
+        self.0.alone()?.as_mut().map_or(Ok(true), |mapping| mapping.add(row))
     }
 
     /// Ends the input.
     pub(crate) fn finish(&self) -> Result<(), Error> {
-        if let Some(mapping) = &mut *alone(&self.mapping, self.process)? {
+        if let Some(mapping) = &mut *self.0.alone()? {
             mapping.finished = true;
         }
         Ok(())
@@ -489,29 +466,20 @@ impl Stream {
 
     /// The next results as an Array of rows; nil if the stream needs more rows, or has ended.
     pub(crate) fn fetch(&self) -> Result<Option<RArray>, Error> {
-        let mut guard = alone(&self.mapping, self.process)?;
+        let mut guard = self.0.alone()?;
         let Some(mapping) = &mut *guard else {
             return Err(failure(None, "the stream was closed"));
         };
         let next = mapping.next();
         if next.is_err() {
-            let over = guard.take();
-            briefly(|| drop(over));
+            end(&mut guard);
         }
         next
     }
 
     /// Ends the stream. Returns an error if another thread is reading.
     pub(crate) fn close(&self) -> Result<(), Error> {
-        let over = alone(&self.mapping, self.process)?.take();
-        briefly(|| drop(over));
+        end(&mut self.0.alone()?);
         Ok(())
-    }
-}
-
-impl Drop for Stream {
-    fn drop(&mut self) {
-        let mapping = self.mapping.get_mut().unwrap_or_else(PoisonError::into_inner).take();
-        leave(self.process, mapping);
     }
 }

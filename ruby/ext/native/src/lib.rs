@@ -25,12 +25,10 @@ mod values;
 mod worker;
 
 use crosslane::RetryAfter;
-use crosslane_gvl::Unwind;
+use crosslane_gvl::{Unwind, define};
 use crosslane_process::Files;
 use magnus::rb_sys::AsRawValue;
-use magnus::{
-    Error, Module, Object, RArray, RClass, RModule, RString, Ruby, TypedData, Value, function, method,
-};
+use magnus::{Error, Module, Object, RArray, RModule, RString, Ruby, Value, function, method};
 use std::collections::{BTreeMap, HashMap};
 
 /// A hash of the content of each file, from pairs of path and content.
@@ -63,13 +61,6 @@ fn prepare() -> Result<(), Error> {
     // SAFETY: with the GVL, protected.
     crosslane_gvl::protect(|| unsafe { values::primitives::prepare() })?;
     Ok(())
-}
-
-/// Defines a class whose objects Rust makes. The class is looked up at once: the first use might
-/// happen while the thread is killed or interrupted, and the lookup would fail then.
-fn define<T: TypedData>(ruby: &Ruby, module: RModule, name: &str) -> Result<RClass, Error> {
-    module.define_class(name, ruby.class_object())?;
-    Ok(T::class(ruby))
 }
 
 #[magnus::init(name = "native")]

@@ -29,7 +29,7 @@ pub(crate) const PENDING: u8 = 11;
 /// The largest depth of nested values; the other side has the same limit.
 const DEEPEST: u32 = 100;
 
-fn ruby() -> Ruby {
+pub(crate) fn ruby() -> Ruby {
     Ruby::get().expect("only called with the GVL")
 }
 
@@ -250,7 +250,7 @@ fn encode_other(value: Value, depth: u32, out: &mut Vec<u8>) -> Result<(), Error
 /// [`made`]).
 pub(crate) struct Decoder<'a>(pub(crate) &'a [u8]);
 
-impl Decoder<'_> {
+impl<'a> Decoder<'a> {
     fn take<const N: usize>(&mut self) -> Result<[u8; N], Error> {
         let (head, rest) =
             self.0.split_first_chunk::<N>().ok_or_else(|| refused("a value that is cut off".into()))?;
@@ -262,12 +262,16 @@ impl Decoder<'_> {
         Ok(u32::from_le_bytes(self.take()?) as usize)
     }
 
-    fn bytes(&mut self) -> Result<&[u8], Error> {
-        let length = self.count()?;
+    fn part(&mut self, length: usize) -> Result<&'a [u8], Error> {
         let (head, rest) =
             self.0.split_at_checked(length).ok_or_else(|| refused("a value that is cut off".into()))?;
         self.0 = rest;
         Ok(head)
+    }
+
+    fn bytes(&mut self) -> Result<&'a [u8], Error> {
+        let length = self.count()?;
+        self.part(length)
     }
 
     fn text(&mut self) -> Result<RString, Error> {
@@ -278,11 +282,7 @@ impl Decoder<'_> {
     fn integer(&mut self) -> Result<Integer, Error> {
         let [negative] = self.take()?;
         let count = self.count()?;
-        let (head, rest) = self
-            .0
-            .split_at_checked(count * size_of::<u64>())
-            .ok_or_else(|| refused("a value that is cut off".into()))?;
-        self.0 = rest;
+        let head = self.part(count * size_of::<u64>())?;
         let mut words: Vec<u64> = Vec::new();
         words.try_reserve_exact(count).map_err(|_| no_memory())?;
         words.extend(head.as_chunks::<8>().0.iter().map(|word| u64::from_le_bytes(*word)));

@@ -10,9 +10,9 @@
 //! the stack. A context that the collector frees is disposed of on a separate thread, because that
 //! takes time.
 
-use crate::codec::{self, PENDING, decode, decode_all, encode, encode_all};
+use crate::codec::{self, PENDING, decode, decode_all, encode, encode_all, ruby};
 use crate::stack;
-use crate::watch::Watched;
+use crate::watch::{Watched, lock};
 use crate::{class_of_v8, error};
 use crosslane_gvl::{self as gvl, Me, Unwind, check_interrupts, made};
 use crosslane_js::embed::{self, Program, Refused, Script};
@@ -22,17 +22,9 @@ use magnus::error::ErrorType;
 use magnus::gc::Marker;
 use magnus::rb_sys::{AsRawValue, FromRawValue};
 use magnus::value::{Opaque, ReprValue};
-use magnus::{Class, DataTypeFunctions, Error, ExceptionClass, RArray, RString, Ruby, TypedData, Value};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock, RwLockReadGuard, TryLockError};
+use magnus::{Class, DataTypeFunctions, Error, ExceptionClass, RArray, RString, TypedData, Value};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock, RwLockReadGuard, TryLockError};
 use std::time::Duration;
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-fn ruby() -> Ruby {
-    Ruby::get().expect("only called with the GVL")
-}
 
 fn refusal(refused: &Refused) -> Error {
     match refused {

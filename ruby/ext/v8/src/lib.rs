@@ -17,21 +17,12 @@ mod stack;
 mod tests;
 mod watch;
 
-use magnus::{
-    Error, ExceptionClass, Module, Object, RClass, RModule, Ruby, TryConvert, TypedData, function, method,
-};
-
-/// Defines a class whose objects Rust makes. The class is looked up at once: the first use might
-/// happen while the thread is killed or interrupted, and the lookup would fail then.
-fn define<T: TypedData>(ruby: &Ruby, module: RModule, name: &str) -> Result<RClass, Error> {
-    module.define_class(name, ruby.class_object())?;
-    Ok(T::class(ruby))
-}
+use crosslane_gvl::define;
+use magnus::{Error, ExceptionClass, Module, Object, Ruby, TryConvert, function, method};
 
 /// A class of `Crosslane::V8`.
 fn class_of_v8<T: TryConvert>(name: &str) -> Result<T, Error> {
-    let object = Ruby::get().expect("only called with the GVL").class_object();
-    object.const_get::<_, RModule>("Crosslane")?.const_get::<_, RModule>("V8")?.const_get(name)
+    crosslane_gvl::constant(&format!("Crosslane::V8::{name}"))
 }
 
 /// An exception of `Crosslane::V8`.

@@ -2,10 +2,10 @@
 
 use crate::lane::exceptions;
 use crosslane::{Failure, RetryAfter};
-use crosslane_gvl::Unwind;
+use crosslane_gvl::{Unwind, constant};
 use magnus::rb_sys::FromRawValue;
 use magnus::value::ReprValue;
-use magnus::{Module, RModule, Ruby, Value};
+use magnus::{RModule, Value};
 use rb_sys::VALUE;
 
 /// The failure of a call, described for the engine's users.
@@ -13,7 +13,7 @@ pub(crate) fn describe(unwind: Unwind, host: bool) -> Result<Failure, Unwind> {
     let Unwind::Raise(raised) = unwind else { return Err(unwind) };
     // SAFETY: the exception lies on this stack.
     let exception = unsafe { Value::from_raw(raised) };
-    let errors = errors()?;
+    let errors: RModule = constant("Crosslane::Errors")?;
     let retry_after = retry_after(raised)?;
     let (class, message, traceback): (String, String, String) = errors.funcall("describe", (exception,))?;
     let ticket = if host { exceptions::add(raised) } else { 0 };
@@ -25,11 +25,6 @@ pub(crate) fn describe(unwind: Unwind, host: bool) -> Result<Failure, Unwind> {
 pub(crate) fn retry_after(raised: VALUE) -> Result<Option<RetryAfter>, Unwind> {
     // SAFETY: the exception is alive, as the caller says.
     let exception = unsafe { Value::from_raw(raised) };
-    let seconds: Option<f64> = errors()?.funcall("retry_after", (exception,))?;
+    let seconds: Option<f64> = constant::<RModule>("Crosslane::Errors")?.funcall("retry_after", (exception,))?;
     Ok(seconds.and_then(RetryAfter::seconds))
-}
-
-fn errors() -> Result<RModule, Unwind> {
-    let ruby = Ruby::get().expect("with the GVL");
-    Ok(ruby.class_object().const_get::<_, RModule>("Crosslane")?.const_get("Errors")?)
 }

@@ -2,9 +2,14 @@
 
 use crate::values::fields::{Part, Shape};
 use crate::values::vm::{Fault, Made, Vm, Written};
+use crosslane::batch::Column;
 use crosslane::{ColumnBuilder, DataType};
+use crosslane_guest::Values;
 use crosslane_gvl::{Unwind, protect};
-use rb_sys::VALUE;
+use magnus::rb_sys::FromRawValue;
+use magnus::{Error, RArray, TryConvert, Value};
+use rb_sys::{Qnil, VALUE};
+use std::ops::Range;
 use std::sync::OnceLock;
 
 /// Makes Ruby objects from a column.
@@ -62,14 +67,27 @@ pub(crate) fn write_columns(
     written
 }
 
-/// The object, if it was made. Otherwise a jump with the error.
-///
-/// # Safety
-/// With the GVL, protected.
-#[inline(always)]
-pub(crate) unsafe fn made(object: Made) -> VALUE {
-    // SAFETY: as the caller says.
-    object.unwrap_or_else(|unwind| unsafe { unwind.resume() })
+/// Makes an Array. `make` is called protected, and its frames hold nothing that must be dropped. With
+/// the GVL.
+pub(crate) fn array(make: impl Fn(&Vm) -> Made) -> Result<RArray, Error> {
+    let mut array = Qnil as VALUE;
+    // SAFETY: protected, and nothing in the closure needs to be dropped.
+    protect(|| unsafe { array = make(&Vm::new()).unwrap_or_else(|unwind| unwind.resume()) })?;
+    // SAFETY: the Array lies on this stack.
+    RArray::try_convert(unsafe { Value::from_raw(array) })
+}
+
+/// Makes Arrays of the rows of columns. With the GVL.
+pub(crate) fn rows(
+    readers: &[Reader],
+    columns: &[Column<'_>],
+    rows: Range<usize>,
+) -> Result<RArray, Error> {
+    array(|vm| {
+        vm.list(rows.len(), |row| {
+            vm.list(readers.len(), |at| readers[at].read(vm, &columns[at], rows.start + row))
+        })
+    })
 }
 
 /// The exception for a fault of an object. With the GVL.

@@ -9,6 +9,6 @@ pub(crate) mod primitives;
 pub(crate) mod shared;
 mod vm;
 
-pub(crate) use columns::{Reader, Writer, exception, made};
+pub(crate) use columns::{Reader, Writer, exception};
 pub(crate) use primitives::{Held, intern, known, send};
 pub(crate) use vm::{CallError, Fault, Vm};

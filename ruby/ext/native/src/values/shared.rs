@@ -3,10 +3,10 @@
 
 use crate::values::primitives::Held;
 use crosslane::Field;
-use crosslane_gvl::made;
+use crosslane_gvl::{constant, made};
 use magnus::rb_sys::AsRawValue;
 use magnus::value::ReprValue;
-use magnus::{Error, Module, RModule, Ruby, Value};
+use magnus::{Error, RModule, Ruby, Value};
 use rb_sys::VALUE;
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -68,10 +68,7 @@ fn shared(
 
 /// Calls a method of the module `Crosslane` with the names.
 fn by(method: &'static str) -> impl FnOnce(&Ruby, Vec<String>) -> Result<Value, Error> {
-    move |ruby, names| {
-        let module: RModule = ruby.class_object().const_get("Crosslane")?;
-        module.funcall(method, (names,))
-    }
+    move |_, names| constant::<RModule>("Crosslane")?.funcall(method, (names,))
 }
 
 /// Frozen Strings.

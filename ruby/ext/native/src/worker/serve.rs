@@ -11,10 +11,10 @@ use crate::functions::callable::{Callable, callable};
 use crate::values::Vm;
 use crosslane::{ColumnBuilder, Entry};
 use crosslane_guest::{Language, done, fail, refuse};
-use crosslane_gvl::Unwind;
+use crosslane_gvl::{Unwind, constant};
 use crosslane_process::guest::{Call, GuestLane};
 use magnus::value::ReprValue;
-use magnus::{Error, Module, RModule, Ruby, Value};
+use magnus::{Error, RModule, Value};
 use std::collections::HashMap;
 use std::collections::hash_map::Entry::{Occupied, Vacant};
 use std::convert::Infallible;
@@ -102,9 +102,7 @@ fn answer(
 
 /// Runs the set-up or the tear-down of all stateful functions of a guest.
 fn prepares(method: &str, arguments: impl magnus::ArgList) -> Result<(), Error> {
-    let ruby = Ruby::get().expect("with the GVL");
-    let all: RModule = ruby.class_object().const_get::<_, RModule>("Crosslane")?.const_get("Prepares")?;
-    let _: Value = all.funcall(method, arguments)?;
+    let _: Value = constant::<RModule>("Crosslane::Prepares")?.funcall(method, arguments)?;
     Ok(())
 }
 

@@ -6,11 +6,11 @@ use crate::lane::poll::poll;
 use crate::worker::serve;
 use crosslane::Failure;
 use crosslane_guest::{Guest, Loaded, Runtime};
-use crosslane_gvl::Unwind;
+use crosslane_gvl::{Unwind, constant};
 use crosslane_process::Source;
 use magnus::rb_sys::FromRawValue;
 use magnus::value::ReprValue;
-use magnus::{Error, Module, RModule, Ruby as Vm, TryConvert, Value};
+use magnus::{Error, TryConvert, Value};
 use std::collections::{BTreeMap, HashMap};
 use std::ffi::OsString;
 use std::io;
@@ -68,9 +68,7 @@ impl Ruby {
 
     fn try_load(&self, source: &Source) -> Result<Loaded, Error> {
         let Source::File { path } = source else {
-            let errors: RModule = Vm::get().expect("with the GVL").class_object().const_get("Crosslane")?;
-            let class = errors.const_get("DeclarationError")?;
-            return Err(Error::new(class, "a Ruby library is a file"));
+            return Err(Error::new(constant("Crosslane::DeclarationError")?, "a Ruby library is a file"));
         };
         let loaded = self.half.funcall("load", (path.display().to_string(),))?;
         let (functions, files): (String, HashMap<String, String>) = loaded;

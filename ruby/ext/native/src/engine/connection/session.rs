@@ -12,9 +12,9 @@ use crate::lane::exceptions;
 use crosslane::Error as CallError;
 use crosslane::call::CallGroup;
 use crosslane_gvl::Unwind;
-use crosslane_gvl::{self as gvl, Me, Stand, stand};
+use crosslane_gvl::{self as gvl, Me, Stand, constant, stand};
 use magnus::value::ReprValue;
-use magnus::{Error, Module, RModule, Ruby, Value};
+use magnus::{Error, RModule, Value};
 use std::collections::HashMap;
 use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed, Ordering::SeqCst};
@@ -242,14 +242,6 @@ impl Session {
     }
 }
 
-fn errors() -> Result<RModule, Error> {
-    Ruby::get()
-        .expect("with the GVL")
-        .class_object()
-        .const_get::<_, RModule>("Crosslane")?
-        .const_get("Errors")
-}
-
 /// The exception of a failed query: the block's exception, or an error with DuckDB's message.
 pub(crate) fn failure(left: Option<Left>, message: &str) -> Error {
     match left {
@@ -259,7 +251,7 @@ pub(crate) fn failure(left: Option<Left>, message: &str) -> Error {
                 Some(Left::Raised(ticket) | Left::Stopped(ticket)) => exceptions::take(ticket),
                 _ => None,
             };
-            match errors()
+            match constant::<RModule>("Crosslane::Errors")
                 .and_then(|errors| errors.funcall::<_, _, Value>("raise_again", (exception, message)))
             {
                 Err(error) => error,

@@ -10,11 +10,12 @@ use crate::engine::library::text::{OK, c_string, text};
 use crate::values::{Fault, Writer, columns};
 use crosslane::call::Output;
 use crosslane::{ColumnBuilder, DataType, values};
+use crosslane_gvl::constant;
 use crosslane_vectors::{Chunk, LogicalType, Results, data_type};
 use libduckdb_sys as ffi;
 use magnus::rb_sys::AsRawValue;
 use magnus::typed_data::Obj;
-use magnus::{Error, Module, RArray, RModule, Ruby, Value};
+use magnus::{Error, RArray, Value};
 use rb_sys::{Qnil, VALUE};
 use std::cell::{RefCell, RefMut};
 use std::ffi::CString;
@@ -118,7 +119,8 @@ impl Appender {
             let (given, due) = (row.len(), inner.columns.len());
             return Err(failure(None, &format!("a row of {given} values for a table of {due} columns")));
         }
-        let default = default_value()?;
+        // Stands for a column's default value.
+        let default = constant::<Value>("Crosslane::DEFAULT")?.as_raw();
         let defaults = inner.defaults.len();
         for (index, (_, writer, column)) in inner.columns.iter_mut().enumerate() {
             let value: Value = row.entry(index as isize)?;
@@ -230,12 +232,6 @@ fn outcome(appender: ffi::duckdb_appender, state: ffi::duckdb_state) -> Result<(
 fn append(appender: ffi::duckdb_appender, chunk: &Chunk) -> Result<(), String> {
     // SAFETY: the appender and the chunk live.
     outcome(appender, unsafe { ffi::duckdb_append_data_chunk(appender, chunk.0) })
-}
-
-/// `Crosslane::DEFAULT`, which represents a column's default value.
-fn default_value() -> Result<VALUE, Error> {
-    let module: RModule = Ruby::get().expect("with the GVL").class_object().const_get("Crosslane")?;
-    Ok(module.const_get::<_, Value>("DEFAULT")?.as_raw())
 }
 
 impl Inner {

@@ -4,16 +4,13 @@ use crate::engine::connection::closing::{Raw, briefly, in_own_process};
 use crate::engine::connection::link::Link;
 use crate::engine::connection::session::failure;
 use crate::engine::library::text::text;
-use crate::values::{Reader, Vm, columns, made};
+use crate::values::{Reader, columns};
 use crosslane::DataType;
 use crosslane::batch;
 use crosslane::call::Input;
-use crosslane_gvl::protect;
 use crosslane_vectors::{Arguments, Chunk, data_type};
 use libduckdb_sys as ffi;
-use magnus::rb_sys::FromRawValue;
-use magnus::{Error, RArray, TryConvert, Value};
-use rb_sys::{Qnil, VALUE};
+use magnus::{Error, RArray};
 use std::cell::{RefCell, RefMut};
 use std::sync::Arc;
 
@@ -176,21 +173,6 @@ impl Rows {
         let frame = arguments.frame(0..count).map_err(|error| failure(None, &error.to_string()))?;
         let columns =
             batch::columns(frame.bytes(), types.iter().copied()).map_err(crate::errors::argument_error)?;
-        let mut rows = Qnil as VALUE;
-        let readers = &inner.readers;
-        // SAFETY: protected, and nothing in the closure needs to be dropped.
-        protect(|| unsafe {
-            let vm = Vm::new();
-            rows = rb_sys::rb_ary_new_capa(count as i64);
-            for row in 0..count {
-                let values = rb_sys::rb_ary_new_capa(columns.len() as i64);
-                for (reader, column) in readers.iter().zip(&columns) {
-                    rb_sys::rb_ary_push(values, made(reader.read(&vm, column, row)));
-                }
-                rb_sys::rb_ary_push(rows, values);
-            }
-        })?;
-        // SAFETY: the Array lies on this stack.
-        Ok(Some(RArray::try_convert(unsafe { Value::from_raw(rows) })?))
+        columns::rows(&inner.readers, &columns, 0..count).map(Some)
     }
 }

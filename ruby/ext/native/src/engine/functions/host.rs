@@ -16,7 +16,7 @@ use crosslane::pool::{Pool, PoolOptions};
 use crosslane::{Error, Function, FunctionSpec, Library, Settings};
 use crosslane_gvl as gvl;
 use crosslane_process::{Origin, Source, Zygote, ZygoteOptions};
-use magnus::{Module, RClass, RHash, RModule, Ruby, Value};
+use magnus::{Module, RClass, RHash, Value};
 use std::os::fd::{FromRawFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
@@ -135,8 +135,6 @@ pub(crate) fn statistics() -> Option<(usize, usize, u64, u64)> {
 /// A block for a call on this thread. `types` are the arguments' types if a parameter has the type
 /// ANY. With the GVL.
 pub(crate) fn callable(vm: &Vm, number: u32, types: Option<&str>) -> Result<Arc<Callable>, magnus::Error> {
-    let ruby = Ruby::get().expect("with the GVL");
-    let module: RModule = ruby.class_object().const_get("Crosslane")?;
-    let functions: Value = module.const_get::<_, RClass>("Host")?.const_get("FUNCTIONS")?;
+    let functions: Value = gvl::constant::<RClass>("Crosslane::Host")?.const_get("FUNCTIONS")?;
     callable::callable(vm, functions, number, types)
 }

@@ -3,11 +3,11 @@
 use crate::engine::connection::session::failure;
 use crate::values::{Fault, columns};
 use crosslane::{ColumnBuilder, DataType, Field, MOST_LEVELS};
-use crosslane_gvl::class_name;
+use crosslane_gvl::{class_name, constant};
 use magnus::encoding::EncodingCapable;
 use magnus::rb_sys::AsRawValue;
 use magnus::value::{Qfalse, Qtrue, ReprValue};
-use magnus::{Error, Float, Integer, Module, RArray, RClass, RHash, RModule, RString, Ruby, Symbol, Value};
+use magnus::{Error, Float, Integer, RArray, RClass, RHash, RString, Ruby, Symbol, Value};
 use std::sync::Arc;
 
 /// The digits of the largest DECIMAL.
@@ -50,16 +50,8 @@ pub(super) enum Kind {
     Map(Box<[Kind; 2]>),
 }
 
-pub(super) fn class(path: &str) -> Result<RClass, Error> {
-    let ruby = Ruby::get().expect("with the GVL");
-    match path.split_once("::") {
-        Some((module, name)) => ruby.class_object().const_get::<_, RModule>(module)?.const_get(name),
-        None => ruby.class_object().const_get(path),
-    }
-}
-
 pub(super) fn is(object: Value, path: &str) -> Result<bool, Error> {
-    Ok(object.is_kind_of(class(path)?))
+    Ok(object.is_kind_of(constant::<RClass>(path)?))
 }
 
 pub(super) fn is_binary(string: RString) -> bool {
