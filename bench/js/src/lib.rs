@@ -34,8 +34,8 @@ const GCD: &str = "function gcd(a, b) { while (b != 0) { const t = b; b = a % b;
 struct Quiet;
 
 impl Host for Quiet {
-    fn print(&mut self, _: bool, _: &str) {}
-    fn fatal(&mut self, _: Reason, what: &str) {
+    fn print(&self, _: bool, _: &str) {}
+    fn fatal(&self, _: Reason, what: &str) {
         eprintln!("{what}");
     }
 }

@@ -8,29 +8,13 @@
 //! Isolates of different snapshots cannot live in one process at once. A fork of a process that has
 //! run V8 cannot use V8. This module refuses both.
 
-use crate::isolate::ffi::{self, ClHost, ClIsolate, ClOutcome, ClText};
-use crate::isolate::{self, Handle, LARGEST_OBJECTS, Reason, STACK, SnapshotUse, Thrown};
-use crate::isolate::{SMALL_PRELUDE, Snapshot};
-use std::ffi::c_void;
-use std::fmt;
-use std::ptr::NonNull;
+use crate::isolate::ffi::{self, ClIsolate, ClOutcome, ClText};
+use crate::isolate::{
+    self, Boot, Handle, Host, Isolate, LARGEST_OBJECTS, Reason, SMALL_PRELUDE, STACK, Snapshot, SnapshotUse,
+    Thrown,
+};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
-use std::sync::{Arc, Mutex, PoisonError};
-
-/// The functions of the program. A context calls them on the thread that uses the context, without
-/// a lock of the program.
-pub trait Program: Send + Sync {
-    /// Takes a text that `console` printed. `error` is true for errors and warnings.
-    fn print(&self, error: bool, text: &str);
-    /// Calls an attached function with an encoded array.
-    ///
-    /// # Errors
-    /// The name and the message of the error that JavaScript then sees, separated by a line end.
-    fn call(&self, number: u32, arguments: &[u8]) -> Result<Vec<u8>, String>;
-    /// Returns whether the reason that was passed to [`Handle::end`] is still valid. V8's thread
-    /// calls this at a check.
-    fn confirm(&self, reason: Reason) -> bool;
-}
 
 /// Why no context or snapshot was made.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -67,80 +51,6 @@ fn enter() -> Result<(), Refused> {
     Ok(())
 }
 
-/// The program behind a thin pointer, and the answer that V8 is reading.
-struct Host {
-    program: Arc<dyn Program>,
-    answer: Mutex<Vec<u8>>,
-}
-
-impl Host {
-    fn new(program: Arc<dyn Program>) -> Box<Self> {
-        Box::new(Self { program, answer: Mutex::default() })
-    }
-
-    fn table(&self) -> ClHost {
-        let host = std::ptr::from_ref(self).cast_mut().cast();
-        ClHost { host, print, resolve, confirm, fatal, call, url }
-    }
-}
-
-/// # Safety
-/// `host` must be the pointer of [`Host::table`], and its box alive.
-unsafe fn host<'a>(host: *mut c_void) -> &'a Host {
-    // SAFETY: the caller guarantees this, and there are only shared references to a host.
-    unsafe { &*host.cast() }
-}
-
-extern "C" fn print(data: *mut c_void, level: u32, text: ClText) {
-    // SAFETY: the shim passes the table's pointer and a text that lives during the call. The text
-    // is UTF-8, so this does not copy it.
-    unsafe { host(data).program.print(level > 0, &String::from_utf8_lossy(bytes(text))) }
-}
-
-extern "C" fn confirm(data: *mut c_void, reason: u32) -> bool {
-    // SAFETY: as above.
-    unsafe { host(data).program.confirm(Reason::of(reason)) }
-}
-
-extern "C" fn fatal(_data: *mut c_void, _reason: u32, what: ClText) {
-    // SAFETY: as above. The process ends when this returns.
-    unsafe { eprintln!("V8 cannot go on: {}", what.to_text()) }
-}
-
-extern "C" fn resolve(_: *mut c_void, _: ClText, _: ClText, path: *mut ClText, _: *mut ClText) -> bool {
-    // SAFETY: the shim passes a place for the text, and the text is static.
-    unsafe { *path = ClText::new(b"scripts do not import") };
-    false
-}
-
-/// Returns false, because contexts of a program have no `URL`.
-extern "C" fn url(_: *mut c_void, _: ClText, _: ClText, _: ClText, _: *mut ClText) -> bool {
-    false
-}
-
-extern "C" fn call(data: *mut c_void, number: u32, arguments: ClText, result: *mut ClText) -> bool {
-    // SAFETY: as above. The answer stays in its place until the next call.
-    unsafe {
-        let host = host(data);
-        let outcome = host.program.call(number, bytes(arguments));
-        let fine = outcome.is_ok();
-        let mut answer = host.answer.lock().unwrap_or_else(PoisonError::into_inner);
-        *answer = outcome.unwrap_or_else(String::into_bytes);
-        *result = ClText::new(&answer);
-        fine
-    }
-}
-
-/// # Safety
-/// The text must be alive.
-unsafe fn bytes<'a>(text: ClText) -> &'a [u8] {
-    if text.length == 0 {
-        return &[];
-    }
-    // SAFETY: the caller guarantees this.
-    unsafe { std::slice::from_raw_parts(text.data, text.length) }
-}
-
 /// Copies bytes, or fails if there is no memory for the copy.
 fn copied(bytes: &[u8]) -> Result<Vec<u8>, Thrown> {
     let mut copy = Vec::new();
@@ -149,36 +59,25 @@ fn copied(bytes: &[u8]) -> Result<Vec<u8>, Thrown> {
     Ok(copy)
 }
 
+/// The functions of the program that a context calls: [`Host`]'s, without a lock of the program.
+pub type Program = Arc<dyn Host + Send + Sync>;
+
 /// A context with a heap of its own.
+#[derive(Debug)]
 pub struct Context {
-    raw: NonNull<ClIsolate>,
-    handle: Arc<Handle>,
-    /// V8 reads from this snapshot as long as the isolate lives.
-    snapshot: Option<Arc<Snapshot>>,
-    _host: Box<Host>,
-    snapshot_use: Option<SnapshotUse>,
+    isolate: Isolate,
     process: u32,
 }
 
-// SAFETY: each use takes V8's lock for the isolate.
+// SAFETY: each use takes V8's lock for the isolate, and the host's functions may be called by any
+// thread.
 unsafe impl Send for Context {}
-
-impl fmt::Debug for Context {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Context").field("memory", &self.memory()).finish_non_exhaustive()
-    }
-}
 
 impl Drop for Context {
     fn drop(&mut self) {
-        self.handle.forget();
-        if self.process == std::process::id() {
-            // SAFETY: no other code has the pointer any more.
-            let disposed = unsafe { ffi::cl_dispose(self.raw.as_ptr()) };
-            if !disposed {
-                // The isolate stays in memory, so its snapshot must stay, too.
-                std::mem::forget((self.snapshot.take(), self.snapshot_use.take()));
-            }
+        if !self.is_here() {
+            // V8 does not survive a fork, so nothing disposes of the isolate.
+            self.handle().forget();
         }
     }
 }
@@ -191,32 +90,21 @@ impl Context {
     /// [`Refused`].
     pub fn boot(
         snapshot: Option<Arc<Snapshot>>,
-        program: Arc<dyn Program>,
+        program: Program,
         memory: usize,
         stack: usize,
     ) -> Result<Self, Refused> {
         enter()?;
         let blob = snapshot.as_ref().map_or(ClText::EMPTY, |snapshot| snapshot.text());
         let snapshot_use = SnapshotUse::try_new(blob).ok_or(Refused::Occupied)?;
-        let host = Host::new(program);
-        let hard = memory.saturating_add(memory / 2).saturating_add(LARGEST_OBJECTS);
-        let prelude = ClText::new(SMALL_PRELUDE.as_bytes());
-        let mut outcome = ClOutcome::EMPTY;
-        // SAFETY: the snapshot lives as long as the isolate, and so does the host.
-        let raw =
-            unsafe { ffi::cl_boot(true, blob, prelude, &host.table(), memory, hard, stack, &mut outcome) };
-        let raw = isolate::booted(raw, &outcome)?;
-        let handle = Handle::new(raw);
-        let process = std::process::id();
-        let this = Self { raw, handle, snapshot, _host: host, snapshot_use: Some(snapshot_use), process };
-        // SAFETY: no call into V8 was made since then.
-        unsafe { isolate::check(&outcome) }?;
-        Ok(this)
+        let boot = Boot { shared: true, prelude: &SMALL_PRELUDE, memory, most: memory, stack };
+        let isolate = Isolate::start(&boot, snapshot, snapshot_use, program)?;
+        Ok(Self { isolate, process: std::process::id() })
     }
 
     /// Returns the handle that ends the context's calls.
     pub fn handle(&self) -> &Arc<Handle> {
-        &self.handle
+        self.isolate.handle()
     }
 
     /// Returns whether this process may use the context. A fork of the process that made the
@@ -227,19 +115,18 @@ impl Context {
 
     /// Returns the bytes of the heap and of array buffers, with garbage.
     pub fn memory(&self) -> usize {
-        // SAFETY: the isolate lives.
-        unsafe { ffi::cl_memory_used(self.raw.as_ptr()) }
+        self.isolate.memory()
     }
 
     fn outcome(&self, run: impl FnOnce(*mut ClIsolate, &mut ClOutcome)) -> Result<Vec<u8>, Thrown> {
         let mut outcome = ClOutcome::EMPTY;
-        self.handle.begin();
-        run(self.raw.as_ptr(), &mut outcome);
-        self.handle.begin();
+        self.handle().begin();
+        run(self.isolate.raw(), &mut outcome);
+        self.handle().begin();
         // SAFETY: the texts live until the next call, and the caller has not made that call yet.
         unsafe {
             isolate::check(&outcome)?;
-            copied(bytes(outcome.value))
+            copied(outcome.value.bytes())
         }
     }
 
@@ -317,75 +204,24 @@ impl Script<'_> {
     }
 }
 
-/// Builds snapshots.
-struct Builder {
-    raw: NonNull<ClIsolate>,
-    handle: Arc<Handle>,
-    _host: Box<Host>,
-    snapshot_use: Option<SnapshotUse>,
-}
-
-impl Builder {
-    /// Makes a builder that boots from `blob`.
-    fn new(blob: ClText, program: Arc<dyn Program>) -> Result<Self, Refused> {
-        enter()?;
-        let snapshot_use = SnapshotUse::try_new(blob).ok_or(Refused::Occupied)?;
-        let host = Host::new(program);
-        let prelude = ClText::new(SMALL_PRELUDE.as_bytes());
-        let mut outcome = ClOutcome::EMPTY;
-        // SAFETY: the host lives as long as the isolate, and the callers keep the blob alive.
-        let raw = unsafe { ffi::cl_builder(blob, prelude, &host.table(), LARGEST_OBJECTS, &mut outcome) };
-        let raw = isolate::booted(raw, &outcome)?;
-        Ok(Self { raw, handle: Handle::new(raw), _host: host, snapshot_use: Some(snapshot_use) })
+/// Runs a script in a context of `blob`. Returns the snapshot after that.
+fn snapshot_of(
+    blob: ClText,
+    script: Script<'_>,
+    program: Program,
+    started: impl FnOnce(&Arc<Handle>),
+) -> Result<Snapshot, Refused> {
+    enter()?;
+    let snapshot_use = SnapshotUse::try_new(blob).ok_or(Refused::Occupied)?;
+    let isolate = Isolate::builder(&SMALL_PRELUDE, blob, snapshot_use, program, LARGEST_OBJECTS)?;
+    started(isolate.handle());
+    let mut outcome = ClOutcome::EMPTY;
+    // SAFETY: the isolate and the texts live, and this reads the outcome at once.
+    unsafe {
+        script.eval(isolate.raw(), &mut outcome);
+        isolate::check(&outcome)?;
     }
-
-    /// Runs a script in a context of `blob`. Returns the snapshot after that.
-    fn build(
-        blob: ClText,
-        script: Script<'_>,
-        program: Arc<dyn Program>,
-        started: impl FnOnce(&Arc<Handle>),
-    ) -> Result<Snapshot, Refused> {
-        let builder = Self::new(blob, program)?;
-        started(&builder.handle);
-        builder.eval(script)?;
-        Ok(builder.finish())
-    }
-
-    fn eval(&self, script: Script<'_>) -> Result<(), Thrown> {
-        let mut outcome = ClOutcome::EMPTY;
-        // SAFETY: the isolate and the texts live, and this reads the outcome at once.
-        unsafe {
-            script.eval(self.raw.as_ptr(), &mut outcome);
-            isolate::check(&outcome)
-        }
-    }
-
-    fn finish(self) -> Snapshot {
-        let this = std::mem::ManuallyDrop::new(self);
-        this.handle.forget();
-        // SAFETY: `cl_snapshot` consumes the isolate. The values that the isolate used are dropped
-        // after it, once.
-        unsafe {
-            let blob = ffi::cl_snapshot(this.raw.as_ptr());
-            drop(std::ptr::read(&this.handle));
-            drop(std::ptr::read(&this._host));
-            drop(std::ptr::read(&this.snapshot_use));
-            Snapshot::made(blob)
-        }
-    }
-}
-
-impl Drop for Builder {
-    fn drop(&mut self) {
-        self.handle.forget();
-        // SAFETY: the isolate lives, because `finish` does not drop the builder.
-        let disposed = unsafe { ffi::cl_dispose(self.raw.as_ptr()) };
-        if !disposed {
-            // The isolate stays in memory.
-            std::mem::forget(self.snapshot_use.take());
-        }
-    }
+    Ok(isolate.into_snapshot())
 }
 
 /// The start of a dumped snapshot: these bytes, V8's version padded to `VERSION` bytes, and a
@@ -415,10 +251,10 @@ impl Snapshot {
     /// [`Refused`].
     pub fn of_script(
         script: Script<'_>,
-        program: Arc<dyn Program>,
+        program: Program,
         started: impl FnOnce(&Arc<Handle>),
     ) -> Result<Self, Refused> {
-        Builder::build(ClText::EMPTY, script, program, started)
+        snapshot_of(ClText::EMPTY, script, program, started)
     }
 
     /// Makes a snapshot of the same heap, with the compiled code of another script. It does not
@@ -429,10 +265,10 @@ impl Snapshot {
     pub fn warmed_up(
         &self,
         script: Script<'_>,
-        program: Arc<dyn Program>,
+        program: Program,
         started: impl FnOnce(&Arc<Handle>),
     ) -> Result<Self, Refused> {
-        Builder::build(self.text(), script, program, started)
+        snapshot_of(self.text(), script, program, started)
     }
 
     /// Returns the snapshot as bytes for [`Snapshot::load`].
@@ -457,11 +293,7 @@ impl Snapshot {
     /// [`Refused::Invalid`] if the bytes are damaged, or if another version of V8 made them. The
     /// check does not find deliberate changes.
     pub fn load(dumped: &[u8]) -> Result<Self, Refused> {
-        let Some((magic, rest)) = dumped.split_first_chunk::<16>().filter(|(magic, _)| *magic == MAGIC)
-        else {
-            return Err(Refused::Invalid("these bytes are no snapshot"));
-        };
-        debug_assert_eq!(magic, MAGIC);
+        let rest = dumped.strip_prefix(MAGIC).ok_or(Refused::Invalid("these bytes are no snapshot"))?;
         let broken = Refused::Invalid("the snapshot is damaged");
         let (made_by, rest) = rest.split_first_chunk::<VERSION>().ok_or(broken.clone())?;
         let (expected, blob) = rest.split_first_chunk::<8>().ok_or(broken.clone())?;

@@ -51,7 +51,7 @@ impl Guest {
     pub fn boot(library: &Arc<Library>, host: Box<dyn Host>) -> Result<Self, Thrown> {
         let limits = library.functions.iter().filter_map(|function| function.memory_limit);
         let most = limits.max().map_or(MEMORY, |limit| (limit as usize).max(MEMORY));
-        let isolate = Isolate::boot(&library.snapshot, host, MEMORY, most)?;
+        let isolate = Isolate::boot(Some(&library.snapshot), host, MEMORY, most)?;
         let base = isolate.memory();
         Ok(Self {
             isolate,

@@ -31,18 +31,18 @@ struct Console {
 }
 
 impl Host for Console {
-    fn print(&mut self, _: bool, text: &str) {
+    fn print(&self, _: bool, text: &str) {
         // If no process reads the log, only its lines are lost.
         let _ = (&*self.log).write_all(text.as_bytes());
     }
 
-    fn confirm(&mut self, reason: Reason) -> bool {
+    fn confirm(&self, reason: Reason) -> bool {
         // The row may have ended while the watch compared times.
         let watched = &self.watched;
         reason != Reason::Timeout || watched.late.load(Relaxed) == watched.progress.word().load(Relaxed)
     }
 
-    fn fatal(&mut self, reason: Reason, what: &str) {
+    fn fatal(&self, reason: Reason, what: &str) {
         self.watched.fail_pending_call(reason, what);
     }
 }

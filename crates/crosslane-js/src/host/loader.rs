@@ -184,12 +184,12 @@ struct Child {
 }
 
 impl Host for Child {
-    fn print(&mut self, _: bool, text: &str) {
+    fn print(&self, _: bool, text: &str) {
         // If no process reads the log, only its lines are lost.
         let _ = io::stderr().write_all(text.as_bytes());
     }
 
-    fn fatal(&mut self, _: Reason, what: &str) {
+    fn fatal(&self, _: Reason, what: &str) {
         let message = format!("the file made V8 give up while it was loaded: {what}");
         let failure = Failure { class: "RangeError".into(), message, ..Failure::default() };
         if let Ok(text) = serde_json::to_string(&Line::Failed { failure }) {

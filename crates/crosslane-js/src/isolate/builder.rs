@@ -6,9 +6,8 @@
 //! a fresh context, without the changes of the samples. Isolates of different snapshots cannot live
 //! in one process at once. V8 does not check this.
 
-use super::callbacks::HostBox;
 use super::engine::{self, Host, Reason, Thrown};
-use super::ffi::{self, ClOutcome, ClText};
+use super::ffi::ClText;
 use super::handle::Handle;
 use super::heap::Isolate;
 use super::prelude::PRELUDE;
@@ -36,15 +35,7 @@ impl Builder {
     }
 
     fn boot(blob: ClText, host: Box<dyn Host>, memory: usize) -> Result<Self, Thrown> {
-        let mut host = HostBox::new(host);
-        let mut outcome = ClOutcome::EMPTY;
-        let prelude = ClText::new(PRELUDE.as_bytes());
-        let snapshot_use = SnapshotUse::new(blob);
-        // SAFETY: the host lives as long as the isolate, and the callers keep the blob alive.
-        let raw = unsafe { ffi::cl_builder(blob, prelude, &host.table(), memory, &mut outcome) };
-        let isolate = Isolate::new(engine::booted(raw, &outcome)?, None, host, snapshot_use);
-        // SAFETY: no call into V8 was made since then.
-        unsafe { engine::check(&outcome)? };
+        let isolate = Isolate::builder(&PRELUDE, blob, SnapshotUse::new(blob), host.into(), memory)?;
         Ok(Self { isolate })
     }
 
@@ -67,7 +58,7 @@ impl Builder {
 
     /// Makes the snapshot of the loaded library.
     pub(crate) fn snapshot(self) -> Snapshot {
-        Snapshot::made(self.isolate.into_snapshot())
+        self.isolate.into_snapshot()
     }
 }
 
@@ -88,8 +79,8 @@ pub(crate) fn warmed(cold: &Snapshot, functions: usize) -> Result<Snapshot, Thro
 struct Silence;
 
 impl Host for Silence {
-    fn print(&mut self, _: bool, _: &str) {}
-    fn fatal(&mut self, _: Reason, _: &str) {}
+    fn print(&self, _: bool, _: &str) {}
+    fn fatal(&self, _: Reason, _: &str) {}
 }
 
 /// Ends the work of an isolate after some time. Dropping it before cancels this.

@@ -4,33 +4,42 @@ use super::engine::{Host, Reason};
 use super::ffi::{ClHost, ClText};
 use super::url;
 use std::ffi::c_void;
+use std::sync::{Arc, Mutex, PoisonError};
 
 /// The host behind a thin pointer, and the answer that V8 is reading.
 pub(crate) struct HostBox {
-    host: Box<dyn Host>,
-    answer: (String, Vec<u8>),
+    host: Arc<dyn Host>,
+    answer: Mutex<(Vec<u8>, Vec<u8>)>,
 }
 
 impl HostBox {
-    pub(crate) fn new(host: Box<dyn Host>) -> Box<Self> {
-        Box::new(Self { host, answer: Default::default() })
+    pub(crate) fn new(host: Arc<dyn Host>) -> Box<Self> {
+        Box::new(Self { host, answer: Mutex::default() })
     }
 
-    pub(crate) fn table(&mut self) -> ClHost {
-        ClHost { host: std::ptr::from_mut(self).cast(), print, resolve, confirm, fatal, call, url }
+    pub(crate) fn table(&self) -> ClHost {
+        let host = std::ptr::from_ref(self).cast_mut().cast();
+        ClHost { host, print, resolve, confirm, fatal, call, url }
+    }
+
+    /// Keeps the answer until the next one.
+    fn answer(&self, first: impl Into<Vec<u8>>, second: Vec<u8>) -> (ClText, ClText) {
+        let mut answer = self.answer.lock().unwrap_or_else(PoisonError::into_inner);
+        *answer = (first.into(), second);
+        (ClText::new(&answer.0), ClText::new(&answer.1))
     }
 }
 
 /// # Safety
-/// `host` must be the pointer of [`HostBox::table`], and its box alive and not in use.
-unsafe fn host<'a>(host: *mut c_void) -> &'a mut HostBox {
-    // SAFETY: the caller guarantees this.
-    unsafe { &mut *host.cast() }
+/// `host` must be the pointer of [`HostBox::table`], and its box alive.
+unsafe fn host<'a>(host: *mut c_void) -> &'a HostBox {
+    // SAFETY: the caller guarantees this, and there are only shared references to a host.
+    unsafe { &*host.cast() }
 }
 
 extern "C" fn print(data: *mut c_void, level: u32, text: ClText) {
     // SAFETY: the shim passes the table's pointer and a text that lives during the call.
-    unsafe { host(data).host.print(level > 0, &text.to_text()) }
+    unsafe { host(data).host.print(level > 0, &text.text()) }
 }
 
 extern "C" fn confirm(data: *mut c_void, reason: u32) -> bool {
@@ -40,12 +49,19 @@ extern "C" fn confirm(data: *mut c_void, reason: u32) -> bool {
 
 extern "C" fn fatal(data: *mut c_void, reason: u32, what: ClText) {
     // SAFETY: as above. The process ends, so the interrupted work does not go on.
-    unsafe { host(data).host.fatal(Reason::of(reason), &what.to_text()) }
+    unsafe { host(data).host.fatal(Reason::of(reason), &what.text()) }
 }
 
-/// Returns false, because only the contexts of a program ([`crate::embed`]) have such functions.
-extern "C" fn call(_data: *mut c_void, _number: u32, _arguments: ClText, _result: *mut ClText) -> bool {
-    false
+extern "C" fn call(data: *mut c_void, number: u32, arguments: ClText, result: *mut ClText) -> bool {
+    // SAFETY: the shim passes the table's pointer, bytes that live during the call and a place for
+    // the answer.
+    unsafe {
+        let host = host(data);
+        let called = host.host.call(number, arguments.bytes());
+        let is_done = called.is_ok();
+        *result = host.answer(called.unwrap_or_else(String::into_bytes), Vec::new()).0;
+        is_done
+    }
 }
 
 extern "C" fn url(
@@ -55,15 +71,12 @@ extern "C" fn url(
     second: ClText,
     result: *mut ClText,
 ) -> bool {
-    // SAFETY: the shim passes the table's pointer, texts that live during the call and a place for
-    // the answer. The answer lives in the box until the next call.
+    // SAFETY: as above.
     unsafe {
-        let Some(answer) = url::answer(&operation.to_text(), &first.to_text(), &second.to_text()) else {
+        let Some(answer) = url::answer(&operation.text(), &first.text(), &second.text()) else {
             return false;
         };
-        let host = host(data);
-        host.answer.0 = answer;
-        *result = ClText::new(host.answer.0.as_bytes());
+        *result = host(data).answer(answer, Vec::new()).0;
         true
     }
 }
@@ -75,14 +88,13 @@ extern "C" fn resolve(
     path: *mut ClText,
     source: *mut ClText,
 ) -> bool {
-    // SAFETY: as above. The answer lives in the box until the next call.
+    // SAFETY: as above.
     unsafe {
         let host = host(data);
-        let found = host.host.resolve(&specifier.to_text(), &referrer.to_text());
+        let found = host.host.resolve(&specifier.text(), &referrer.text());
         let exists = found.is_ok();
-        host.answer = found.unwrap_or_else(|why| (why, Vec::new()));
-        *path = ClText::new(host.answer.0.as_bytes());
-        *source = ClText::new(&host.answer.1);
+        let (first, second) = found.unwrap_or_else(|why| (why, Vec::new()));
+        (*path, *source) = host.answer(first, second);
         exists
     }
 }

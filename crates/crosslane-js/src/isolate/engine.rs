@@ -4,7 +4,6 @@ use super::ffi::{self, ClOutcome, ClText};
 use crosslane::Failure;
 use std::ffi::CStr;
 use std::fmt;
-use std::ptr::NonNull;
 use std::sync::Once;
 
 /// Flags that keep V8 from adding methods when an isolate boots, because the snapshot has those methods
@@ -91,23 +90,31 @@ pub enum Thrown {
     Ended(Reason, String),
 }
 
-/// The functions of the host. An isolate calls them on its own thread.
+/// The functions of the host. An isolate calls them on the thread that uses the isolate. While one of
+/// them runs, it may call the isolate again.
 pub trait Host {
     /// Takes a text that `console` printed. `error` is true for errors and warnings.
-    fn print(&mut self, error: bool, text: &str);
+    fn print(&self, error: bool, text: &str);
     /// Returns whether the call that [`Handle::end`] should end still runs. V8's thread calls this
     /// at a check.
-    fn confirm(&mut self, _reason: Reason) -> bool {
+    fn confirm(&self, _reason: Reason) -> bool {
         true
     }
     /// Reports that V8 cannot go on. The process ends when this returns.
-    fn fatal(&mut self, reason: Reason, what: &str);
+    fn fatal(&self, reason: Reason, what: &str);
     /// Returns the path and the source of a module that another module (`referrer`) imports.
     ///
     /// # Errors
     /// The reason why there is none.
-    fn resolve(&mut self, specifier: &str, referrer: &str) -> Result<(String, Vec<u8>), String> {
+    fn resolve(&self, specifier: &str, referrer: &str) -> Result<(String, Vec<u8>), String> {
         Err(format!("cannot import {specifier} from {referrer} here"))
+    }
+    /// Calls an attached function of a program ([`crate::embed`]) with an encoded array.
+    ///
+    /// # Errors
+    /// The name and the message of the error that JavaScript then sees, separated by a line end.
+    fn call(&self, number: u32, _arguments: &[u8]) -> Result<Vec<u8>, String> {
+        Err(format!("Error\nthere is no function {number}"))
     }
 }
 
@@ -139,22 +146,11 @@ pub(crate) fn built_for() -> &'static str {
     unsafe { CStr::from_ptr(ffi::cl_built_for()) }.to_str().unwrap_or_default()
 }
 
-/// Returns the isolate that the shim has booted.
-///
-/// # Errors
-/// The reason why there is none.
-pub(crate) fn booted(
-    raw: *mut ffi::ClIsolate,
-    outcome: &ClOutcome,
-) -> Result<NonNull<ffi::ClIsolate>, Thrown> {
-    NonNull::new(raw).ok_or_else(|| Thrown::Ended(Reason::of(outcome.reason), String::new()))
-}
-
 /// # Safety
 /// The outcome's texts must be alive.
 pub(crate) unsafe fn check(outcome: &ClOutcome) -> Result<(), Thrown> {
     // SAFETY: the caller guarantees that the texts are alive.
-    let text = |text: ClText| unsafe { text.to_text() };
+    let text = |text: ClText| unsafe { text.text() }.into_owned();
     match outcome.status {
         ffi::OK => Ok(()),
         ffi::EXCEPTION if outcome.reason == Reason::Memory as u32 => {

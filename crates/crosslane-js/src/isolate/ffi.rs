@@ -1,5 +1,6 @@
 //! Declares the shim's functions, as in `shim/shim.h`.
 
+use std::borrow::Cow;
 use std::ffi::{c_char, c_void};
 
 /// An isolate, or a builder of a snapshot.
@@ -23,14 +24,22 @@ impl ClText {
     }
 
     /// # Safety
-    /// The text must be alive.
-    pub(crate) unsafe fn to_text(self) -> String {
+    /// The text must be alive, as long as the result.
+    pub(crate) unsafe fn bytes<'a>(self) -> &'a [u8] {
         if self.length == 0 {
-            return String::new();
+            return &[];
         }
         // SAFETY: the shim passes a pointer to `length` bytes.
-        let bytes = unsafe { std::slice::from_raw_parts(self.data, self.length) };
-        String::from_utf8_lossy(bytes).into_owned()
+        unsafe { std::slice::from_raw_parts(self.data, self.length) }
+    }
+
+    /// The text, which is copied only if it is no UTF-8.
+    ///
+    /// # Safety
+    /// As [`ClText::bytes`].
+    pub(crate) unsafe fn text<'a>(self) -> Cow<'a, str> {
+        // SAFETY: the caller guarantees this.
+        String::from_utf8_lossy(unsafe { self.bytes() })
     }
 }
 

@@ -17,9 +17,9 @@ pub struct Handle {
     tries: AtomicU64,
 }
 
-pub(super) struct State {
+struct State {
     /// `None` when the isolate is gone.
-    pub(super) isolate: Option<NonNull<ffi::ClIsolate>>,
+    isolate: Option<NonNull<ffi::ClIsolate>>,
     /// Why a wait outside of V8 must end.
     reason: Option<Reason>,
 }
@@ -37,9 +37,9 @@ impl fmt::Debug for Handle {
 }
 
 impl Handle {
-    /// Tells the handle that the isolate is gone.
-    pub(crate) fn forget(&self) {
-        self.lock().isolate = None;
+    /// Tells the handle that the isolate is gone. Returns false if it was gone already.
+    pub(crate) fn forget(&self) -> bool {
+        self.lock().isolate.take().is_some()
     }
 
     pub(crate) fn new(isolate: NonNull<ffi::ClIsolate>) -> Arc<Self> {
@@ -47,7 +47,7 @@ impl Handle {
         Arc::new(Self { state: Mutex::new(state), ended: Condvar::new(), tries: AtomicU64::new(0) })
     }
 
-    pub(super) fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

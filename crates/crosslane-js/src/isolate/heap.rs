@@ -1,7 +1,7 @@
 //! Boots isolates from snapshots, and runs calls in them.
 
 use super::callbacks::HostBox;
-use super::engine::{Host, LARGEST_OBJECTS, STACK, Thrown, booted, check, initialize};
+use super::engine::{Host, LARGEST_OBJECTS, Reason, STACK, Thrown, check, initialize};
 use super::ffi::{self, ClOutcome, ClText, ClValue};
 use super::handle::Handle;
 use super::prelude::PRELUDE;
@@ -29,64 +29,109 @@ pub struct Isolate {
     /// V8 reads from this snapshot as long as the isolate lives.
     snapshot: Option<Arc<Snapshot>>,
     /// The functions that V8 calls.
-    host: Box<HostBox>,
+    _host: Box<HostBox>,
     /// The parts of the last call's result.
     parts: Vec<ClValue>,
-    snapshot_use: SnapshotUse,
+    snapshot_use: Option<SnapshotUse>,
 }
 
 impl fmt::Debug for Isolate {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Isolate").field("host", &std::ptr::from_ref(&*self.host)).finish_non_exhaustive()
+        f.debug_struct("Isolate").finish_non_exhaustive()
     }
 }
 
+/// How an isolate boots, and its limits.
+#[derive(Debug)]
+pub(crate) struct Boot<'a> {
+    /// Whether several threads use the isolate, one at a time.
+    pub(crate) shared: bool,
+    /// The source of the prelude, for an isolate without a snapshot.
+    pub(crate) prelude: &'a str,
+    /// The limit of the heap and the array buffers together, in bytes.
+    pub(crate) memory: usize,
+    /// The highest limit that [`Isolate::limit_memory`] will set.
+    pub(crate) most: usize,
+    /// How much of this thread's stack V8 may use, in bytes.
+    pub(crate) stack: usize,
+}
+
 impl Isolate {
-    /// Boots from a snapshot. `memory` is the limit of the heap and the array buffers together, in
-    /// bytes. `most` is the highest limit that [`Isolate::limit_memory`] will set.
+    /// Boots from a snapshot, or without a library. `memory` is the limit of the heap and the array
+    /// buffers together, in bytes. `most` is the highest limit that [`Isolate::limit_memory`] will set.
     ///
     /// # Errors
     /// If the process has no memory for the isolate.
     pub fn boot(
-        snapshot: &Arc<Snapshot>,
-        host: Box<dyn Host>,
-        memory: usize,
-        most: usize,
-    ) -> Result<Self, Thrown> {
-        Self::start(Some(Arc::clone(snapshot)), host, memory, most)
-    }
-
-    /// Boots without a library.
-    pub(crate) fn start(
-        snapshot: Option<Arc<Snapshot>>,
+        snapshot: Option<&Arc<Snapshot>>,
         host: Box<dyn Host>,
         memory: usize,
         most: usize,
     ) -> Result<Self, Thrown> {
         initialize();
-        let mut host = HostBox::new(host);
         let most = most.max(memory);
-        let hard = most.saturating_add(most / 2).saturating_add(LARGEST_OBJECTS);
-        let blob = snapshot.as_ref().map_or(ClText::EMPTY, |snapshot| snapshot.text());
-        let prelude = ClText::new(PRELUDE.as_bytes());
-        let mut outcome = ClOutcome::EMPTY;
-        let snapshot_use = SnapshotUse::new(blob);
-        // SAFETY: the snapshot lives as long as the isolate, and so does the host.
-        let raw =
-            unsafe { ffi::cl_boot(false, blob, prelude, &host.table(), memory, hard, STACK, &mut outcome) };
-        let this = Self::new(booted(raw, &outcome)?, snapshot, host, snapshot_use);
-        // SAFETY: no call into V8 was made since then.
-        unsafe { check(&outcome)? };
-        Ok(this)
+        let boot = Boot { shared: false, prelude: &PRELUDE, memory, most, stack: STACK };
+        let snapshot_use = SnapshotUse::new(snapshot.map_or(ClText::EMPTY, |snapshot| snapshot.text()));
+        Self::start(&boot, snapshot.cloned(), snapshot_use, host.into())
     }
 
-    pub(crate) fn new(
-        raw: NonNull<ffi::ClIsolate>,
+    /// Boots from a snapshot, or without a library. V8 runs.
+    pub(crate) fn start(
+        boot: &Boot<'_>,
+        snapshot: Option<Arc<Snapshot>>,
+        snapshot_use: SnapshotUse,
+        host: Arc<dyn Host>,
+    ) -> Result<Self, Thrown> {
+        let host = HostBox::new(host);
+        let &Boot { shared, prelude, memory, most, stack } = boot;
+        let hard = most.saturating_add(most / 2).saturating_add(LARGEST_OBJECTS);
+        let blob = snapshot.as_ref().map_or(ClText::EMPTY, |snapshot| snapshot.text());
+        let prelude = ClText::new(prelude.as_bytes());
+        let mut outcome = ClOutcome::EMPTY;
+        // SAFETY: the snapshot lives as long as the isolate, and so does the host.
+        let raw =
+            unsafe { ffi::cl_boot(shared, blob, prelude, &host.table(), memory, hard, stack, &mut outcome) };
+        Self::booted(raw, &outcome, snapshot, host, snapshot_use)
+    }
+
+    /// Boots without a library or from `blob`, to become a snapshot. V8 runs. The callers keep the blob
+    /// alive. `memory` limits the memory of the load, in bytes.
+    pub(crate) fn builder(
+        prelude: &str,
+        blob: ClText,
+        snapshot_use: SnapshotUse,
+        host: Arc<dyn Host>,
+        memory: usize,
+    ) -> Result<Self, Thrown> {
+        let host = HostBox::new(host);
+        let prelude = ClText::new(prelude.as_bytes());
+        let mut outcome = ClOutcome::EMPTY;
+        // SAFETY: the host lives as long as the isolate, and the callers keep the blob alive.
+        let raw = unsafe { ffi::cl_builder(blob, prelude, &host.table(), memory, &mut outcome) };
+        Self::booted(raw, &outcome, None, host, snapshot_use)
+    }
+
+    /// Returns the isolate that the shim has booted with this outcome.
+    fn booted(
+        raw: *mut ffi::ClIsolate,
+        outcome: &ClOutcome,
         snapshot: Option<Arc<Snapshot>>,
         host: Box<HostBox>,
         snapshot_use: SnapshotUse,
-    ) -> Self {
-        Self { raw, handle: Handle::new(raw), snapshot, host, parts: Vec::new(), snapshot_use }
+    ) -> Result<Self, Thrown> {
+        let Some(raw) = NonNull::new(raw) else {
+            return Err(Thrown::Ended(Reason::of(outcome.reason), String::new()));
+        };
+        let (handle, parts) = (Handle::new(raw), Vec::new());
+        let this = Self { raw, handle, snapshot, _host: host, parts, snapshot_use: Some(snapshot_use) };
+        // SAFETY: no call into V8 was made since then.
+        unsafe { check(outcome)? };
+        Ok(this)
+    }
+
+    /// Returns the isolate for calls of the shim. It lives as long as `self`.
+    pub(crate) fn raw(&self) -> *mut ffi::ClIsolate {
+        self.raw.as_ptr()
     }
 
     /// Returns the handle that ends the isolate's calls.
@@ -171,27 +216,19 @@ impl Isolate {
     }
 
     /// Makes a snapshot of a builder.
-    pub(crate) fn into_snapshot(self) -> ClText {
-        self.handle.lock().isolate = None;
-        let this = std::mem::ManuallyDrop::new(self);
-        // SAFETY: the isolate lives, and `cl_snapshot` consumes it. The other fields are dropped
-        // after it, once.
-        unsafe {
-            let blob = ffi::cl_snapshot(this.raw.as_ptr());
-            drop(std::ptr::read(&this.host));
-            drop(std::ptr::read(&this.handle));
-            drop(std::ptr::read(&this.snapshot));
-            drop(std::ptr::read(&this.parts));
-            drop(std::ptr::read(&this.snapshot_use));
-            blob
-        }
+    pub(crate) fn into_snapshot(self) -> Snapshot {
+        self.handle.forget();
+        // SAFETY: the isolate lives. `cl_snapshot` consumes it, and so the drop does not dispose of it.
+        Snapshot::made(unsafe { ffi::cl_snapshot(self.raw.as_ptr()) })
     }
 }
 
 impl Drop for Isolate {
     fn drop(&mut self) {
-        self.handle.lock().isolate = None;
-        // SAFETY: no other code has the pointer any more.
-        unsafe { ffi::cl_dispose(self.raw.as_ptr()) };
+        // SAFETY: the isolate lives, and no other code has the pointer any more.
+        if self.handle.forget() && !unsafe { ffi::cl_dispose(self.raw.as_ptr()) } {
+            // The isolate stays in memory, so its snapshot must stay, too.
+            std::mem::forget((self.snapshot.take(), self.snapshot_use.take()));
+        }
     }
 }

@@ -35,10 +35,10 @@ pub(crate) use builder::{Builder, warmed};
 #[cfg(node)]
 pub(crate) use engine::built_for;
 pub use engine::{Host, Reason, STACK, Thrown, version};
-pub(crate) use engine::{LARGEST_OBJECTS, booted, check, initialize};
+pub(crate) use engine::{LARGEST_OBJECTS, check, initialize};
 pub use handle::Handle;
 pub use heap::Isolate;
-pub(crate) use heap::know_time_zone;
+pub(crate) use heap::{Boot, know_time_zone};
 pub(crate) use prelude::SMALL_PRELUDE;
 pub use snapshot::Snapshot;
 pub(crate) use snapshot::SnapshotUse;

@@ -212,10 +212,10 @@ pub fn load(
         failure
     };
     let text = read(path)?;
-    let mut loader = Loader::new(host, path);
+    let loader = Loader::new(host, path);
     let files = Arc::clone(&loader.files);
     note(&files, &path.display().to_string(), &text);
-    let source = module(&mut loader, path, text)?;
+    let source = module(&loader, path, text)?;
     let mut builder = Builder::new(Box::new(loader), MEMORY).map_err(explain)?;
     builder.load(&path.display().to_string(), &source, time).map_err(explain)?;
     let declared = builder.declarations().map_err(explain)?;
@@ -257,10 +257,10 @@ pub fn load(
 /// # Errors
 /// The errors of [`Library::load`].
 pub fn from_source(path: &Path, time: Duration, host: impl Host + 'static) -> Result<Isolate, Failure> {
-    let mut loader = Loader::new(host, path);
-    let source = module(&mut loader, path, read(path)?)?;
+    let loader = Loader::new(host, path);
+    let source = module(&loader, path, read(path)?)?;
     let explain = |thrown| explain(thrown, time);
-    let mut isolate = Isolate::start(None, Box::new(loader), MEMORY, MEMORY).map_err(explain)?;
+    let mut isolate = Isolate::boot(None, Box::new(loader), MEMORY, MEMORY).map_err(explain)?;
     isolate.load(&path.display().to_string(), &source).map_err(explain)?;
     Ok(isolate)
 }
@@ -274,7 +274,7 @@ fn read(path: &Path) -> Result<Vec<u8>, Failure> {
 }
 
 /// Makes a module of a file with this text.
-fn module<H>(loader: &mut Loader<H>, path: &Path, text: Vec<u8>) -> Result<Vec<u8>, Failure> {
+fn module<H>(loader: &Loader<H>, path: &Path, text: Vec<u8>) -> Result<Vec<u8>, Failure> {
     loader.module(path, text).map_err(|unreadable| {
         let place = unreadable.place.map(|(line, column)| format!(":{line}:{column}"));
         Failure {

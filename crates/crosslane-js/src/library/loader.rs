@@ -3,6 +3,7 @@
 use crate::isolate::{Host, Reason};
 use crate::library::unreadable::Unreadable;
 use crate::library::{packages, source};
+use std::cell::RefCell;
 use std::collections::HashSet;
 use std::fs;
 use std::path::{Component, Path, PathBuf};
@@ -30,7 +31,7 @@ pub(super) struct Loader<H> {
     folders: Vec<PathBuf>,
     pub(super) files: Files,
     /// The CommonJS scripts that were read.
-    scripts: HashSet<PathBuf>,
+    scripts: RefCell<HashSet<PathBuf>>,
 }
 
 /// The folders of the environment variable.
@@ -46,14 +47,14 @@ impl<H> Loader<H> {
         let own = file.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
         let folders = [own.to_owned()].into_iter().chain(import_folders());
         let folders = folders.filter_map(|folder| folder.canonicalize().ok()).collect();
-        Self { host, folders, files: Files::default(), scripts: HashSet::new() }
+        Self { host, folders, files: Files::default(), scripts: RefCell::default() }
     }
 
     /// Makes a module of a file with this text.
     ///
     /// # Errors
     /// If the file is not a module.
-    pub(super) fn module(&mut self, path: &Path, text: Vec<u8>) -> Result<Vec<u8>, Unreadable> {
+    pub(super) fn module(&self, path: &Path, text: Vec<u8>) -> Result<Vec<u8>, Unreadable> {
         let read = String::from_utf8_lossy(&text);
         if !packages::is_script(path, &read, &self.folders) {
             return source::module(path, text);
@@ -68,7 +69,7 @@ impl<H> Loader<H> {
             }
         };
         let script = source::common_js(&read, is_there);
-        self.scripts.insert(path.to_owned());
+        self.scripts.borrow_mut().insert(path.to_owned());
         Ok(script.into_bytes())
     }
 
@@ -90,15 +91,15 @@ fn plain(path: &Path) -> PathBuf {
 }
 
 impl<H: Host> Host for Loader<H> {
-    fn print(&mut self, error: bool, text: &str) {
+    fn print(&self, error: bool, text: &str) {
         self.host.print(error, text);
     }
 
-    fn fatal(&mut self, reason: Reason, what: &str) {
+    fn fatal(&self, reason: Reason, what: &str) {
         self.host.fatal(reason, what);
     }
 
-    fn resolve(&mut self, specifier: &str, referrer: &str) -> Result<(String, Vec<u8>), String> {
+    fn resolve(&self, specifier: &str, referrer: &str) -> Result<(String, Vec<u8>), String> {
         if specifier == OURS {
             return Ok((format!("{OURS}:module"), OURS_SOURCE.to_vec()));
         }
@@ -110,7 +111,7 @@ impl<H: Host> Host for Loader<H> {
             let is_of_package = packages::holds(&folder);
             is_of_package.then(|| packages::completed(&path, &self.folders)).flatten().unwrap_or(path)
         } else {
-            let is_required = self.scripts.contains(Path::new(referrer));
+            let is_required = self.scripts.borrow().contains(Path::new(referrer));
             let conditions = if is_required { packages::REQUIRED } else { packages::IMPORTED };
             packages::find(specifier, &folder, &self.folders, conditions)?
         };

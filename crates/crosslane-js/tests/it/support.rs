@@ -16,10 +16,10 @@ static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
 pub(crate) struct Log(pub(crate) mpsc::Sender<String>);
 
 impl Host for Log {
-    fn print(&mut self, _: bool, text: &str) {
+    fn print(&self, _: bool, text: &str) {
         let _ = self.0.send(text.to_owned());
     }
-    fn fatal(&mut self, _: Reason, what: &str) {
+    fn fatal(&self, _: Reason, what: &str) {
         eprintln!("{what}");
     }
 }

@@ -16,7 +16,7 @@ use crate::watch::{Watched, lock};
 use crate::{class_of_v8, error};
 use crosslane_gvl::{self as gvl, Me, Unwind, check_interrupts, made};
 use crosslane_js::embed::{self, Program, Refused, Script};
-use crosslane_js::isolate::{Handle, Reason, Thrown};
+use crosslane_js::isolate::{Handle, Host, Reason, Thrown};
 use crosslane_js::snapshot;
 use magnus::error::ErrorType;
 use magnus::gc::Marker;
@@ -100,7 +100,7 @@ impl Snapshot {
         blocks: Value,
         work: impl FnOnce(
             Script<'_>,
-            Arc<dyn Program>,
+            Program,
             &dyn Fn(&Arc<Handle>),
         ) -> Result<snapshot::Snapshot, Refused>,
     ) -> Result<Self, Error> {
@@ -254,7 +254,7 @@ impl Bridge {
     }
 }
 
-impl Program for Bridge {
+impl Host for Bridge {
     fn print(&self, error: bool, text: &str) {
         self.with(|| {
             let print = || -> Result<Value, Error> {
@@ -288,6 +288,10 @@ impl Program for Bridge {
             })
         });
         called.unwrap_or_else(|| Err("ProgramError\nthe program could not be called".into()))
+    }
+
+    fn fatal(&self, _: Reason, what: &str) {
+        eprintln!("V8 cannot go on: {what}");
     }
 
     fn confirm(&self, reason: Reason) -> bool {
@@ -350,7 +354,7 @@ impl Context {
     ) -> Result<Self, Error> {
         let snapshot = snapshot.map(|snapshot| Arc::clone(&snapshot.0));
         let bridge = Bridge::new(blocks);
-        let program: Arc<dyn Program> = Arc::clone(&bridge) as _;
+        let program: Program = Arc::clone(&bridge) as _;
         let boot = || embed::Context::boot(snapshot, program, memory, stack::left());
         let booted = if locked { Ok(boot()) } else { gvl::without_or_raise(boot, || {}) };
         let context = booted?.map_err(|refused| refusal(&refused))?;
