@@ -49,7 +49,7 @@ impl Guest {
     /// # Errors
     /// If the process has no memory for the isolate.
     pub fn boot(library: &Arc<Library>, host: Box<dyn Host>) -> Result<Self, Thrown> {
-        let limits = library.functions.iter().filter_map(|function| function.memory_limit);
+        let limits = library.functions.iter().filter_map(|function| function.spec.memory_limit);
         let most = limits.max().map_or(MEMORY, |limit| (limit as usize).max(MEMORY));
         let isolate = Isolate::boot(Some(&library.snapshot), host, MEMORY, most)?;
         let base = isolate.memory();
@@ -83,7 +83,7 @@ impl Guest {
 
     /// Returns whether the function of this index must be set up before it is called.
     pub fn needs_set_up(&self, index: usize) -> bool {
-        self.library.functions[index].set_up && !self.ready.contains(&index)
+        self.library.functions[index].spec.set_up && !self.ready.contains(&index)
     }
 
     /// Sets up the function of this index.
@@ -140,14 +140,14 @@ impl Guest {
         self.states |= matches!(entry, Entry::Update | Entry::Combine | Entry::Load);
         // For a vectorized update, the prelude retries and leaves out rows when it makes a group's
         // columns.
-        let lenient = entry == Entry::Finish || entry == Entry::Update && !function.vectorized;
+        let lenient = entry == Entry::Finish || entry == Entry::Update && !function.is_vectorized();
         let error_policy = if lenient { function.error_policy() } else { ErrorPolicy::default() };
         let arguments = columns::arguments(progress, columns, Argument::Reused);
         let mut call = BatchRun::new(self, function, progress, error_policy, false);
         // The rows that wait for a vectorized update must be in the states before other entries
         // run.
         let mut ended = Ok(());
-        if function.vectorized && !matches!(entry, Entry::Update | Entry::Forget) {
+        if function.is_vectorized() && !matches!(entry, Entry::Update | Entry::Forget) {
             ended = call.flush(index);
         }
         if ended.is_ok() {
@@ -164,15 +164,9 @@ impl Guest {
         }
         self.isolate.detach();
         let returns = match entry {
-            Entry::Finish => &function.returns,
-            Entry::Save => &DataType::Varchar,
-            _ => {
-                return match ended {
-                    Ok(()) => Answer::Nothing(row_counts),
-                    Err(Some((failure, row))) => Answer::Failed(failure, row.filter(|row| *row < rows)),
-                    Err(None) => Answer::Closed,
-                };
-            }
+            Entry::Finish => Some(&function.signature.returns),
+            Entry::Save => Some(&DataType::Varchar),
+            _ => None,
         };
         self.answered(ended, returns, rows, row_counts)
     }
@@ -185,17 +179,19 @@ impl Guest {
         }
     }
 
+    /// Returns the answer of a call that has ended. `returns` is the type of its results, if it has any.
     fn answered(
         &self,
         ended: Result<(), Option<(Failure, Option<usize>)>>,
-        returns: &DataType,
+        returns: Option<&DataType>,
         rows: usize,
         row_counts: RowCounts,
     ) -> Answer<'_> {
         match ended {
-            Ok(()) => match Results::new(returns, self.isolate.reply()) {
-                Ok(results) => Answer::Done(results, row_counts),
-                Err(failure) => Answer::Failed(failure, None),
+            Ok(()) => match returns.map(|returns| Results::after(0, returns, self.isolate.reply())) {
+                None => Answer::Nothing(row_counts),
+                Some(Ok(results)) => Answer::Done(results, row_counts),
+                Some(Err(failure)) => Answer::Failed(failure, None),
             },
             Err(Some((failure, row))) => Answer::Failed(failure, row.filter(|row| *row < rows)),
             Err(None) => Answer::Closed,
@@ -215,13 +211,13 @@ impl Guest {
         let function = &Arc::clone(&self.library).functions[index];
         self.limit_memory(function);
         if entry == Entry::Map {
-            self.scan = (index, function.returns.clone());
-            let bytes = if function.vectorized { Argument::Bytes } else { Argument::Reused };
+            self.scan = (index, function.signature.returns.clone());
+            let bytes = if function.is_vectorized() { Argument::Bytes } else { Argument::Reused };
             let rows = columns.first().map_or(0, |column| column.rows);
             return self.begin(c"openMap", [rows as f64, index as f64], columns, bytes, progress);
         }
         let is_table = entry == Entry::Scan;
-        self.scan = (index, if is_table { wanted(&function.returns, columns) } else { DataType::Varchar });
+        self.scan = (index, if is_table { wanted(&function.signature.returns, columns) } else { DataType::Varchar });
         let numbers = [index as f64, f64::from(u8::from(is_table))];
         self.begin(c"openScan", numbers, columns, Argument::Reused, progress)
     }
@@ -318,7 +314,7 @@ impl Guest {
 
     /// Returns the failure of a call that threw or was ended. `None` if no caller waits for it.
     fn failure(&mut self, function: &Function, thrown: Thrown) -> Option<Failure> {
-        self.failure_or(function, thrown, || value_rules::late(function.timeout.unwrap_or_default()))
+        self.failure_or(function, thrown, || value_rules::late(function.spec.timeout.unwrap_or_default()))
     }
 
     /// As [`Guest::failure`], for calls with another time limit than the function's timeout. `late`
@@ -360,10 +356,7 @@ impl Guest {
         progress: &AtomicU64,
     ) -> Answer<'_> {
         let library = Arc::clone(&self.library);
-        let Some(function) = library.functions.get(index) else {
-            let message = format!("a call of function {index} of {}", library.functions.len());
-            return Answer::Failed(Failure { class: "Error".into(), message, ..Failure::default() }, None);
-        };
+        let function = &library.functions[index];
         self.limit_memory(function);
         let number = match self.number(index, function, columns) {
             Ok(number) => number,
@@ -375,20 +368,20 @@ impl Guest {
                 return Answer::Failed(Failure { class, message, traceback, ..Failure::default() }, None);
             }
         };
-        let bytes = if function.vectorized { Argument::Bytes } else { Argument::Reused };
+        let bytes = if function.is_vectorized() { Argument::Bytes } else { Argument::Reused };
         let arguments = columns::arguments(progress, columns, bytes);
-        let mut call = BatchRun::new(self, function, progress, function.error_policy(), function.vectorized);
+        let mut call = BatchRun::new(self, function, progress, function.error_policy(), function.is_vectorized());
         let begun = call.guest.isolate.call(c"begin", &[rows as f64, number as f64], &arguments);
         let ended = call.finish(begun, rows);
         let row_counts = call.row_counts;
         self.isolate.detach();
-        self.answered(ended, &function.returns, rows, row_counts)
+        self.answered(ended, Some(&function.signature.returns), rows, row_counts)
     }
 
     /// Returns the number of the prepared function for a call with these columns. Prepares the
     /// function if needed.
     fn number(&mut self, index: usize, function: &Function, columns: &[Column<'_>]) -> Result<usize, Thrown> {
-        if !function.takes_any {
+        if !function.signature.takes_any() {
             return Ok(index);
         }
         let key = (index, columns.iter().map(|column| column.data_type.clone()).collect());
@@ -404,7 +397,7 @@ impl Guest {
     }
 
     fn limit_memory(&mut self, function: &Function) {
-        let limit = self.base + function.memory_limit.map_or(MEMORY, |limit| limit as usize);
+        let limit = self.base + function.spec.memory_limit.map_or(MEMORY, |limit| limit as usize);
         if self.limit != limit {
             self.limit = limit;
             self.isolate.limit_memory(limit);
@@ -492,7 +485,7 @@ impl<'a> BatchRun<'a> {
         let failure = self.guest.failure(self.function, thrown).ok_or(None)?;
         // If the function is no aggregate, only this row is lost. If the engine needs the states
         // later, the end of the lane tells it that they are lost.
-        if self.function.kind == Kind::Aggregate && self.guest.spent && self.guest.states {
+        if self.function.spec.kind == Kind::Aggregate && self.guest.spent && self.guest.states {
             let message = format!("{}; the states of this worker's groups are lost with it", failure.message);
             return Err(Some((Failure { message, ..failure }, None)));
         }
@@ -524,7 +517,7 @@ fn wanted(table: &DataType, columns: &[Column<'_>]) -> DataType {
 }
 
 fn memory_message(function: &Function) -> String {
-    match function.memory_limit {
+    match function.spec.memory_limit {
         Some(limit) => format!("more than {} were used, the function's memory_limit", megabytes(limit)),
         None => {
             let limit = megabytes(MEMORY as u64);

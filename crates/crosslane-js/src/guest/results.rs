@@ -49,11 +49,7 @@ impl Buffer<'_> {
 }
 
 impl<'a> Results<'a> {
-    pub(crate) fn new(data_type: &DataType, reply: Reply<'a>) -> Result<Self, Failure> {
-        Self::after(0, data_type, reply)
-    }
-
-    /// As [`Results::new`], for a reply whose column begins at part `next`.
+    /// The results in a reply whose column begins at part `next`.
     pub(crate) fn after(next: usize, data_type: &DataType, reply: Reply<'a>) -> Result<Self, Failure> {
         let mut reader = Reader { reply, next, nodes: Vec::new() };
         match reader.column(data_type) {

@@ -132,23 +132,30 @@ impl Lane {
             match self.set_up_one(call, index, function, Some(time)) {
                 Ok(()) => self.lane.progress().set(call.header.exchange as u32, COUNT),
                 // The call has begun no row, so `retries` and `on_error` do not apply.
-                failed => return send_answer(&mut self.lane, call, answer_without_results(failed)),
+                Err(Some(failure)) => return self.answer_without_results(call, Some(failure)),
+                Err(None) => return Ok(false),
             }
         }
         let entry = call.entry().and_then(|entry| Some((entry, function.takes(entry)?)));
         match entry {
-            Some((Entry::Call, _)) => self.answer(call),
+            Some((Entry::Call, _)) => self.answer(call, function),
             Some((entry @ (Entry::Scan | Entry::Partitions | Entry::Map), types)) => {
                 let wanted = self.scan(call, function, entry, &types);
                 self.guest.detach();
                 wanted
             }
             Some((entry, types)) => self.enter(call, function, entry, &types),
-            None => {
-                self.lane.fail(call, &call.refusal(), None)?;
-                Ok(true)
-            }
+            None => self.answer_without_results(call, Some(call.refusal())),
         }
+    }
+
+    /// Answers a call that has no results. Returns true.
+    fn answer_without_results(&mut self, call: Call, failure: Option<Failure>) -> io::Result<bool> {
+        match failure {
+            None => self.lane.succeed(call.with_rows(0), &(), RowCounts::default())?,
+            Some(failure) => self.lane.fail(call, &failure, None)?,
+        }
+        Ok(true)
     }
 
     /// Sets up the functions that the call is for. The engine ends a set-up that takes too long.
@@ -157,7 +164,7 @@ impl Lane {
         let library = Arc::clone(&self.library);
         let mut first = None;
         for (index, function) in library.functions.iter().enumerate() {
-            let is_meant = call.set_up_only().map_or(!function.has_own_lanes(), |only| only == index);
+            let is_meant = call.set_up_only().map_or(function.spec.workers.is_none(), |only| only == index);
             if !is_meant || !self.guest.needs_set_up(index) {
                 continue;
             }
@@ -170,11 +177,7 @@ impl Lane {
                 break;
             }
         }
-        send_answer(
-            &mut self.lane,
-            call,
-            answer_without_results(first.map_or(Ok(()), |failure| Err(Some(failure)))),
-        )
+        self.answer_without_results(call, first)
     }
 
     /// Sets up a function within `limit` seconds, as [`Guest::set_up`] does.
@@ -218,11 +221,7 @@ impl Lane {
                 Err(None) => return Ok(false),
             }
         }
-        send_answer(
-            &mut self.lane,
-            call,
-            answer_without_results(first.map_or(Ok(()), |failure| Err(Some(failure)))),
-        )
+        self.answer_without_results(call, first)
     }
 
     /// Runs an entry of an aggregate. Returns false if the engine no longer waits.
@@ -237,7 +236,7 @@ impl Lane {
         let (index, rows) = (call.header.function as usize, call.header.rows as usize);
         let lane = &raw mut self.lane;
         let columns = self.lane.columns(types.iter())?;
-        let answer = work(&self.watched, &self.waker, lane, call, function, function.timeout, || {
+        let answer = work(&self.watched, &self.waker, lane, call, function, function.spec.timeout, || {
             self.guest.enter(index, entry, &columns, rows, progress.word())
         });
         drop(columns);
@@ -257,7 +256,7 @@ impl Lane {
         let progress = progress.word();
         let lane = &raw mut self.lane;
         let columns = self.lane.columns(types.iter())?;
-        let mut step = work(&self.watched, &self.waker, lane, call, function, function.timeout, || {
+        let mut step = work(&self.watched, &self.waker, lane, call, function, function.spec.timeout, || {
             self.guest.open(call.header.function as usize, entry, &columns, progress)
         });
         drop(columns);
@@ -307,13 +306,13 @@ impl Lane {
             let lane = &raw mut self.lane;
             pace.begin();
             let (word, seen) = self.lane.news();
-            step = work(&self.watched, &self.waker, lane, call, function, function.timeout, || {
+            step = work(&self.watched, &self.waker, lane, call, function, function.spec.timeout, || {
                 self.guest.rows(pace.rows(), progress, News(word, seen))
             });
             pace.end();
         }
         if !self.guest.is_spent() {
-            let limit = function.timeout.map_or(CLOSING, |timeout| timeout.min(CLOSING));
+            let limit = function.spec.timeout.map_or(CLOSING, |timeout| timeout.min(CLOSING));
             let closed =
                 work(&self.watched, &self.waker, &raw mut self.lane, call, function, Some(limit), || {
                     self.guest.close(progress)
@@ -331,40 +330,26 @@ impl Lane {
     }
 
     /// Calls a function with a batch. Returns false if the engine no longer waits.
-    fn answer(&mut self, call: Call) -> io::Result<bool> {
+    fn answer(&mut self, call: Call, function: &Function) -> io::Result<bool> {
         let index = call.header.function as usize;
-        let library = Arc::clone(&self.library);
-        let Some(function) = library.functions.get(index) else {
-            return Err(io::Error::other(format!("a call of function {index}")));
-        };
         let types = match self.lane.types(&call)? {
             None => None,
             Some(types) => match self.types.get(index, types, function) {
                 Ok(known) => Some(known),
                 Err(message) => {
                     let failure = Failure { class: "Error".into(), message, ..Failure::default() };
-                    self.lane.fail(call, &failure, None)?;
-                    return Ok(true);
+                    return self.answer_without_results(call, Some(failure));
                 }
             },
         };
         let progress = self.lane.progress().clone();
         let lane = &raw mut self.lane;
         let columns = self.lane.columns(types.unwrap_or(&function.parameters).iter())?;
-        let answer = work(&self.watched, &self.waker, lane, call, function, function.timeout, || {
+        let answer = work(&self.watched, &self.waker, lane, call, function, function.spec.timeout, || {
             self.guest.answer(index, &columns, call.header.rows as usize, progress.word())
         });
         drop(columns);
         send_answer(&mut self.lane, call, answer)
-    }
-}
-
-/// Makes the answer of a call without results.
-fn answer_without_results(ended: Result<(), Option<Failure>>) -> Answer<'static> {
-    match ended {
-        Ok(()) => Answer::Nothing(RowCounts::default()),
-        Err(Some(failure)) => Answer::Failed(failure, None),
-        Err(None) => Answer::Closed,
     }
 }
 
@@ -390,7 +375,7 @@ fn work<T>(
     limit: Option<f64>,
     run: impl FnOnce() -> T,
 ) -> T {
-    watched.begin(PendingCall { lane, call }, limit, function.memory_limit.unwrap_or(MEMORY as u64));
+    watched.begin(PendingCall { lane, call }, limit, function.spec.memory_limit.unwrap_or(MEMORY as u64));
     // The watch does not sleep while there is a pending call.
     waker.begin_call();
     let done = run();

@@ -13,7 +13,7 @@ use crate::host::attention::Attention;
 use crate::host::{confine, loader};
 use crate::isolate;
 use crate::library::Library;
-use crosslane::{Failure, Kind};
+use crosslane::{Failure, FunctionSpec};
 use crosslane_process::Source;
 use crosslane_process::control::{ControlSocket, Report, Request};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec};
@@ -115,30 +115,12 @@ fn load(source: &Source, time: Duration) -> Result<Library, Failure> {
 }
 
 fn declarations(library: &Library) -> Value {
-    let functions = library.functions.iter().map(|function| {
-        let admits = function.nulls == "call" || function.kind == Kind::Stream;
-        let admits_null = vec![admits; function.parameters.len()];
-        let mut spec = function.options.clone();
-        for (key, value) in [
-            ("signature", json!(function.signature)),
-            ("kind", json!(function.kind)),
-            ("admits_null", json!(admits_null)),
-            ("named", json!(function.named())),
-            ("set_up", json!(function.set_up)),
-            ("set_up_timeout", json!(function.set_up.then_some(library.time.as_secs_f64()))),
-            ("on_error", json!(function.on_error)),
-            ("retries", json!(function.retries)),
-            ("timeout", json!(function.timeout)),
-            ("memory_limit", json!(function.memory_limit)),
-            ("file", json!(function.file)),
-            ("line", json!(function.line)),
-            ("ends_late_calls", json!(true)),
-        ] {
-            spec.insert(key.into(), value);
-        }
-        Value::Object(spec)
+    let time = library.time.as_secs_f64();
+    let specs = library.functions.iter().map(|function| {
+        let set_up_timeout = function.spec.set_up.then_some(time);
+        json!(FunctionSpec { set_up_timeout, ..function.spec.clone() })
     });
-    functions.collect()
+    specs.collect()
 }
 
 /// Makes a descriptor that receives Ctrl-C of the terminal.
@@ -160,11 +142,11 @@ fn interrupts() -> io::Result<OwnedFd> {
 
 /// Returns the time between two checks of the lanes for calls that take too much time or memory.
 fn tick(library: &Library) -> Duration {
-    let timeouts = library.functions.iter().filter_map(|function| function.timeout);
+    let timeouts = library.functions.iter().filter_map(|function| function.spec.timeout);
     let shortest = timeouts.fold(f64::INFINITY, f64::min);
     // A call can fill gigabytes of memory in a second.
     let longest =
-        if library.functions.iter().any(|function| function.memory_limit.is_some()) { 0.01 } else { 0.05 };
+        if library.functions.iter().any(|function| function.spec.memory_limit.is_some()) { 0.01 } else { 0.05 };
     Duration::from_secs_f64((shortest / 8.0).clamp(0.001, longest))
 }
 

@@ -2,9 +2,8 @@
 
 use crate::isolate::{self, Builder, Host, Isolate, Reason, Snapshot, Thrown};
 use crate::library::loader::{Loader, note};
-use crosslane::{DataType, Entry, ErrorPolicy, Failure, Kind, OnError, Signature};
+use crosslane::{Calling, DataType, Entry, ErrorPolicy, Failure, FunctionSpec, Kind, Signature};
 use crosslane_process::Files;
-use serde::Deserialize;
 use serde_json::{Value, json};
 use std::fs;
 use std::path::Path;
@@ -15,58 +14,43 @@ use std::time::Duration;
 const MEMORY: usize = 512 << 20;
 
 /// A function that a file declares.
-#[derive(Debug, Clone, Deserialize)]
+#[derive(Debug, Clone)]
 pub struct Function {
-    /// The signature as the user wrote it.
-    pub signature: String,
-    /// The kind of the function.
-    pub kind: Kind,
-    /// How many parameters of a table function have no default.
-    #[serde(default)]
-    pub required: i64,
-    /// All options by name, for the engine.
-    #[serde(flatten)]
-    pub options: serde_json::Map<String, Value>,
-    /// `skip` or `call`.
-    pub nulls: String,
-    /// Whether the function takes whole columns.
-    pub vectorized: bool,
-    /// Whether each isolate sets up the function before its first row.
-    #[serde(default)]
-    pub set_up: bool,
-    /// Whether a failed row becomes NULL or fails the query.
-    pub on_error: OnError,
-    /// How often a failed row is called again.
-    pub retries: u32,
-    /// Seconds.
-    pub timeout: Option<f64>,
-    /// Bytes.
-    pub memory_limit: Option<u64>,
-    /// The user's file with the declaration.
-    pub file: String,
-    /// The line of the declaration, from 1.
-    pub line: u32,
-    /// The types of the parameters.
-    #[serde(skip)]
-    pub parameters: Vec<DataType>,
-    /// Whether a parameter takes any type. Then each call has its own types.
-    #[serde(skip)]
-    pub takes_any: bool,
-    /// Whether the last parameter is a list of any number of arguments.
-    #[serde(skip)]
-    pub variadic: bool,
-    /// The type of the result.
-    #[serde(skip, default = "unknown")]
-    pub returns: DataType,
+    /// The description for the engine.
+    pub spec: FunctionSpec,
     /// The parsed signature.
-    #[serde(skip)]
-    parsed: Option<Signature>,
+    pub signature: Signature,
+    /// The types of the parameters.
+    pub parameters: Vec<DataType>,
 }
 
 impl Function {
-    /// Whether only lanes of its own call the function.
-    pub(crate) fn has_own_lanes(&self) -> bool {
-        self.options.get("workers").is_some_and(|workers| !workers.is_null())
+    /// Makes a function of the declaration that the prelude has checked.
+    fn new(mut declared: Value) -> Result<Self, Failure> {
+        let signature: Result<Signature, _> = declared["signature"].as_str().unwrap_or_default().parse();
+        let signature =
+            signature.map_err(|error| wrong("SignatureError", format!("{error}"), &declared))?;
+        let Signature { name, parameters, .. } = &signature;
+        let kind: Kind = serde_json::from_value(declared["kind"].clone()).map_err(unreadable)?;
+        let kind = kind.declared(&signature).map_err(|what| format!("{name}: {what}"));
+        let kind = kind.and_then(|kind| check(kind, &declared, &signature).map(|()| kind));
+        let kind = kind.map_err(|message| wrong("DeclarationError", message, &declared))?;
+        let admits = declared["nulls"] == "call" || kind == Kind::Stream;
+        // How many parameters of a table function have no default.
+        let required = declared["required"].as_i64().unwrap_or_default();
+        let is_named = |place| kind == Kind::Table && place >= required;
+        declared["kind"] = json!(kind);
+        declared["admits_null"] = json!(vec![admits; parameters.len()]);
+        declared["named"] = (0..parameters.len() as i64).map(is_named).collect();
+        declared["ends_late_calls"] = json!(true);
+        let spec = serde_json::from_value(declared).map_err(unreadable)?;
+        let parameters = parameters.iter().map(|field| field.data_type.clone()).collect();
+        Ok(Self { spec, parameters, signature })
+    }
+
+    /// Returns whether the function takes whole columns.
+    pub(crate) fn is_vectorized(&self) -> bool {
+        self.spec.calling == Calling::Vectorized
     }
 
     /// Returns the types of a call's arguments, from the text in the call.
@@ -74,48 +58,38 @@ impl Function {
     /// # Errors
     /// If the text is invalid, or if the function takes no arguments of these types.
     pub fn for_types(&self, types: &str) -> Result<Vec<DataType>, String> {
-        let declared: Signature = self.signature.parse().map_err(|error| format!("{error}"))?;
-        let concrete = declared.for_types(types)?;
+        let concrete = self.signature.for_types(types)?;
         Ok(concrete.parameters.into_iter().map(|field| field.data_type).collect())
     }
 
     /// Adds a note to a failure of the function's set-up.
     pub(crate) fn in_set_up(&self, failure: Failure) -> Failure {
-        let note = format!("in the set-up of {}, before its first row on this lane", self.name());
+        let note = format!("in the set-up of {}, before its first row on this lane", self.signature.name);
         Failure { set_up: true, ..noted(&note, failure) }
     }
 
     /// Adds a note to a failure of the function's tear-down. The note has the function's file and
     /// line, because the log names no query.
     pub(crate) fn in_tear_down(&self, failure: Failure) -> Failure {
-        let Self { file, line, .. } = self;
-        noted(&format!("in the tear-down of {}, declared at {file}:{line}", self.name()), failure)
-    }
-
-    fn name(&self) -> &str {
-        self.parsed.as_ref().map_or(&self.signature, |signature| &signature.name)
+        let FunctionSpec { file, line, .. } = &self.spec;
+        let note = format!("in the tear-down of {}, declared at {file}:{line}", self.signature.name);
+        noted(&note, failure)
     }
 
     /// Returns how failed calls are retried, and how their rows end.
     pub(crate) fn error_policy(&self) -> ErrorPolicy {
-        ErrorPolicy { retries: self.retries, on_error: self.on_error }
+        ErrorPolicy { retries: self.spec.retries, on_error: self.spec.on_error }
     }
 
     /// Returns the types of the columns of an entry's batches. `None` if the function has no such
     /// entry. Bytes that pass from isolate to isolate have the type VARCHAR here.
     pub(crate) fn takes(&self, entry: Entry) -> Option<Vec<DataType>> {
-        let entry = self.kind.entry(entry, self.parsed.as_ref()?)?;
+        let entry = self.spec.kind.entry(entry, &self.signature)?;
         let of_bytes = entry.leading.iter().map(|field| match field.data_type {
             DataType::Blob => DataType::Varchar,
             ref other => other.clone(),
         });
         Some(of_bytes.chain(entry.arguments.iter().map(|field| field.data_type.clone())).collect())
-    }
-
-    /// Returns for each parameter whether it has a default.
-    pub(crate) fn named(&self) -> Vec<bool> {
-        let count = self.parameters.len();
-        (0..count).map(|place| self.kind == Kind::Table && place as i64 >= self.required).collect()
     }
 
     /// Describes the function's types for the prelude, with these parameters.
@@ -128,8 +102,8 @@ impl Function {
         json!({
             "parameters": parameters,
             "variadic": variadic,
-            "stream": self.kind == Kind::Stream,
-            "returns": describe(&self.returns)
+            "stream": self.spec.kind == Kind::Stream,
+            "returns": describe(&self.signature.returns)
         })
     }
 }
@@ -138,10 +112,6 @@ impl Function {
 fn noted(note: &str, failure: Failure) -> Failure {
     let traceback = format!("  {note}\n{}", failure.traceback).trim_end().to_owned();
     Failure { traceback, ..failure }
-}
-
-fn unknown() -> DataType {
-    DataType::Boolean
 }
 
 /// A loaded file.
@@ -233,8 +203,8 @@ pub fn load(
     }
     let types: Vec<Value> = functions
         .iter()
-        .map(|function| match function.takes_any {
-            false => function.described(function.parameters.iter(), function.variadic),
+        .map(|function| match function.signature.takes_any() {
+            false => function.described(function.parameters.iter(), function.signature.variadic),
             // Each call has its own types.
             true => Value::Null,
         })
@@ -288,16 +258,14 @@ fn module<H>(loader: &Loader<H>, path: &Path, text: Vec<u8>) -> Result<Vec<u8>, 
 
 /// Adds the comment above each declaration to the declaration.
 fn described(declared: &str, files: &[(String, Vec<u8>)]) -> Result<String, Failure> {
-    let unreadable = |error| internal(&format!("declarations that cannot be read ({error}): {declared}"));
-    let mut declarations: Vec<serde_json::Map<String, Value>> =
-        serde_json::from_str(declared).map_err(unreadable)?;
+    let mut declarations: Vec<Value> = serde_json::from_str(declared).map_err(unreadable)?;
     for declaration in &mut declarations {
         let (Some(file), Some(line)) = (declaration["file"].as_str(), declaration["line"].as_u64()) else {
             continue;
         };
         if let Some((_, text)) = files.iter().find(|(path, _)| path == file) {
             let comment = comment_above(&String::from_utf8_lossy(text), line as usize);
-            declaration.insert("description".into(), comment.into());
+            declaration["description"] = comment.into();
         }
     }
     Ok(json!(declarations).to_string())
@@ -321,46 +289,32 @@ fn comment_above(text: &str, line: usize) -> String {
 }
 
 fn functions(declared: &str) -> Result<Vec<Function>, Failure> {
-    let mut functions: Vec<Function> = serde_json::from_str(declared)
-        .map_err(|error| internal(&format!("declarations that cannot be read ({error}): {declared}")))?;
-    for function in &mut functions {
-        let signature: Signature = function.signature.parse().map_err(|error| Failure {
-            class: "SignatureError".into(),
-            message: format!("{error}"),
-            traceback: format!("    at {}:{}", function.file, function.line),
-            ..Failure::default()
-        })?;
-        let kind = function.kind.declared(&signature).map_err(|what| format!("{}: {what}", signature.name));
-        kind.and_then(|kind| {
-            function.kind = kind;
-            check(function, &signature)
-        })
-        .map_err(|message| Failure {
-            class: "DeclarationError".into(),
-            message,
-            traceback: format!("    at {}:{}", function.file, function.line),
-            ..Failure::default()
-        })?;
-        function.parsed = Some(signature.clone());
-        function.takes_any = signature.takes_any();
-        function.variadic = signature.variadic;
-        function.parameters = signature.parameters.into_iter().map(|field| field.data_type).collect();
-        function.returns = signature.returns;
-    }
-    Ok(functions)
+    let declared: Vec<Value> = serde_json::from_str(declared).map_err(unreadable)?;
+    declared.into_iter().map(Function::new).collect()
+}
+
+/// Makes the failure of a wrong declaration, with its place.
+fn wrong(class: &str, message: String, declared: &Value) -> Failure {
+    let file = declared["file"].as_str().unwrap_or_default();
+    let traceback = format!("    at {file}:{}", declared["line"]);
+    Failure { class: class.into(), message, traceback, ..Failure::default() }
 }
 
 /// Checks that the kind of the declaration fits the function's signature.
-fn check(function: &Function, signature: &Signature) -> Result<(), String> {
-    let Signature { name, .. } = signature;
-    match (function.kind, signature.table) {
+fn check(kind: Kind, declared: &Value, signature: &Signature) -> Result<(), String> {
+    let name = &signature.name;
+    let is_set = |option: &str| match &declared[option] {
+        Value::Bool(is_set) => *is_set,
+        option => !option.is_null(),
+    };
+    match (kind, signature.table) {
         (Kind::Table, false) => Err(format!(
             "{name}: the signature of a udtf ends with -> TABLE(column TYPE, ...); a function with one result is declared with udf"
         )),
-        (Kind::Table, true) if function.set_up => Err(format!(
+        (Kind::Table, true) if is_set("set_up") => Err(format!(
             "{name}: a table function is a generator; a class is for udf, and for a udtf whose parameter is a TABLE"
         )),
-        (Kind::Aggregate, false) if function.vectorized && signature.parameters.is_empty() => {
+        (Kind::Aggregate, false) if is_set("vectorized") && signature.parameters.is_empty() => {
             Err(format!("{name}: a vectorized aggregate needs a parameter: its update is given columns"))
         }
         (Kind::Aggregate, true) => Err(format!("{name}: an aggregate has one result, and no TABLE(...)")),
@@ -368,14 +322,10 @@ fn check(function: &Function, signature: &Signature) -> Result<(), String> {
             Err(format!("{name}: a function that returns TABLE(...) is declared with udtf, not with udf"))
         }
         (Kind::Stream, _) => {
-            let is_set = |option: &str| match function.options.get(option) {
-                Some(Value::Bool(is_set)) => *is_set,
-                option => option.is_some_and(|option| !option.is_null()),
-            };
             let mut tables = ["partitions", "projection", "cardinality"].into_iter();
             match tables.find(|option| is_set(option)) {
                 Some(option) => Err(format!("{name}: a function of a TABLE has no option {option}")),
-                None if function.nulls == "call" => {
+                None if declared["nulls"] == "call" => {
                     Err(format!("{name}: a function of a TABLE has no option nulls: its columns may be NULL"))
                 }
                 None => Ok(()),
@@ -388,8 +338,9 @@ fn check(function: &Function, signature: &Signature) -> Result<(), String> {
     }
 }
 
-fn internal(message: &str) -> Failure {
-    Failure { class: "InternalError".into(), message: message.into(), ..Failure::default() }
+fn unreadable(error: serde_json::Error) -> Failure {
+    let message = format!("declarations that cannot be read: {error}");
+    Failure { class: "InternalError".into(), message, ..Failure::default() }
 }
 
 fn explain(thrown: Thrown, time: Duration) -> Failure {
