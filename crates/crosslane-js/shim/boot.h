@@ -62,12 +62,15 @@ ClIsolate* MakeContext(ClIsolate* self, ClText prelude, ClOutcome* outcome) {
   v8::ScriptOrigin origin = Origin(isolate, Text(isolate, "crosslane:guest", 15));
   v8::Local<v8::Script> script;
   v8::Local<v8::Value> make, guest;
-  v8::Local<v8::Value> arguments[] = {v8::Function::New(context, Print).ToLocalChecked(),
-                                      v8::Function::New(context, IsError).ToLocalChecked(),
-                                      v8::Function::New(context, UrlParts).ToLocalChecked()};
+  std::vector<v8::Local<v8::Value>> arguments;
+  for (auto function : {Print, IsError, UrlParts, Utf8Size, WriteUtf8, TextOfBytes}) {
+    arguments.push_back(v8::Function::New(context, function).ToLocalChecked());
+  }
   if (!v8::Script::Compile(context, Text(isolate, prelude), &origin).ToLocal(&script) ||
       !script->Run(context).ToLocal(&make) ||
-      !make.As<v8::Function>()->Call(context, context->Global(), 3, arguments).ToLocal(&guest)) {
+      !make.As<v8::Function>()
+           ->Call(context, context->Global(), static_cast<int>(arguments.size()), arguments.data())
+           .ToLocal(&guest)) {
     Failed(self, context, caught, outcome);
     guest = v8::Object::New(isolate);
   }

@@ -25,20 +25,22 @@ void Throw(v8::Isolate* isolate, const char* message) {
 // handle.
 v8::MaybeLocal<v8::String> TextOrError(v8::Isolate* isolate, ClText text) {
   v8::MaybeLocal<v8::String> made = MaybeText(isolate, reinterpret_cast<const char*>(text.data), text.length);
-  if (made.IsEmpty()) {
-    isolate->ThrowException(v8::Exception::RangeError(Text(isolate, "a text beyond V8's longest", 26)));
-  }
+  if (made.IsEmpty()) ThrowTooLong(isolate);
   return made;
 }
 
-// Runs code that comes to a check if the call is to end. False if the call was ended there.
+// Comes to V8's checks if the call is to end: V8's own loops come to a check only after thousands of
+// rounds, and each round may wait for the program. At the first check V8 asks whether the call is to end; at
+// the second check V8 ends it. Each run of an empty script is a check. False if the call was ended.
 bool Poll(ClIsolate* self, v8::Local<v8::Context> context) {
-  if (self->reason.load(std::memory_order_relaxed) == 0) return true;
-  v8::Local<v8::Script> script;
-  v8::Local<v8::Value> value;
-  return v8::Script::Compile(context, Text(self->isolate, "for (let i = 0; i < 1; i++);", 28))
-             .ToLocal(&script) &&
-         script->Run(context).ToLocal(&value);
+  for (int check = 0; check < 2 && self->reason != 0; check++) {
+    v8::Local<v8::Script> nothing;
+    if (!v8::Script::Compile(context, v8::String::Empty(self->isolate)).ToLocal(&nothing) ||
+        nothing->Run(context).IsEmpty()) {
+      return false;
+    }
+  }
+  return true;
 }
 
 // Ends a call because there is no memory for a value that it passes.

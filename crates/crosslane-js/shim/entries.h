@@ -5,15 +5,6 @@
 
 namespace {
 
-// Runs an empty script: V8 comes to a check there, and handles interrupts. V8's loops come to a
-// check only after thousands of rounds, and each round may wait for the program. False if the call
-// at work is to end.
-bool Check(v8::Isolate* isolate, v8::Local<v8::Context> context) {
-  v8::Local<v8::Script> nothing;
-  return v8::Script::Compile(context, v8::String::Empty(isolate)).ToLocal(&nothing) &&
-         !nothing->Run(context).IsEmpty();
-}
-
 // Throws the error of a function of the program: an error of a class of JavaScript, or an `Error`
 // with the given name.
 void Fail(ClIsolate* self, v8::Local<v8::Context> context, ClText text) {
@@ -39,10 +30,7 @@ void CallProgram(const v8::FunctionCallbackInfo<v8::Value>& info) {
   v8::Isolate* isolate = info.GetIsolate();
   v8::Local<v8::Context> context = isolate->GetCurrentContext();
   ClIsolate* self = Self(isolate);
-  // At the first check V8 asks whether the call is to end; at the second check V8 ends it.
-  for (int check = 0; check < 2 && self->reason != 0; check++) {
-    if (!Check(isolate, context)) return;
-  }
+  if (!Poll(self, context)) return;
   Encoded arguments;
   arguments.Put<uint32_t>(info.Length());
   for (int index = 0; index < info.Length(); index++) {
@@ -66,8 +54,14 @@ void CallProgram(const v8::FunctionCallbackInfo<v8::Value>& info) {
 }
 
 const intptr_t external_references[] = {
-    reinterpret_cast<intptr_t>(Print), reinterpret_cast<intptr_t>(CallProgram),
-    reinterpret_cast<intptr_t>(IsError), reinterpret_cast<intptr_t>(UrlParts), 0};
+    reinterpret_cast<intptr_t>(Print),
+    reinterpret_cast<intptr_t>(CallProgram),
+    reinterpret_cast<intptr_t>(IsError),
+    reinterpret_cast<intptr_t>(UrlParts),
+    reinterpret_cast<intptr_t>(Utf8Size),
+    reinterpret_cast<intptr_t>(WriteUtf8),
+    reinterpret_cast<intptr_t>(TextOfBytes),
+    0};
 
 // Releases all handles that calls made.
 void Forget(ClIsolate* self) {

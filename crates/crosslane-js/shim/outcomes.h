@@ -22,7 +22,10 @@ void IsError(const v8::FunctionCallbackInfo<v8::Value>& info) {
   info.GetReturnValue().Set(info[0]->IsNativeError());
 }
 
-// Returns the list of a URL's parts, or undefined.
+// Separates the parts of an answer of the host. No text has this byte in UTF-8.
+constexpr int kSeparator = 0xff;
+
+// Returns the list of the parts of the host's answer, or undefined.
 void UrlParts(const v8::FunctionCallbackInfo<v8::Value>& info) {
   v8::Isolate* isolate = info.GetIsolate();
   ClIsolate* self = Self(isolate);
@@ -38,12 +41,76 @@ void UrlParts(const v8::FunctionCallbackInfo<v8::Value>& info) {
   auto* data = reinterpret_cast<const char*>(result.data);
   const char* end = data + result.length;
   for (;;) {
-    auto* line = static_cast<const char*>(memchr(data, '\n', end - data));
+    auto* line = static_cast<const char*>(memchr(data, kSeparator, end - data));
     parts.push_back(Text(isolate, data, (line ? line : end) - data));
     if (!line) break;
     data = line + 1;
   }
   info.GetReturnValue().Set(v8::Array::New(isolate, parts.data(), parts.size()));
+}
+
+// The bytes of a view. They live as long as the store.
+uint8_t* BytesOf(v8::Local<v8::ArrayBufferView> view, std::shared_ptr<v8::BackingStore>* store) {
+  // This moves the memory of a small array out of the heap, so that it stays where it is.
+  *store = view->Buffer()->GetBackingStore();
+  return static_cast<uint8_t*>((*store)->Data()) + view->ByteOffset();
+}
+
+// The size of a text in UTF-8.
+void Utf8Size(const v8::FunctionCallbackInfo<v8::Value>& info) {
+  info.GetReturnValue().Set(info[0].As<v8::String>()->Utf8Length(info.GetIsolate()));
+}
+
+// Writes as much of a text in UTF-8 as an array has room for: whole characters. Returns the numbers of units
+// that were read, and of bytes that were written.
+void WriteUtf8(const v8::FunctionCallbackInfo<v8::Value>& info) {
+  v8::Isolate* isolate = info.GetIsolate();
+  auto view = info[1].As<v8::ArrayBufferView>();
+  std::shared_ptr<v8::BackingStore> store;
+  uint8_t* bytes = BytesOf(view, &store);
+  int room = static_cast<int>(std::min<size_t>(view->ByteLength(), INT32_MAX));
+  int read = 0, written = 0;
+  if (room) {
+    written = info[0].As<v8::String>()->WriteUtf8(
+        isolate, reinterpret_cast<char*>(bytes), room, &read,
+        v8::String::NO_NULL_TERMINATION | v8::String::REPLACE_INVALID_UTF8);
+  }
+  v8::Local<v8::Value> counts[] = {v8::Integer::New(isolate, read), v8::Integer::New(isolate, written)};
+  info.GetReturnValue().Set(v8::Array::New(isolate, counts, 2));
+}
+
+void ThrowTooLong(v8::Isolate* isolate) {
+  isolate->ThrowException(v8::Exception::RangeError(Text(isolate, "a text beyond V8's longest", 26)));
+}
+
+// The text of bytes of a kind (`js/web/encoding.js`): UTF-8, one byte per character, or UTF-16.
+void TextOfBytes(const v8::FunctionCallbackInfo<v8::Value>& info) {
+  v8::Isolate* isolate = info.GetIsolate();
+  auto view = info[0].As<v8::ArrayBufferView>();
+  std::shared_ptr<v8::BackingStore> store;
+  uint8_t* bytes = BytesOf(view, &store);
+  size_t length = view->ByteLength();
+  auto kind = v8::NewStringType::kNormal;
+  v8::MaybeLocal<v8::String> text;
+  if (length <= INT32_MAX) {
+    int size = static_cast<int>(length);
+    switch (info[1].As<v8::Int32>()->Value()) {
+      case 0:
+        text = v8::String::NewFromUtf8(isolate, reinterpret_cast<const char*>(bytes), kind, size);
+        break;
+      case 1:
+        text = v8::String::NewFromOneByte(isolate, bytes, kind, size);
+        break;
+      default:
+        text = v8::String::NewFromTwoByte(isolate, reinterpret_cast<const uint16_t*>(bytes), kind, size / 2);
+    }
+  }
+  v8::Local<v8::String> made;
+  if (text.ToLocal(&made)) {
+    info.GetReturnValue().Set(made);
+  } else {
+    ThrowTooLong(isolate);
+  }
 }
 
 extern const intptr_t external_references[];

@@ -33,8 +33,8 @@ typedef struct {
   // result. If it returns false, it sets the name and the message of an error to throw, separated
   // by a line end. Either must live until the next call.
   bool (*call)(void* host, uint32_t number, ClText arguments, ClText* result);
-  // Parses or changes a URL (`src/isolate/url.rs`). Sets its parts, one per line, which must live
-  // until the next call. False if there is no such URL.
+  // Parses or changes a URL, or a text of its query (`src/isolate/url.rs`). Sets the parts, with the byte
+  // 0xFF between them, which must live until the next call. False if there is no such URL.
   bool (*url)(void* host, ClText operation, ClText first, ClText second, ClText* result);
 } ClHost;
 

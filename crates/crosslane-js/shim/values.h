@@ -117,9 +117,8 @@ void FromJs(v8::Isolate* isolate, v8::Local<v8::Value> value, ClValue* result) {
   if (value->IsArrayBufferView()) {
     auto view = value.As<v8::ArrayBufferView>();
     result->kind = CL_BYTES;
-    // This moves the memory of a small array out of the heap, so that it stays where it is.
-    auto store = view->Buffer()->GetBackingStore();
-    result->data = static_cast<uint8_t*>(store->Data()) + view->ByteOffset();
+    std::shared_ptr<v8::BackingStore> store;
+    result->data = BytesOf(view, &store);
     result->length = view->ByteLength();
   } else if (value->IsString()) {
     auto text = value.As<v8::String>();

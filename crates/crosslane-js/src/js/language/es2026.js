@@ -28,6 +28,7 @@ const callOn = Function.prototype.call.bind(Function.prototype.call);
   });
 
   const hexOf = uncurried(Number.prototype.toString);
+  const pointAt = uncurried(String.prototype.codePointAt);
 
   function textOnly(text) {
     if (typeof text !== "string") throw new TypeError(`${show(text)} is no string`);
@@ -41,39 +42,31 @@ const callOn = Function.prototype.call.bind(Function.prototype.call);
     ...[..." ,-=<>#&!%:;@~'`\"\u00a0"].map((one) => [one, `\\x${hexOf(one.charCodeAt(0), 16)}`]),
   ]);
 
-  // The escape of a character, or undefined if it stands for itself.
-  function escapeOf(text, index) {
-    const one = text[index];
-    const code = codeAt(one, 0);
+  // The escape of a character at an index of a text, or undefined if it stands for itself.
+  function escapeOf(one, point, index) {
     const known = mapGet(ESCAPED, one);
     if (known !== undefined) return known;
-    if (code < 0x80) {
-      const six = sextet(code);
-      return index === 0 && six >= 0 && six < 62 ? `\\x${hexOf(code, 16)}` : undefined;
-    }
-    const isHalf = code !== REPLACEMENT && pointAt(text, index) === REPLACEMENT;
-    return isHalf || trimmed(one) === "" ? `\\u${padded(hexOf(code, 16), 4, "0")}` : undefined;
+    if (index === 0 && executed(/^[0-9A-Za-z]$/, one) !== null) return `\\x${hexOf(point, 16)}`;
+    const isHalf = point >= 0xd800 && point <= 0xdfff;
+    return isHalf || trimmed(one) === "" ? `\\u${padded(hexOf(point, 16), 4, "0")}` : undefined;
   }
 
   addMissing(RegExp, {
     escape(text) {
       textOnly(text);
-      const units = new Units();
-      for (let index = 0; index < text.length; index++) {
-        const escaped = escapeOf(text, index);
+      let escaped = "";
+      for (let index = 0; index < text.length; ) {
         const point = pointAt(text, index);
-        if (escaped === undefined) units.addPoint(point);
-        else for (let at = 0; at < escaped.length; at++) units.add(codeAt(escaped, at));
-        if (point > 0xffff) index++;
+        const one = part(text, index, index + (point > 0xffff ? 2 : 1));
+        escaped += escapeOf(one, point, index) ?? one;
+        index += one.length;
       }
-      return units.finish();
+      return escaped;
     },
   });
 
   // The texts of bytes: `Uint8Array.fromBase64` and its kind.
 
-  const DIGITS = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789";
-  const ALPHABETS = { __proto__: null, base64: `${DIGITS}+/`, base64url: `${DIGITS}-_` };
   const CHUNKS = { __proto__: null, loose: true, strict: true, "stop-before-partial": true };
   const HEX = "0123456789abcdef";
 
@@ -100,92 +93,29 @@ const callOn = Function.prototype.call.bind(Function.prototype.call);
 
   // Throws if the array is no part of its buffer any more.
   const checkBounds = (bytes) => fillIn(bytes, 0, 0, 0);
-  const wrongText = (what) => new ParseError(`this is no ${what}`);
 
-  // The number that a digit of an alphabet stands for, or -1.
-  function numberOf(alphabet, code) {
-    const six = sextet(code);
-    if (six >= 0 && six < 62) return six;
-    if (code === codeAt(alphabet, 62)) return 62;
-    return code === codeAt(alphabet, 63) ? 63 : -1;
-  }
+  const hexDigit = (code) => {
+    if (isDigit(code)) return code - ZERO;
+    const letter = code | 32;
+    return letter >= 97 && letter <= 102 ? letter - 87 : -1;
+  };
 
-  // Writes the bytes of a text in base64. Returns how much of the text they are, how many bytes, and an error
-  // after them. https://tc39.es/ecma262/#sec-frombase64
-  function readBase64(text, bytes, alphabet, handling) {
-    const most = lengthOf(bytes);
-    let read = 0;
-    let written = 0;
-    let chunk = 0;
-    let size = 0;
-    let index = 0;
-    const next = () => {
-      while (index < text.length && (isBlank(codeAt(text, index)) || text[index] === "\f")) index++;
-      return text[index];
-    };
-    const ended = () => ({ read, written });
-    const failed = () => ({ read, written, error: wrongText("text in base64") });
-    const put = (count) => {
-      for (let byte = 0; byte < count; byte++) bytes[written++] = (chunk >> (16 - 8 * byte)) & 255;
-    };
-    if (most === 0) return ended();
-    for (;;) {
-      const one = next();
-      if (one === undefined || one === "=") break;
-      const digit = numberOf(alphabet, codeAt(one, 0));
-      if (digit < 0) return failed();
-      // The next digit would make a byte for which there is no room.
-      const left = most - written;
-      if ((left === 1 && size === 2) || (left === 2 && size === 3)) return ended();
-      index++;
-      chunk |= digit << (18 - 6 * size++);
-      if (size === 4) {
-        put(3);
-        read = index;
-        chunk = size = 0;
-        if (written === most) return ended();
-      }
-    }
-    if (next() === "=") {
-      if (size < 2) return failed();
-      index++;
-      if (size === 2) {
-        if (next() === undefined) return handling === "stop-before-partial" ? ended() : failed();
-        if (next() !== "=") return failed();
-        index++;
-      }
-      if (next() !== undefined) return failed();
-      // The bits beyond the last byte.
-      if (handling === "strict" && (chunk & (size === 2 ? 0xffff : 0xff)) !== 0) return failed();
-    } else if (size > 0) {
-      if (handling === "stop-before-partial") return ended();
-      if (handling === "strict" || size === 1) return failed();
-    }
-    if (size > 0) put(size - 1);
-    read = text.length;
-    return ended();
-  }
-
-  // The same of hexadecimal digits.
+  // Writes the bytes of a text of hexadecimal digits, as `readBase64` does.
   function readHex(text, bytes) {
-    const failed = (written) => ({
-      read: 2 * written,
-      written,
-      error: wrongText("text in hexadecimal digits"),
-    });
-    if (text.length % 2 !== 0) return failed(0);
+    const ended = (written, isWrong) => ({ read: 2 * written, written, isWrong });
+    if (text.length % 2 !== 0) return ended(0, true);
     const count = min(text.length / 2, lengthOf(bytes));
     for (let index = 0; index < count; index++) {
       const high = hexDigit(codeAt(text, 2 * index));
       const low = hexDigit(codeAt(text, 2 * index + 1));
-      if (high < 0 || low < 0) return failed(index);
+      if (high < 0 || low < 0) return ended(index, true);
       bytes[index] = 16 * high + low;
     }
-    return { read: 2 * count, written: count };
+    return ended(count, false);
   }
 
-  function outcome({ read, written, error }) {
-    if (error !== undefined) throw error;
+  function outcome({ read, written, isWrong }, kind) {
+    if (isWrong) throw new ParseError(`this is no text in ${kind}`);
     return { read, written };
   }
 
@@ -196,12 +126,13 @@ const callOn = Function.prototype.call.bind(Function.prototype.call);
     fromBase64(text, options = undefined) {
       // More room than the bytes need.
       const bytes = new Uint8Array(textOnly(text).length + 3);
-      const { written } = outcome(readBase64(text, bytes, alphabetOf(options), handlingOf(options)));
+      const done = readBase64(text, bytes, alphabetOf(options), handlingOf(options));
+      const { written } = outcome(done, "base64");
       return bytesOf(bytes, 0, written);
     },
     fromHex(text) {
       const bytes = new Uint8Array(textOnly(text).length >> 1);
-      outcome(readHex(text, bytes));
+      outcome(readHex(text, bytes), "hexadecimal digits");
       return bytes;
     },
   });
@@ -213,38 +144,29 @@ const callOn = Function.prototype.call.bind(Function.prototype.call);
       const alphabet = alphabetOf(options);
       const handling = handlingOf(options);
       checkBounds(bytes);
-      return outcome(readBase64(text, bytes, alphabet, handling));
+      return outcome(readBase64(text, bytes, alphabet, handling), "base64");
     },
     setFromHex(text) {
       const bytes = bytesOnly(this);
       checkBounds(bytes);
-      return outcome(readHex(textOnly(text), bytes));
+      return outcome(readHex(textOnly(text), bytes), "hexadecimal digits");
     },
     toBase64(options = undefined) {
       const bytes = bytesOnly(this);
       const alphabet = alphabetOf(options);
       const isPadded = !options?.omitPadding;
       checkBounds(bytes);
-      const units = new Units();
-      for (let index = 0; index < lengthOf(bytes); index += 3) {
-        const size = min(3, lengthOf(bytes) - index);
-        const chunk = (bytes[index] << 16) | ((bytes[index + 1] ?? 0) << 8) | (bytes[index + 2] ?? 0);
-        for (let digit = 0; digit < 4; digit++) {
-          if (digit <= size) units.add(codeAt(alphabet, (chunk >> (18 - 6 * digit)) & 63));
-          else if (isPadded) units.add(EQUALS);
-        }
-      }
-      return units.finish();
+      return base64Of(bytes, alphabet, isPadded);
     },
     toHex() {
       const bytes = bytesOnly(this);
       checkBounds(bytes);
-      const units = new Units();
+      const codes = new Uint8Array(2 * lengthOf(bytes));
       for (let index = 0; index < lengthOf(bytes); index++) {
-        units.add(codeAt(HEX, bytes[index] >> 4));
-        units.add(codeAt(HEX, bytes[index] & 15));
+        codes[2 * index] = codeAt(HEX, bytes[index] >> 4);
+        codes[2 * index + 1] = codeAt(HEX, bytes[index] & 15);
       }
-      return units.finish();
+      return textOfBytes(codes, LATIN_1);
     },
   });
 }

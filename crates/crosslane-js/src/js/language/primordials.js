@@ -66,7 +66,6 @@ const mapClear = uncurried(Map.prototype.clear);
 const sizeOfMap = uncurried(Object.getOwnPropertyDescriptor(Map.prototype, "size").get);
 const eachOfMap = uncurried(Map.prototype.forEach);
 const setAdd = uncurried(Set.prototype.add);
-const setHas = uncurried(Set.prototype.has);
 const eachOfSet = uncurried(Set.prototype.forEach);
 const keysOfMap = uncurried(Map.prototype.keys);
 const nextOfMap = uncurried(Object.getPrototypeOf(new Map().keys()).next);

@@ -329,14 +329,9 @@ function toUuid(value, bytes, at, type) {
 }
 
 function toBytes(value, type) {
-  if (value instanceof Uint8Array) return value;
-  if (isView(value)) {
-    return value instanceof AnyArray
-      ? new Uint8Array(bufferOf(value), offsetOf(value), bytesIn(value))
-      : new Uint8Array(bufferOfView(value), offsetOfView(value), lengthOfView(value));
-  }
-  if (value instanceof ArrayBuffer) return new Uint8Array(value);
-  throw wrong(value, type);
+  const bytes = value instanceof Uint8Array ? value : bytesUnder(value);
+  if (bytes === undefined) throw wrong(value, type);
+  return bytes;
 }
 
 // Makes an integer of any size of its two's complement, the lowest byte first.

@@ -1,6 +1,5 @@
 // TextEncoder and TextDecoder, atob and btoa, and DOMException.
 
-const fromCodes = String.fromCharCode;
 const trimmed = uncurried(String.prototype.trim);
 const lower = uncurried(String.prototype.toLowerCase);
 const isAbove = uncurried(Object.prototype.isPrototypeOf);
@@ -12,8 +11,10 @@ const bufferOfView = ofDataViews("buffer");
 const offsetOfView = ofDataViews("byteOffset");
 const lengthOfView = ofDataViews("byteLength");
 
-const REPLACEMENT = 0xfffd;
+const REPLACEMENT = "\ufffd";
 const BYTE_ORDER_MARK = 0xfeff;
+// The kinds of bytes that the host's `textOfBytes` reads. Those of UTF-16 begin at an even place.
+const [UTF_8, LATIN_1, UTF_16] = [0, 1, 2];
 
 // Defines a global as built-in ones are: it is not enumerable.
 function expose(name, value) {
@@ -38,81 +39,12 @@ class DOMException extends Error {
 }
 tagged(DOMException, "DOMException");
 
-// Collects the UTF-16 units of a string, in a list that keeps its own length.
-class Units {
-  #text = "";
-  #units = blank(0);
-
-  add(unit) {
-    if (this.#units.length === 8192) this.#flush();
-    this.#units[this.#units.length] = unit;
-  }
-
-  addPoint(point) {
-    if (point > 0xffff) {
-      this.add(0xd800 + ((point - 0x10000) >> 10));
-      this.add(0xdc00 + (point & 0x3ff));
-    } else {
-      this.add(point);
-    }
-  }
-
-  finish() {
-    this.#flush();
-    return this.#text;
-  }
-
-  #flush() {
-    this.#text += apply(fromCodes, undefined, this.#units);
-    this.#units.length = 0;
-  }
-}
-
 // ---- from text to bytes
 
-// The code point at an index; half of a surrogate pair is U+FFFD.
-function pointAt(text, at) {
-  const code = codeAt(text, at);
-  if (code < 0xd800 || code > 0xdfff) return code;
-  const next = code < 0xdc00 ? codeAt(text, at + 1) : 0;
-  if (!(next >= 0xdc00 && next <= 0xdfff)) return REPLACEMENT;
-  return 0x10000 + ((code - 0xd800) << 10) + (next - 0xdc00);
-}
-
-const utf8Size = (point) => (point < 0x80 ? 1 : point < 0x800 ? 2 : point < 0x10000 ? 3 : 4);
-
-// Writes as many characters as fit into `room` bytes.
-function writeUtf8(text, bytes, room) {
-  const { length } = text;
-  let read = 0;
-  let written = 0;
-  while (read < length) {
-    const point = pointAt(text, read);
-    const size = utf8Size(point);
-    if (written + size > room) break;
-    if (size === 1) {
-      bytes[written++] = point;
-    } else {
-      bytes[written++] = (0xf00 >> size) | (point >> (6 * (size - 1)));
-      for (let shift = 6 * (size - 2); shift >= 0; shift -= 6) {
-        bytes[written++] = 0x80 | ((point >> shift) & 0x3f);
-      }
-    }
-    read += size === 4 ? 2 : 1;
-  }
-  return { read, written };
-}
-
+// Half of a surrogate pair becomes U+FFFD.
 function utf8Of(text) {
-  const { length } = text;
-  let size = 0;
-  for (let at = 0; at < length; at++) {
-    const next = utf8Size(pointAt(text, at));
-    size += next;
-    if (next === 4) at++;
-  }
-  const bytes = new Uint8Array(size);
-  writeUtf8(text, bytes, size);
+  const bytes = new Uint8Array(utf8Size(text));
+  writeUtf8(text, bytes);
   return bytes;
 }
 
@@ -129,120 +61,87 @@ class TextEncoder {
     if (!isView(bytes) || tagOf(bytes) !== "Uint8Array") {
       throw new TypeError(`encodeInto writes into a Uint8Array, not ${show(bytes)}`);
     }
-    return writeUtf8(`${text}`, bytes, lengthOf(bytes));
+    const counts = writeUtf8(`${text}`, bytes);
+    return { read: counts[0], written: counts[1] };
   }
 }
 tagged(TextEncoder, "TextEncoder");
 
 // ---- from bytes to text
 
-// Decoders take bytes in pieces. They call `bad` for each invalid part; it may throw.
+// Invalid parts become U+FFFD.
+const textIn = (bytes) => textOfBytes(bytes, UTF_8);
 
-class Utf8 {
-  #point = 0;
-  #missing = 0;
-  #low = 0x80;
-  #high = 0xbf;
+// Converts a value to a text without half surrogate pairs.
+const wellFormed = (value) => textIn(utf8Of(`${value}`));
 
-  take(bytes, length, units, bad) {
-    let point = this.#point;
-    let missing = this.#missing;
-    let low = this.#low;
-    let high = this.#high;
-    for (let at = 0; at < length; at++) {
-      const byte = bytes[at];
-      if (missing > 0) {
-        const fits = byte >= low && byte <= high;
-        low = 0x80;
-        high = 0xbf;
-        if (fits) {
-          point = (point << 6) | (byte & 0x3f);
-          if (--missing === 0) units.addPoint(point);
-          continue;
-        }
-        // The byte may begin the next character.
-        missing = 0;
-        bad(units);
-      }
-      if (byte < 0x80) {
-        units.add(byte);
-      } else if (byte >= 0xc2 && byte <= 0xdf) {
-        missing = 1;
-        point = byte & 0x1f;
-      } else if (byte >= 0xe0 && byte <= 0xef) {
-        missing = 2;
-        point = byte & 0xf;
-        if (byte === 0xe0) low = 0xa0;
-        if (byte === 0xed) high = 0x9f;
-      } else if (byte >= 0xf0 && byte <= 0xf4) {
-        missing = 3;
-        point = byte & 7;
-        if (byte === 0xf0) low = 0x90;
-        if (byte === 0xf4) high = 0x8f;
-      } else {
-        bad(units);
-      }
+const isLeadingHalf = (unit) => unit >= 0xd800 && unit <= 0xdbff;
+
+// A decoder returns the text of bytes, and whether they are valid. `unfinished` says how many bytes at the
+// end begin a character that further bytes may complete.
+const utf8 = {
+  __proto__: null,
+  decode(bytes) {
+    const text = textIn(bytes);
+    let isValid = true;
+    if (find(text, REPLACEMENT) >= 0) {
+      const again = utf8Of(text);
+      isValid = lengthOf(again) === lengthOf(bytes);
+      for (let at = 0; isValid && at < lengthOf(bytes); at++) isValid = again[at] === bytes[at];
     }
-    this.#point = point;
-    this.#missing = missing;
-    this.#low = low;
-    this.#high = high;
-  }
-
-  end(units, bad) {
-    if (this.#missing > 0) bad(units);
-  }
-}
-
-class Utf16 {
-  #byte = -1;
-  #lead = 0;
-
-  take(bytes, length, units, bad) {
-    for (let at = 0; at < length; at++) {
-      if (this.#byte < 0) {
-        this.#byte = bytes[at];
-        continue;
-      }
-      const unit = this.#byte | (bytes[at] << 8);
-      this.#byte = -1;
-      const trails = unit >= 0xdc00 && unit <= 0xdfff;
-      const lead = this.#lead;
-      this.#lead = 0;
-      if (lead > 0 && trails) {
-        units.add(lead);
-        units.add(unit);
-        continue;
-      }
-      if (lead > 0) bad(units);
-      if (unit >= 0xd800 && unit <= 0xdbff) this.#lead = unit;
-      else if (trails) bad(units);
-      else units.add(unit);
+    return { text, isValid };
+  },
+  unfinished(bytes) {
+    const length = lengthOf(bytes);
+    for (let size = 1; size <= min(3, length); size++) {
+      const byte = bytes[length - size];
+      if (byte < 0x80 || byte > 0xf4) return 0;
+      if (byte < 0xc2) continue;
+      const due = byte < 0xe0 ? 2 : byte < 0xf0 ? 3 : 4;
+      // If more than one U+FFFD stands for these bytes, nothing can complete them.
+      return size < due && textIn(bytesOf(bytes, length - size, length)) === REPLACEMENT ? size : 0;
     }
-  }
+    return 0;
+  },
+};
 
-  end(units, bad) {
-    if (this.#byte >= 0 || this.#lead > 0) bad(units);
-  }
-}
+const utf16 = {
+  __proto__: null,
+  decode(bytes) {
+    const odd = lengthOf(bytes) % 2;
+    const units = textOfBytes(bytesOf(bytes, 0, lengthOf(bytes) - odd), UTF_16);
+    let text = wellFormed(units);
+    // A leading half and half a unit are one invalid part.
+    if (odd === 1 && !isLeadingHalf(codeAt(units, units.length - 1))) text += REPLACEMENT;
+    return { text, isValid: text === units };
+  },
+  unfinished(bytes) {
+    const length = lengthOf(bytes);
+    const odd = length % 2;
+    const isHalf = length > 1 && isLeadingHalf(bytes[length - odd - 1] << 8);
+    return isHalf ? odd + 2 : odd;
+  },
+};
 
 // The code points of the bytes from 0x80 to 0x9f.
 const WINDOWS_1252 =
   "\u20ac\x81\u201a\u0192\u201e\u2026\u2020\u2021\u02c6\u2030\u0160\u2039\u0152\x8d\u017d\x8f" +
   "\x90\u2018\u2019\u201c\u201d\u2022\u2013\u2014\u02dc\u2122\u0161\u203a\u0153\x9d\u017e\u0178";
 
-class Windows1252 {
-  take(bytes, length, units) {
-    for (let at = 0; at < length; at++) {
+const windows1252 = {
+  __proto__: null,
+  decode(bytes) {
+    const units = new Uint16Array(lengthOf(bytes));
+    for (let at = 0; at < lengthOf(bytes); at++) {
       const byte = bytes[at];
-      units.add(byte >= 0x80 && byte < 0xa0 ? codeAt(WINDOWS_1252, byte - 0x80) : byte);
+      units[at] = byte >= 0x80 && byte < 0xa0 ? codeAt(WINDOWS_1252, byte - 0x80) : byte;
     }
-  }
+    return { text: textOfBytes(units, UTF_16), isValid: true };
+  },
+  unfinished: () => 0,
+};
 
-  end() {}
-}
-
-const DECODERS = { __proto__: null, "utf-8": Utf8, "utf-16le": Utf16, "windows-1252": Windows1252 };
+const DECODERS = { __proto__: null, "utf-8": utf8, "utf-16le": utf16, "windows-1252": windows1252 };
 // https://encoding.spec.whatwg.org/#names-and-labels
 const LABELS = { __proto__: null };
 for (const [name, labels] of [
@@ -257,9 +156,7 @@ for (const [name, labels] of [
   for (const label of labels.split(" ")) LABELS[label] = name;
 }
 
-const replaced = (units) => units.add(REPLACEMENT);
-
-// All bytes of a buffer or a view.
+// All bytes of a buffer or a view. Undefined for another value.
 function bytesUnder(value) {
   if (isView(value)) {
     return tagOf(value) === undefined
@@ -269,27 +166,25 @@ function bytesUnder(value) {
   try {
     lengthOfBuffer(value);
   } catch {
-    throw new TypeError(`bytes are an ArrayBuffer or a view, not ${show(value)}`);
+    return undefined;
   }
   return new Uint8Array(value);
 }
 
-// Decodes UTF-8; invalid parts become U+FFFD.
-function textIn(bytes) {
-  const length = lengthOf(bytes);
-  const units = new Units();
-  const decoder = new Utf8();
-  decoder.take(bytes, length, units, replaced);
-  decoder.end(units, replaced);
-  return units.finish();
+function joined(first, second) {
+  const both = new Uint8Array(lengthOf(first) + lengthOf(second));
+  setIn(both, first);
+  setIn(both, second, lengthOf(first));
+  return both;
 }
 
 class TextDecoder {
   #encoding;
   #fatal;
   #ignoreBOM;
-  // The state of a stream that has not ended.
-  #decoder;
+  // Of a stream that has not ended: the bytes of a character that is not complete, and whether there was
+  // text before.
+  #rest;
   #begun = false;
 
   constructor(label = "utf-8", options = undefined) {
@@ -314,42 +209,110 @@ class TextDecoder {
   }
 
   decode(input = undefined, options = undefined) {
-    const bytes = input === undefined ? new Uint8Array(0) : bytesUnder(input);
+    let bytes = input === undefined ? new Uint8Array(0) : bytesUnder(input);
+    if (bytes === undefined) throw new TypeError(`bytes are an ArrayBuffer or a view, not ${show(input)}`);
     const goesOn = Boolean(options?.stream);
-    if (this.#decoder === undefined) this.#begun = false;
-    const decoder = this.#decoder ?? new DECODERS[this.#encoding]();
+    const decoder = DECODERS[this.#encoding];
+    const rest = this.#rest;
     // An error ends the stream.
-    this.#decoder = undefined;
-    const encoding = this.#encoding;
-    const bad = this.#fatal
-      ? () => {
-          throw new TypeError(`bytes that are no ${encoding}`);
-        }
-      : replaced;
-    const length = lengthOf(bytes);
-    const units = new Units();
-    decoder.take(bytes, length, units, bad);
-    if (goesOn) this.#decoder = decoder;
-    else decoder.end(units, bad);
-    const text = units.finish();
-    const first = !this.#begun;
-    if (text !== "") this.#begun = true;
-    return first && !this.#ignoreBOM && codeAt(text, 0) === BYTE_ORDER_MARK ? part(text, 1) : text;
+    this.#rest = undefined;
+    if (rest === undefined) this.#begun = false;
+    else if (lengthOf(rest) > 0) bytes = joined(rest, bytes);
+    const end = lengthOf(bytes) - (goesOn ? decoder.unfinished(bytes) : 0);
+    const { text, isValid } = decoder.decode(new Uint8Array(bufferOf(bytes), offsetOf(bytes), end));
+    if (this.#fatal && !isValid) throw new TypeError(`bytes that are no ${this.#encoding}`);
+    if (goesOn) this.#rest = bytesOf(bytes, end, lengthOf(bytes));
+    const isFirst = !this.#begun && text !== "";
+    if (isFirst) this.#begun = true;
+    return isFirst && !this.#ignoreBOM && codeAt(text, 0) === BYTE_ORDER_MARK ? part(text, 1) : text;
   }
 }
 tagged(TextDecoder, "TextDecoder");
 
 // ---- base 64
 
-const BASE_64 = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+const DIGITS_64 = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789";
+const ALPHABETS = { __proto__: null, base64: `${DIGITS_64}+/`, base64url: `${DIGITS_64}-_` };
 const EQUALS = 61;
 
-function sextet(code) {
+// The number that a digit of an alphabet stands for, or -1.
+function sextet(alphabet, code) {
   if (code >= 65 && code <= 90) return code - 65;
   if (code >= 97 && code <= 122) return code - 71;
   if (isDigit(code)) return code + 4;
-  if (code === 43) return 62;
-  return code === 47 ? 63 : -1;
+  if (code === codeAt(alphabet, 62)) return 62;
+  return code === codeAt(alphabet, 63) ? 63 : -1;
+}
+
+// Writes the bytes of a text in base64. Returns how much of the text they are, how many bytes, and whether
+// the text is invalid after them. https://tc39.es/ecma262/#sec-frombase64
+function readBase64(text, bytes, alphabet, handling) {
+  const most = lengthOf(bytes);
+  let read = 0;
+  let written = 0;
+  let chunk = 0;
+  let size = 0;
+  let index = 0;
+  const next = () => {
+    while (index < text.length && (isBlank(codeAt(text, index)) || text[index] === "\f")) index++;
+    return text[index];
+  };
+  const ended = (isWrong = false) => ({ read, written, isWrong });
+  const failed = () => ended(true);
+  const put = (count) => {
+    for (let byte = 0; byte < count; byte++) bytes[written++] = (chunk >> (16 - 8 * byte)) & 255;
+  };
+  if (most === 0) return ended();
+  for (;;) {
+    const one = next();
+    if (one === undefined || one === "=") break;
+    const digit = sextet(alphabet, codeAt(one, 0));
+    if (digit < 0) return failed();
+    // The next digit would make a byte for which there is no room.
+    const left = most - written;
+    if ((left === 1 && size === 2) || (left === 2 && size === 3)) return ended();
+    index++;
+    chunk |= digit << (18 - 6 * size++);
+    if (size === 4) {
+      put(3);
+      read = index;
+      chunk = size = 0;
+      if (written === most) return ended();
+    }
+  }
+  if (next() === "=") {
+    if (size < 2) return failed();
+    index++;
+    if (size === 2) {
+      if (next() === undefined) return handling === "stop-before-partial" ? ended() : failed();
+      if (next() !== "=") return failed();
+      index++;
+    }
+    if (next() !== undefined) return failed();
+    // The bits beyond the last byte.
+    if (handling === "strict" && (chunk & (size === 2 ? 0xffff : 0xff)) !== 0) return failed();
+  } else if (size > 0) {
+    if (handling === "stop-before-partial") return ended();
+    if (handling === "strict" || size === 1) return failed();
+  }
+  if (size > 0) put(size - 1);
+  read = text.length;
+  return ended();
+}
+
+function base64Of(bytes, alphabet, isPadded) {
+  const length = lengthOf(bytes);
+  const codes = new Uint8Array(4 * floor((length + 2) / 3));
+  let written = 0;
+  for (let index = 0; index < length; index += 3) {
+    const size = min(3, length - index);
+    const chunk = (bytes[index] << 16) | ((bytes[index + 1] ?? 0) << 8) | (bytes[index + 2] ?? 0);
+    for (let digit = 0; digit < 4; digit++) {
+      if (digit <= size) codes[written++] = codeAt(alphabet, (chunk >> (18 - 6 * digit)) & 63);
+      else if (isPadded) codes[written++] = EQUALS;
+    }
+  }
+  return textOfBytes(prefix(codes, written, Uint8Array), LATIN_1);
 }
 
 function checkGiven(count, name) {
@@ -359,55 +322,25 @@ function checkGiven(count, name) {
 function atob(...given) {
   checkGiven(given.length, "atob");
   const text = `${given[0]}`;
-  const { length } = text;
-  const units = new Units();
-  const invalid = () => new DOMException("a text that is no base 64", "InvalidCharacterError");
-  let bits = 0;
-  let held = 0;
-  let count = 0;
-  let padding = 0;
-  for (let at = 0; at < length; at++) {
-    const code = codeAt(text, at);
-    if (isBlank(code) || code === 12) continue;
-    if (code === EQUALS) {
-      padding++;
-      continue;
-    }
-    const six = sextet(code);
-    if (six < 0 || padding > 0) throw invalid();
-    count++;
-    bits = ((bits << 6) | six) & 0x3fff;
-    held += 6;
-    if (held >= 8) {
-      held -= 8;
-      units.add((bits >> held) & 0xff);
-    }
-  }
-  const padded = padding === 0 || (padding <= 2 && (count + padding) % 4 === 0);
-  if (count % 4 === 1 || !padded) throw invalid();
-  return units.finish();
+  // More room than the bytes need.
+  const bytes = new Uint8Array(text.length);
+  const { written, isWrong } = readBase64(text, bytes, ALPHABETS.base64, "loose");
+  if (isWrong) throw new DOMException("a text that is no base 64", "InvalidCharacterError");
+  return textOfBytes(prefix(bytes, written, Uint8Array), LATIN_1);
 }
 
 function btoa(...given) {
   checkGiven(given.length, "btoa");
   const text = `${given[0]}`;
-  const { length } = text;
-  const units = new Units();
-  for (let at = 0; at < length; at += 3) {
-    let bits = 0;
-    for (let byte = 0; byte < 3; byte++) {
-      const code = at + byte < length ? codeAt(text, at + byte) : 0;
-      if (code > 0xff) {
-        throw new DOMException("a character beyond U+00FF has no byte", "InvalidCharacterError");
-      }
-      bits = (bits << 8) | code;
+  const bytes = new Uint8Array(text.length);
+  for (let at = 0; at < text.length; at++) {
+    const code = codeAt(text, at);
+    if (code > 0xff) {
+      throw new DOMException("a character beyond U+00FF has no byte", "InvalidCharacterError");
     }
-    const there = min(3, length - at);
-    for (let index = 0; index < 4; index++) {
-      units.add(index <= there ? codeAt(BASE_64, (bits >> (18 - 6 * index)) & 0x3f) : EQUALS);
-    }
+    bytes[at] = code;
   }
-  return units.finish();
+  return base64Of(bytes, ALPHABETS.base64, true);
 }
 
 expose("atob", atob);

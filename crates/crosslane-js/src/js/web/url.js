@@ -1,5 +1,5 @@
 // URL and URLSearchParams. The host parses and changes URLs (`url.rs`): each answer is the list of
-// all parts of the URL.
+// all parts of the URL. It also decodes and encodes the names and values in their queries.
 
 const { iterator } = Symbol;
 // The indices of the parts.
@@ -15,79 +15,14 @@ function askHost(operation, first, second) {
   return urlParts(operation, first, second);
 }
 
-// Converts a value to a text without half surrogate pairs.
-function wellFormed(value) {
-  const text = `${value}`;
-  const { length } = text;
-  for (let at = 0; at < length; at++) {
-    const code = codeAt(text, at);
-    if (code < 0xd800 || code > 0xdfff) continue;
-    if (pointAt(text, at) === REPLACEMENT) return textIn(utf8Of(text));
-    at++;
-  }
-  return text;
-}
-
 // Functions with which the two classes use each other's private fields.
 let linkedTo;
 let readAgain;
 let writeSearch;
 
-// ---- application/x-www-form-urlencoded
-
-const hexDigit = (code) => {
-  if (isDigit(code)) return code - ZERO;
-  const letter = code | 32;
-  return letter >= 97 && letter <= 102 ? letter - 87 : -1;
-};
-
-function decoded(text) {
-  if (find(text, "%") < 0 && find(text, "+") < 0) return text;
-  const bytes = utf8Of(text);
-  const length = lengthOf(bytes);
-  let written = 0;
-  for (let at = 0; at < length; at++) {
-    let byte = bytes[at];
-    if (byte === 43) byte = 32;
-    if (byte === 37 && at + 2 < length) {
-      const high = hexDigit(bytes[at + 1]);
-      const low = hexDigit(bytes[at + 2]);
-      if (high >= 0 && low >= 0) {
-        byte = high * 16 + low;
-        at += 2;
-      }
-    }
-    bytes[written++] = byte;
-  }
-  return textIn(prefix(bytes, written, Uint8Array));
-}
-
-const HEX_CODES = "0123456789ABCDEF";
-
-function encodeInto(units, text) {
-  const bytes = utf8Of(text);
-  const length = lengthOf(bytes);
-  for (let at = 0; at < length; at++) {
-    const byte = bytes[at];
-    const letter = byte | 32;
-    if (byte === 32) {
-      units.add(43);
-    } else if (
-      isDigit(byte) ||
-      (letter >= 97 && letter <= 122 && byte < 128) ||
-      byte === 42 ||
-      byte === 45 ||
-      byte === 46 ||
-      byte === 95
-    ) {
-      units.add(byte);
-    } else {
-      units.add(37);
-      units.add(codeAt(HEX_CODES, byte >> 4));
-      units.add(codeAt(HEX_CODES, byte & 15));
-    }
-  }
-}
+const encoded = (text) => urlParts("encode", text, "")[0];
+const decoded = (text) =>
+  find(text, "%") < 0 && find(text, "+") < 0 ? text : urlParts("decode", text, "")[0];
 
 // The name-value pairs of a query. The list has an empty prototype, as `blank` makes it.
 function pairsOf(query) {
@@ -153,15 +88,8 @@ class URLSearchParams {
   }
 
   #text() {
-    const pairs = this.#pairs;
-    const units = new Units();
-    for (let index = 0; index < pairs.length; index++) {
-      if (index > 0) units.add(38);
-      encodeInto(units, pairs[index].name);
-      units.add(EQUALS);
-      encodeInto(units, pairs[index].value);
-    }
-    return units.finish();
+    const texts = mapped(this.#pairs, ({ name, value }) => `${encoded(name)}=${encoded(value)}`);
+    return join(texts, "&");
   }
 
   // Keeps the pairs for which `keep` returns true.
