@@ -1,13 +1,20 @@
 //! Parses what a declaration says, for Ruby.
 
 use crate::errors::argument_error;
-use crosslane::{DataType, Signature};
-use magnus::Error;
+use crosslane::{DataType, FunctionSpec, Signature};
+use magnus::value::ReprValue;
+use magnus::{Error, Value};
 use std::path::Path;
 
 /// The name, the parameters' names and types, the type of the result, and whether the last
 /// parameter takes any number of arguments.
 type ParsedSignature = (String, Vec<(String, String)>, String, bool);
+
+/// The specification of a declared function (`Crosslane::Declaration`).
+pub(crate) fn specification(declared: Value) -> Result<FunctionSpec, Error> {
+    let text: String = declared.funcall("specification", ())?;
+    serde_json::from_str(&text).map_err(argument_error)
+}
 
 /// The sandbox that a function in `file` asks for by options, given and returned as JSON. nil if it asks
 /// for none.

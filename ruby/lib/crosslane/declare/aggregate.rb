@@ -18,16 +18,12 @@ module Crosslane
     # @raise [DeclarationError]
     def initialize(signature, states, **options)
       @class = states if states.is_a?(Class)
-      super(signature, @class ? adding(signature, states) : states, **options)
+      super(signature, @class ? method_of(signature, *METHODS) : states, **options)
     end
 
     def kind = "aggregate"
 
     # The native part calls the methods from here on.
-
-    # @api private
-    # @return [String] the declaration as JSON
-    def specification = JSON.generate(message)
 
     # @api private
     # @return [#call, nil] adds a row to a state; nil if the state does this itself
@@ -72,19 +68,6 @@ module Crosslane
 
     def defaults = DEFAULTS
 
-    def source = @class ? source_of(@class) : super
-
-    # The method that adds a row.
-    def adding(signature, states)
-      @file, @line = source
-      @name = signature.to_s[/\A\s*\w+/].to_s.strip
-      missing = METHODS.reject { |method| states.method_defined?(method) }
-      raise error("#{states} has no method #{missing.first}") if missing.any?
-      raise error("#{states}.new needs arguments") unless [0, -1].include?(states.instance_method(:initialize).arity)
-
-      states.instance_method(:update)
-    end
-
     def set(options)
       super
       if @vectorized && @parameters.empty?
@@ -92,14 +75,9 @@ module Crosslane
       end
 
       @start, @combine, @finish = options.values_at(*PARTS)
-      given = PARTS.select { |part| options[part] }
-      raise error("#{given.first} is for a block; #{@class} has methods") if @class && given.any?
-      return if @class
+      raise error("a block needs combine: what makes one state of two") unless @class || @combine
 
-      raise error("a block needs combine: what makes one state of two") unless @combine
-
-      wrong = given.find { |part| !options[part].respond_to?(:call) }
-      raise error("#{wrong} is called, and #{options[wrong].inspect} cannot be") if wrong
+      check_parts(options, PARTS)
     end
 
     def check_parameters

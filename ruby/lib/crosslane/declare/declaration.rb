@@ -105,6 +105,9 @@ module Crosslane
       }
     end
 
+    # @return [String] the same as JSON
+    def specification = JSON.generate(message)
+
     # @return [Boolean] whether only lanes of its own call the function
     def own_lanes? = !(@workers || @gpus || @own_sandbox).nil?
 
@@ -137,9 +140,8 @@ module Crosslane
 
     # The file and the line of the declaration.
     def source
-      return source_of(callable) if callable.is_a?(Class)
-
-      callable.source_location || ["<native>", 0]
+      type = @class || callable
+      type.is_a?(Class) ? source_of(type) : callable.source_location || ["<native>", 0]
     end
 
     # The file and the line of a class. Without a name, those of one of its methods.
@@ -149,6 +151,26 @@ module Crosslane
 
       methods = type.instance_methods(false).map { |name| type.instance_method(name) }
       methods.filter_map(&:source_location).first || ["<native>", 0]
+    end
+
+    # The first of the methods that the class of the states or of the called object needs.
+    def method_of(signature, *needed)
+      @file, @line = source
+      @name = signature.to_s[/\A\s*\w+/].to_s.strip
+      missing = needed.find { |method| !@class.method_defined?(method) }
+      raise error("#{@class} has no method #{missing}") if missing
+      raise error("#{@class}.new needs arguments") unless [0, -1].include?(@class.instance_method(:initialize).arity)
+
+      @class.instance_method(needed.first)
+    end
+
+    # Checks the options that belong to a block and are called.
+    def check_parts(options, parts)
+      given = parts.select { |part| options[part] }
+      raise error("#{given.first} is for a block; #{@class} has methods") if @class && given.any?
+
+      wrong = given.find { |part| !options[part].respond_to?(:call) }
+      raise error("#{wrong} is called, and #{options[wrong].inspect} cannot be") if wrong
     end
 
     def parse(signature)

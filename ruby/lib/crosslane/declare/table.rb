@@ -12,11 +12,6 @@ module Crosslane
     # @return [Array<String>] the names of the function's columns
     attr_reader :columns
 
-    # The native part calls the methods from here on.
-
-    # @return [String] the declaration as JSON
-    def specification = JSON.generate(message)
-
     # Yields rows to the native part.
     class Rows
       # @return [String] the SQL type of a row: a STRUCT of the columns, or a BLOB

@@ -50,7 +50,7 @@ module Crosslane
     # @raise [DeclarationError]
     def initialize(signature, callable, **options)
       @class = callable if callable.is_a?(Class)
-      super(signature, @class ? method_of(signature) : callable, **options)
+      super(signature, @class ? method_of(signature, :call) : callable, **options)
     end
 
     def message = super.merge(set_up: true)
@@ -107,26 +107,10 @@ module Crosslane
     # Whether the native part calls the block itself, which is faster.
     def direct? = !@class && !@variadic && calling != "async"
 
-    def source = @class ? source_of(@class) : super
-
-    # The method that each row calls.
-    def method_of(signature)
-      @file, @line = source
-      @name = signature.to_s[/\A\s*\w+/].to_s.strip
-      raise error("#{@class} has no method call") unless @class.method_defined?(:call)
-      raise error("#{@class}.new needs arguments") unless [0, -1].include?(@class.instance_method(:initialize).arity)
-
-      @class.instance_method(:call)
-    end
-
     def set(options)
       super
       @setup, @teardown = options.values_at(*PARTS)
-      given = PARTS.select { |part| options[part] }
-      raise error("#{given.first} is for a block; #{@class} has methods") if @class && given.any?
-
-      wrong = given.find { |part| !options[part].respond_to?(:call) }
-      raise error("#{wrong} is called, and #{options[wrong].inspect} cannot be") if wrong
+      check_parts(options, PARTS)
     end
 
     # The number of the block's arguments: the prepared state, and a row.

@@ -4,8 +4,8 @@
 //! the declared class, or a value that a block returned.
 
 use crate::functions::scalar::{Arguments, Callee, PLACES};
+use crate::signature::specification;
 use crate::values::{Held, Vm, send};
-use crosslane::FunctionSpec;
 use crosslane_guest::Aggregates;
 use crosslane_gvl::{Unwind, made};
 use crosslane_process::guest::{Call, GuestLane};
@@ -27,9 +27,7 @@ pub(crate) type Accumulated = crosslane_guest::Accumulated<Vm>;
 
 impl Aggregate {
     pub(crate) fn new(vm: &Vm, declared: Value) -> Result<Self, Error> {
-        let spec: String = declared.funcall("specification", ())?;
-        let spec: FunctionSpec = serde_json::from_str(&spec).map_err(crate::errors::argument_error)?;
-        let ready = crosslane_guest::Aggregate::new(vm, &spec)?;
+        let ready = crosslane_guest::Aggregate::new(vm, &specification(declared)?)?;
         Ok(Self { ready, callee: Callee::of_states(declared, declared.funcall("step", ())?)? })
     }
 

@@ -7,8 +7,9 @@ use crate::errors::argument_error;
 use crate::functions::{block, concurrent};
 use crate::lane::failure::{describe, retry_after};
 use crate::lane::wait::wait;
+use crate::signature::specification;
 use crate::values::{CallError, Held, Vm, intern};
-use crosslane::{Calling, ColumnBuilder, Entry, Failure, FunctionSpec, RetryAfter};
+use crosslane::{ColumnBuilder, Entry, Failure, RetryAfter};
 use crosslane_guest::{Batch, Invoke, Language};
 use crosslane_gvl::{self as gvl, Unwind, protect};
 use crosslane_process::guest::{Call, Emitted, GuestLane, Next, Room, RowCounts};
@@ -36,20 +37,7 @@ impl Function {
     /// Prepares a declaration (`Crosslane::Declaration`). `types` are the arguments' types if a
     /// parameter has the type ANY.
     pub(crate) fn new(vm: &Vm, declared: Value, types: Option<&str>) -> Result<Self, Error> {
-        let calling: String = declared.funcall("calling", ())?;
-        let on_error: String = declared.funcall("on_error", ())?;
-        let spec = FunctionSpec {
-            admits_null: declared.funcall("admits_null", ())?,
-            calling: match calling.as_str() {
-                "vectorized" => Calling::Vectorized,
-                "async" => Calling::Async,
-                _ => Calling::Row,
-            },
-            retries: declared.funcall("retries", ())?,
-            on_error: on_error.parse().map_err(|error: String| argument_error(error))?,
-            memory_limit: declared.funcall("memory_limit", ())?,
-            ..FunctionSpec::new(declared.funcall("signature", ())?)
-        };
+        let spec = specification(declared)?;
         let ready = crosslane_guest::Function::new(vm, &spec, Entry::Call, types)?;
         let count = ready.types().len();
         if types.is_some() && count > MOST_ARGUMENTS {

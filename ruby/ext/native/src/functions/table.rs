@@ -12,10 +12,11 @@
 //! meanwhile. Only the scan's own thread uses the lane, and this thread is in `each` while it does.
 
 use crate::errors::io_error;
+use crate::signature::specification;
 use crate::values::shared::{self, Shared};
 use crate::values::{Held, Reader, Vm, columns, intern};
 use crosslane::batch::Column;
-use crosslane::{Calling, DataType, Entry, Failure, FunctionSpec, Kind, OnError, Signature};
+use crosslane::{Calling, DataType, Entry, Failure, Kind, OnError, Signature};
 use crosslane_guest::{Argument, CallError, Language, Values};
 use crosslane_gvl::{self as gvl, Unwind, protect};
 use crosslane_process::guest::{Call, GuestLane};
@@ -185,8 +186,7 @@ impl Opening {
 
 impl Table {
     pub(crate) fn new(vm: &Vm, declared: Value) -> Result<Self, Error> {
-        let spec: String = declared.funcall("specification", ())?;
-        let spec: FunctionSpec = serde_json::from_str(&spec).map_err(crate::errors::argument_error)?;
+        let spec = specification(declared)?;
         let signature: Signature = spec.signature.parse().map_err(crate::errors::argument_error)?;
         let vectorized = spec.calling == Calling::Vectorized;
         let methods = METHODS.into_iter().filter(|(kind, ..)| *kind == spec.kind);
