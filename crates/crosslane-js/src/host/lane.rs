@@ -24,6 +24,9 @@ const CLOSING: f64 = 1.0;
 const MOST_ROWS: usize = 2048;
 const FIRST: usize = 8;
 
+/// The time that a batch of a scan should take.
+const LONG: Duration = Duration::from_millis(10);
+
 /// Writes the output of a lane's `console` to the log. Tells the engine when V8 cannot go on.
 struct Console {
     log: Arc<File>,
@@ -261,7 +264,8 @@ impl Lane {
         });
         drop(columns);
         // The engine needs all rows of a stream's batch, so its batches do not start small.
-        let mut pace = Pace::of(if entry == Entry::Map { MOST_ROWS } else { FIRST });
+        let mut most = if entry == Entry::Map { MOST_ROWS } else { FIRST };
+        let mut took = Duration::ZERO;
         let mut failure: Option<(Failure, usize)> = None;
         let mut cancelled = false;
         loop {
@@ -276,7 +280,7 @@ impl Lane {
                     if rows > 0 {
                         let closed = || self.watched.closed.load(Relaxed);
                         match self.lane.emit_with(&call, rows, &results, row_counts, closed)? {
-                            Emitted::Sent => pace.sent(rows),
+                            Emitted::Sent => most = next_most(most, rows, took),
                             Emitted::Cancelled => cancelled = true,
                             Emitted::Stopped => return Ok(false),
                             Emitted::Failed(no_memory) => failure = Some((no_memory, row_at(progress))),
@@ -304,12 +308,12 @@ impl Lane {
                 break;
             }
             let lane = &raw mut self.lane;
-            pace.begin();
+            let begun = Instant::now();
             let (word, seen) = self.lane.news();
             step = work(&self.watched, &self.waker, lane, call, function, function.spec.timeout, || {
-                self.guest.rows(pace.rows(), progress, News(word, seen))
+                self.guest.rows(most, progress, News(word, seen))
             });
-            pace.end();
+            took = begun.elapsed();
         }
         if !self.guest.is_spent() {
             let limit = function.spec.timeout.map_or(CLOSING, |timeout| timeout.min(CLOSING));
@@ -399,41 +403,12 @@ fn row_at(progress: &AtomicU64) -> usize {
     progress.load(Relaxed) as u32 as usize
 }
 
-/// Decides how many rows the next batch of a scan has. The first batches are small, and batches of
-/// slow rows are small. So a query that needs few rows does not wait for many rows.
-#[derive(Debug)]
-struct Pace {
-    rows: usize,
-    begun: Instant,
-    took: Duration,
-}
-
-impl Pace {
-    /// The time that a batch should take.
-    const LONG: Duration = Duration::from_millis(10);
-
-    /// Makes a pace whose first batch has `rows` rows.
-    fn of(rows: usize) -> Self {
-        Self { rows, begun: Instant::now(), took: Duration::ZERO }
-    }
-
-    fn rows(&self) -> usize {
-        self.rows
-    }
-
-    fn begin(&mut self) {
-        self.begun = Instant::now();
-    }
-
-    fn end(&mut self) {
-        self.took = self.begun.elapsed();
-    }
-
-    /// Adapts the next batch to the time that a batch of `rows` rows took.
-    fn sent(&mut self, rows: usize) {
-        let in_time = Self::LONG.as_secs_f64() / self.took.as_secs_f64().max(1e-9) * rows as f64;
-        self.rows = (in_time as usize).min(2 * self.rows).clamp(1, MOST_ROWS);
-    }
+/// Returns how many rows the next batch of a scan may have, after a batch of `rows` rows took this time and
+/// `most` were allowed. The first batches are small, and batches of slow rows are small. So a query that needs
+/// few rows does not wait for many rows.
+fn next_most(most: usize, rows: usize, took: Duration) -> usize {
+    let in_time = LONG.as_secs_f64() / took.as_secs_f64().max(1e-9) * rows as f64;
+    (in_time as usize).min(2 * most).clamp(1, MOST_ROWS)
 }
 
 fn boot(library: &Arc<Library>, log: &Arc<File>, watched: &Arc<Watched>) -> io::Result<Guest> {

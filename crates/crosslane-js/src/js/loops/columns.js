@@ -462,37 +462,28 @@ function writer(type, source, factor = 1, rowCount = "n") {
       empty = `for (let j = 0; j < ${type.length}; j++) ${child.call}(null); `;
       break;
     }
-    case "STRUCT": {
-      const calls = fieldWriters(type, source, factor, outputs, `t${id}`);
-      const known = source.constant(placesOf(mapped(type.fields, (field) => field.name)));
-      append =
-        `checkStruct(r, ${known}, ${name}); ` +
-        join(
-          mapped(calls, (call, at) => `${call}(r[${stringify(type.fields[at].name)}]); `),
-          "",
-        );
-      empty = join(
-        mapped(calls, (call) => `${call}(null); `),
-        "",
-      );
-      break;
-    }
+    case "STRUCT":
     case "UNION": {
-      const calls = fieldWriters(type, source, factor, outputs, `t${id}`);
-      const members = placesOf(mapped(type.fields, (field) => field.name));
-      // The first field is the tag itself.
-      mapDelete(members, type.fields[0].name);
-      const places = source.constant(members);
-      append =
-        `const at = toTag(r, ${places}, ${name}); ` +
-        join(
-          mapped(calls, (call, at) => `${call}(${at === 0 ? "r.tag" : `at === ${at} ? r.value : null`}); `),
-          "",
-        );
-      empty = join(
-        mapped(calls, (call) => `${call}(null); `),
-        "",
-      );
+      const isStruct = type.kind === "STRUCT";
+      const known = placesOf(mapped(type.fields, (field) => field.name));
+      // The first field of a UNION is the tag itself.
+      if (!isStruct) mapDelete(known, type.fields[0].name);
+      const places = source.constant(known);
+      const part = (at) =>
+        isStruct
+          ? `r[${stringify(type.fields[at].name)}]`
+          : at === 0
+            ? "r.tag"
+            : `at === ${at} ? r.value : null`;
+      append = isStruct
+        ? `checkStruct(r, ${places}, ${name}); `
+        : `const at = toTag(r, ${places}, ${name}); `;
+      for (let at = 0; at < type.fields.length; at++) {
+        const child = writer(type.fields[at].type, source, factor, `t${id}`);
+        addAll(outputs, child.outputs);
+        append += `${child.call}(${part(at)}); `;
+        empty += `${child.call}(null); `;
+      }
       break;
     }
     case "FLOAT":
@@ -511,16 +502,6 @@ function writer(type, source, factor = 1, rowCount = "n") {
     c${id}++;
   }`);
   return { call: `w${id}`, count: `c${id}`, outputs };
-}
-
-// The names of the functions that write a STRUCT's fields. The fields' outputs are added to
-// `outputs`.
-function fieldWriters(type, source, factor, outputs, rowCount) {
-  return mapped(type.fields, (field) => {
-    const child = writer(field.type, source, factor, rowCount);
-    addAll(outputs, child.outputs);
-    return child.call;
-  });
 }
 
 // The indices of texts, as a Map.
