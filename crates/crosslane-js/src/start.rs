@@ -15,7 +15,8 @@ use std::os::fd::{FromRawFd, OwnedFd};
 pub type Main = extern "C" fn(c_int, *mut *mut c_char, *mut *mut c_char) -> c_int;
 /// A function that runs before `main` or after it.
 pub type Hook = Option<extern "C" fn()>;
-type Start = unsafe extern "C" fn(Main, c_int, *mut *mut c_char, Hook, Hook, Hook, *mut c_void) -> c_int;
+/// The type of the C library's function.
+pub type Start = unsafe extern "C" fn(Main, c_int, *mut *mut c_char, Hook, Hook, Hook, *mut c_void) -> c_int;
 
 /// V8's function that returns its version, as the linker names it.
 const VERSION: &std::ffi::CStr = c"_ZN2v82V810GetVersionEv";
@@ -47,44 +48,21 @@ macro_rules! main_in_node {
             ) -> ::std::ffi::c_int {
                 $crate::start::run($main)
             }
+            let (start, main) = $crate::start::start_of(in_place_of_main, program);
             // SAFETY: the first function of the program has passed these.
-            unsafe {
-                $crate::start::start(
-                    in_place_of_main,
-                    program,
-                    count,
-                    arguments,
-                    init,
-                    fini,
-                    loader_fini,
-                    stack_end,
-                )
-            }
+            unsafe { start(main, count, arguments, init, fini, loader_fini, stack_end) }
         }
     };
 }
 
-/// Starts `main` if the program has a V8. Another program, such as a script that starts Node, runs as it is,
-/// and hands this library on.
-///
-/// # Safety
-/// The other arguments are those of the C library's function.
-#[expect(clippy::too_many_arguments, reason = "the C library's function has them")]
-pub unsafe fn start(
-    main: Main,
-    program: Main,
-    count: c_int,
-    arguments: *mut *mut c_char,
-    init: Hook,
-    fini: Hook,
-    loader_fini: Hook,
-    stack_end: *mut c_void,
-) -> c_int {
+/// Returns the C library's own `__libc_start_main`, and the function that it must run: `main` if the program
+/// has a V8. Another program, such as a script that starts Node, runs as it is, and hands this library on.
+pub fn start_of(main: Main, program: Main) -> (Start, Main) {
     // SAFETY: the C library's function has this type, and the loader has found it for this program before.
     unsafe {
         let start: Start = transmute(libc::dlsym(libc::RTLD_NEXT, c"__libc_start_main".as_ptr()));
         let has_v8 = !libc::dlsym(libc::RTLD_DEFAULT, VERSION.as_ptr()).is_null();
-        start(if has_v8 { main } else { program }, count, arguments, init, fini, loader_fini, stack_end)
+        (start, if has_v8 { main } else { program })
     }
 }
 
