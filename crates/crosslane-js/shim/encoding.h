@@ -143,31 +143,24 @@ bool EncodeObject(v8::Isolate* isolate, v8::Local<v8::Context> context, v8::Loca
     return true;
   }
   out->Put<uint8_t>(CL_VALUE_OBJECT);
-  if (object->IsMap()) {
-    v8::Local<v8::Array> entries = object.As<v8::Map>()->AsArray();
-    out->Put<uint32_t>(entries->Length() / 2);
-    for (uint32_t index = 0; index < entries->Length(); index += 2) {
-      v8::HandleScope scope(isolate);
-      v8::Local<v8::Value> key, value;
-      v8::Local<v8::String> text;
-      if (!entries->Get(context, index).ToLocal(&key) || !key->ToString(context).ToLocal(&text)) return false;
-      PutText(out, isolate, text);
-      if (!entries->Get(context, index + 1).ToLocal(&value)) return false;
-      if (!EncodeValue(isolate, context, value, depth + 1, out)) return false;
-    }
-    return true;
+  bool is_map = object->IsMap();
+  v8::Local<v8::Array> keys;
+  if (is_map) {
+    // Each key is followed by its value.
+    keys = object.As<v8::Map>()->AsArray();
+  } else if (!object->GetOwnPropertyNames(context).ToLocal(&keys)) {
+    return false;
   }
-  v8::Local<v8::Array> names;
-  if (!object->GetOwnPropertyNames(context).ToLocal(&names)) return false;
-  out->Put<uint32_t>(names->Length());
-  for (uint32_t index = 0; index < names->Length(); index++) {
+  uint32_t step = is_map ? 2 : 1;
+  out->Put<uint32_t>(keys->Length() / step);
+  for (uint32_t index = 0; index < keys->Length(); index += step) {
     v8::HandleScope scope(isolate);
-    v8::Local<v8::Value> name, value;
+    v8::Local<v8::Value> key, value;
     v8::Local<v8::String> text;
-    if (!names->Get(context, index).ToLocal(&name) || !name->ToString(context).ToLocal(&text)) return false;
+    if (!keys->Get(context, index).ToLocal(&key) || !key->ToString(context).ToLocal(&text)) return false;
     PutText(out, isolate, text);
-    if (!object->Get(context, name).ToLocal(&value)) return false;
-    if (!EncodeValue(isolate, context, value, depth + 1, out)) return false;
+    auto found = is_map ? keys->Get(context, index + 1) : object->Get(context, key);
+    if (!found.ToLocal(&value) || !EncodeValue(isolate, context, value, depth + 1, out)) return false;
   }
   return true;
 }
@@ -198,11 +191,8 @@ class Decoder {
         return v8::Integer::New(isolate_, Take<int32_t>()).As<v8::Value>();
       case CL_VALUE_NUMBER:
         return v8::Number::New(isolate_, Take<double>()).As<v8::Value>();
-      case CL_VALUE_TEXT: {
-        v8::Local<v8::String> text;
-        if (!String().ToLocal(&text)) return {};
-        return text.As<v8::Value>();
-      }
+      case CL_VALUE_TEXT:
+        return String().FromMaybe(v8::Local<v8::Value>());
       case CL_VALUE_ARRAY: {
         uint32_t count = Take<uint32_t>();
         Handles elements = Values(count);
@@ -228,12 +218,8 @@ class Decoder {
         if (!digits) return Lack();
         if (words) memcpy(digits.get(), at_, words * sizeof(uint64_t));
         at_ += words * sizeof(uint64_t);
-        v8::Local<v8::BigInt> number;
-        if (!v8::BigInt::NewFromWords(context_, negative, static_cast<int>(words), digits.get())
-                 .ToLocal(&number)) {
-          return {};
-        }
-        return number.As<v8::Value>();
+        return v8::BigInt::NewFromWords(context_, negative, static_cast<int>(words), digits.get())
+            .FromMaybe(v8::Local<v8::Value>());
       }
       case CL_VALUE_BYTES: {
         ClValue bytes{CL_BYTES, nullptr, Take<uint32_t>(), nullptr, 0, 0};

@@ -68,7 +68,6 @@ const callOn = Function.prototype.call.bind(Function.prototype.call);
   // The texts of bytes: `Uint8Array.fromBase64` and its kind.
 
   const CHUNKS = { __proto__: null, loose: true, strict: true, "stop-before-partial": true };
-  const HEX = "0123456789abcdef";
 
   function bytesOnly(self) {
     if (!isView(self) || tagOf(self) !== "Uint8Array") throw new TypeError(`${show(self)} is no Uint8Array`);
@@ -93,26 +92,6 @@ const callOn = Function.prototype.call.bind(Function.prototype.call);
 
   // Throws if the array is no part of its buffer any more.
   const checkBounds = (bytes) => fillIn(bytes, 0, 0, 0);
-
-  const hexDigit = (code) => {
-    if (isDigit(code)) return code - ZERO;
-    const letter = code | 32;
-    return letter >= 97 && letter <= 102 ? letter - 87 : -1;
-  };
-
-  // Writes the bytes of a text of hexadecimal digits, as `readBase64` does.
-  function readHex(text, bytes) {
-    const ended = (written, isWrong) => ({ read: 2 * written, written, isWrong });
-    if (text.length % 2 !== 0) return ended(0, true);
-    const count = min(text.length / 2, lengthOf(bytes));
-    for (let index = 0; index < count; index++) {
-      const high = hexDigit(codeAt(text, 2 * index));
-      const low = hexDigit(codeAt(text, 2 * index + 1));
-      if (high < 0 || low < 0) return ended(index, true);
-      bytes[index] = 16 * high + low;
-    }
-    return ended(count, false);
-  }
 
   function outcome({ read, written, isWrong }, kind) {
     if (isWrong) throw new ParseError(`this is no text in ${kind}`);
@@ -161,12 +140,7 @@ const callOn = Function.prototype.call.bind(Function.prototype.call);
     toHex() {
       const bytes = bytesOnly(this);
       checkBounds(bytes);
-      const codes = new Uint8Array(2 * lengthOf(bytes));
-      for (let index = 0; index < lengthOf(bytes); index++) {
-        codes[2 * index] = codeAt(HEX, bytes[index] >> 4);
-        codes[2 * index + 1] = codeAt(HEX, bytes[index] & 15);
-      }
-      return textOfBytes(codes, LATIN_1);
+      return hexText(bytes);
     },
   });
 }

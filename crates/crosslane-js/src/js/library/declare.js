@@ -250,21 +250,10 @@ function declare(kind, signature, rest) {
   return f;
 }
 
-function udf(signature, ...rest) {
-  return declare("scalar", signature, rest);
-}
-function udtf(signature, ...rest) {
-  return declare("table", signature, rest);
-}
-function udaf(signature, ...rest) {
-  return declare("aggregate", signature, rest);
-}
-for (const [name, value] of [
-  ["udf", udf],
-  ["udtf", udtf],
-  ["udaf", udaf],
-]) {
-  defineProperty(globalThis, name, { value, writable: true, configurable: true });
+for (const kind of keys(KINDS)) {
+  const { declares } = KINDS[kind];
+  const { [declares]: value } = { [declares]: (signature, ...rest) => declare(kind, signature, rest) };
+  defineProperty(globalThis, declares, { value, writable: true, configurable: true });
 }
 
 function declarations() {

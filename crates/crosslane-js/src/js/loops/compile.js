@@ -79,46 +79,39 @@ function otherBig(r, i, bits, type) {
   return bits(r, 64, type);
 }
 
-// The source that stores a result `r` of row `i`, for types whose column can be filled row by row.
+// How a result `r` of row `i` is stored: the kind of array, how many of its elements a result takes, and the
+// source.
+const storeOf = (array, code, per = 1, setup = "") => ({ array, code, per, setup });
+
+// 64-bit integers. A number is written as two halves, because a BigInt would be an allocation.
+const wideStore = (half, wide, bits, type, condition = "") =>
+  storeOf(
+    half,
+    `if (typeof r === 'number' && isSafeInteger(r)${condition}) { out[2 * i] = r; out[2 * i + 1] = floor(r * ${1 / TWO_32}); }
+      else wideOut[i] = otherBig(r, i, ${bits}, '${type}');`,
+    2,
+    `const wideOut = new ${wide}(bufferOf(out));`,
+  );
+
+// The types whose column can be filled row by row.
 const STORES = {
   __proto__: null,
-  FLOAT: {
-    array: "Float32Array",
-    per: 1,
-    setup: "",
-    code: `if (typeof r !== 'number') r = otherNumber(r, i, 'FLOAT');
+  FLOAT: storeOf(
+    "Float32Array",
+    `if (typeof r !== 'number') r = otherNumber(r, i, 'FLOAT');
       out[i] = r; if (isFinite(r) && !isFinite(out[i])) throw unfit(r, 'FLOAT');`,
-  },
-  DOUBLE: {
-    array: "Float64Array",
-    per: 1,
-    setup: "",
-    code: `out[i] = typeof r === 'number' ? r : otherNumber(r, i, 'DOUBLE');`,
-  },
-  BIGINT: {
-    array: "Int32Array",
-    per: 2,
-    setup: "const wideOut = new BigInt64Array(bufferOf(out));",
-    code: `if (typeof r === 'number' && isSafeInteger(r)) { out[2 * i] = r; out[2 * i + 1] = floor(r * ${1 / TWO_32}); }
-      else wideOut[i] = otherBig(r, i, toSigned, 'BIGINT');`,
-  },
-  UBIGINT: {
-    array: "Uint32Array",
-    per: 2,
-    setup: "const wideOut = new BigUint64Array(bufferOf(out));",
-    code: `if (typeof r === 'number' && isSafeInteger(r) && r >= 0) { out[2 * i] = r; out[2 * i + 1] = floor(r * ${1 / TWO_32}); }
-      else wideOut[i] = otherBig(r, i, toUnsigned, 'UBIGINT');`,
-  },
+  ),
+  DOUBLE: storeOf("Float64Array", `out[i] = typeof r === 'number' ? r : otherNumber(r, i, 'DOUBLE');`),
+  BIGINT: wideStore("Int32Array", "BigInt64Array", "toSigned", "BIGINT"),
+  UBIGINT: wideStore("Uint32Array", "BigUint64Array", "toUnsigned", "UBIGINT", " && r >= 0"),
+  // For functions without results.
+  NOTHING: storeOf("Uint8Array", ""),
 };
-// For functions without results.
-STORES.NOTHING = { array: "Uint8Array", per: 1, setup: "", code: "" };
 for (const [kind, array] of Object.entries(PLAIN)) {
-  STORES[kind] ??= {
+  STORES[kind] ??= storeOf(
     array,
-    per: 1,
-    setup: "",
-    code: `if (typeof r !== 'number') r = otherNumber(r, i, '${kind}'); out[i] = r; if (out[i] !== r) throw unfit(r, '${kind}');`,
-  };
+    `if (typeof r !== 'number') r = otherNumber(r, i, '${kind}'); out[i] = r; if (out[i] !== r) throw unfit(r, '${kind}');`,
+  );
 }
 
 // The source at the start of a function's code: its columns.

@@ -5,13 +5,6 @@
 // The kinds of values that JSON lacks.
 const [UNDEFINED, BIG, ODD, ARRAY, OBJECT, MAP, SET, DATE, VIEW, BUFFER, SEEN, NEGATIVE] = Array(12).keys();
 
-const bufferLetters = (buffer) => {
-  const bytes = new Uint8Array(buffer);
-  let text = "";
-  for (let i = 0; i < lengthOf(bytes); i++) text += HEX[bytes[i]];
-  return text;
-};
-
 function notSerializable(value) {
   let text = "an object that cannot be shown";
   try {
@@ -101,7 +94,7 @@ function serializedPart(value, seen, classes) {
     made[4] = lengthOf(value);
     return made;
   }
-  if (prototype === ArrayBuffer.prototype) return partOf(BUFFER, bufferLetters(value));
+  if (prototype === ArrayBuffer.prototype) return partOf(BUFFER, hexText(new Uint8Array(value)));
   throw notSerializable(value);
 }
 
@@ -150,7 +143,7 @@ function deserializedPart(part, seen, classes) {
       return note(new kinds[part[1]](at(2), part[3], part[4]));
     default: {
       const bytes = new Uint8Array(part[1].length >> 1);
-      for (let i = 0; i < lengthOf(bytes); i++) bytes[i] = parseInt(between(part[1], 2 * i, 2 * i + 2), 16);
+      readHex(part[1], bytes);
       return note(bufferOf(bytes));
     }
   }

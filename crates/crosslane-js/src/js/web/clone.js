@@ -54,10 +54,22 @@ const takes = (method) => (value) => {
   }
 };
 
+// Makes a function that copies a Map, or a Set, whose elements are their own keys.
+const clonedParts = (each, Class, add) => (value, seen) => {
+  const parts = listed(each, value);
+  const copy = new Class();
+  mapSet(seen, value, copy);
+  for (let index = 0; index < parts.length; index += 2) {
+    const key = cloned(parts[index], seen);
+    add(copy, key, cloned(parts[index + 1], seen));
+  }
+  return copy;
+};
+
 // The classes of objects with internal state, and how they are copied.
 const special = [
-  { is: takes(sizeOfMap), copy: clonedMap },
-  { is: takes(sizeOfSet), copy: clonedSet },
+  { is: takes(sizeOfMap), copy: clonedParts(eachOfMap, Map, mapSet) },
+  { is: takes(sizeOfSet), copy: clonedParts(eachOfSet, Set, setAdd) },
   { is: takes(getTime), copy: clonedDate },
   { is: takes(lengthOfBuffer), copy: clonedBuffer },
   { is: takes(sourceOf), copy: (value) => new Pattern(sourceOf(value), flagsOf(value)) },
@@ -112,25 +124,6 @@ function listed(each, value) {
     parts[parts.length] = content;
   });
   return parts;
-}
-
-function clonedSet(value, seen) {
-  const parts = listed(eachOfSet, value);
-  const copy = new Set();
-  mapSet(seen, value, copy);
-  for (let index = 0; index < parts.length; index += 2) setAdd(copy, cloned(parts[index], seen));
-  return copy;
-}
-
-function clonedMap(value, seen) {
-  const parts = listed(eachOfMap, value);
-  const copy = new Map();
-  mapSet(seen, value, copy);
-  for (let index = 0; index < parts.length; index += 2) {
-    const key = cloned(parts[index], seen);
-    mapSet(copy, key, cloned(parts[index + 1], seen));
-  }
-  return copy;
 }
 
 // The copy of an object that is not plain, or undefined.

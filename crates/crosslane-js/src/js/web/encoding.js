@@ -315,6 +315,41 @@ function base64Of(bytes, alphabet, isPadded) {
   return textOfBytes(prefix(codes, written, Uint8Array), LATIN_1);
 }
 
+// ---- hexadecimal digits
+
+const HEX_DIGITS = "0123456789abcdef";
+
+function hexDigit(code) {
+  if (isDigit(code)) return code - ZERO;
+  const letter = code | 32;
+  return letter >= 97 && letter <= 102 ? letter - 87 : -1;
+}
+
+// Writes the bytes of a text of hexadecimal digits, as `readBase64` does.
+function readHex(text, bytes) {
+  const ended = (written, isWrong) => ({ read: 2 * written, written, isWrong });
+  if (text.length % 2 !== 0) return ended(0, true);
+  const count = min(text.length / 2, lengthOf(bytes));
+  for (let index = 0; index < count; index++) {
+    const high = hexDigit(codeAt(text, 2 * index));
+    const low = hexDigit(codeAt(text, 2 * index + 1));
+    if (high < 0 || low < 0) return ended(index, true);
+    bytes[index] = 16 * high + low;
+  }
+  return ended(count, false);
+}
+
+function hexText(bytes) {
+  const codes = new Uint8Array(2 * lengthOf(bytes));
+  for (let index = 0; index < lengthOf(bytes); index++) {
+    codes[2 * index] = codeAt(HEX_DIGITS, bytes[index] >> 4);
+    codes[2 * index + 1] = codeAt(HEX_DIGITS, bytes[index] & 15);
+  }
+  return textOfBytes(codes, LATIN_1);
+}
+
+// ---- atob and btoa
+
 function checkGiven(count, name) {
   if (count === 0) throw new TypeError(`${name} takes an argument`);
 }
