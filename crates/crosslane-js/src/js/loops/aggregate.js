@@ -143,11 +143,9 @@ function copied(state, prototypes) {
 // Rows that wait until there are enough for updates by columns.
 function waitingRows(parameters, options, { states, start, made, keep }) {
   let numbers = new Int32Array(MOST_WAITING + MOST_ADDED);
-  const kinds = mapped(parameters, ({ kind }) => {
-    if (options.nulls === "call") return undefined;
-    const wide = WIDE[kind];
-    return wide === undefined ? PLAIN[kind] : options.bigint ? wide : "Float64Array";
-  });
+  const kinds = mapped(parameters, ({ kind }) =>
+    options.nulls === "call" ? undefined : arrayFor(kind, options.bigint),
+  );
   const isClass = typeof made === "function";
   let columns;
   let count = 0;
@@ -197,11 +195,10 @@ function waitingRows(parameters, options, { states, start, made, keep }) {
     let errors = 0;
     let calls = 0;
     clear();
-    const rowNumbers = firstOf(numbers, total);
     for (let from = 0; from < total; ) {
-      const number = rowNumbers[order[from]];
+      const number = numbers[order[from]];
       let to = from + 1;
-      while (to < total && rowNumbers[order[to]] === number) to++;
+      while (to < total && numbers[order[to]] === number) to++;
       for (let tries = 0; ; tries++) {
         word[0] = COUNT + calls++;
         try {
@@ -239,12 +236,6 @@ function waitingRows(parameters, options, { states, start, made, keep }) {
     mapClear(forgotten);
   };
   return { __proto__: null, add, flush, forget, sweep, reserve, count: () => count };
-}
-
-function firstOf(numbers, count) {
-  const copy = new Int32Array(count);
-  for (let i = 0; i < count; i++) copy[i] = numbers[i];
-  return copy;
 }
 
 // The values of a column in the rows of `order` from `from` to `to`.

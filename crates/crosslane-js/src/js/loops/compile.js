@@ -210,18 +210,19 @@ function asyncLoop(spec) {
   );
 }
 
+// The name of the typed arrays for values of a type that are not NULL, or undefined.
+const arrayFor = (kind, bigint) =>
+  WIDE[kind] !== undefined && !bigint ? "Float64Array" : (WIDE[kind] ?? PLAIN[kind]);
+
 // The source of a column for a vectorized function. Without NULLs it is a typed array, over the
 // batch's own memory if that may be written to. With `chosen`, it has only those rows.
 function vector(column, spec, own) {
-  const wide = WIDE[column.type.kind] !== undefined;
-  const direct = !column.admits && (PLAIN[column.type.kind] !== undefined || (wide && spec.bigint));
-  const doubles = wide && !spec.bigint && !column.admits;
-  const array = direct ? column.array : "Float64Array";
-  const plain = !direct && !doubles;
-  const copy = `(() => { const r = ${plain ? "blank(count)" : `new ${array}(count)`};
+  const array = column.admits ? undefined : arrayFor(column.type.kind, spec.bigint);
+  const isTyped = array !== undefined;
+  const copy = `(() => { const r = ${isTyped ? `new ${array}(count)` : "blank(count)"};
     for (let k = 0; k < count; k++) { const i = chosen === undefined ? k : chosen[k]; r[k] = ${passed(column)}; }
-    return ${plain ? "asArray(r)" : "r"}; })()`;
-  return direct && own ? `chosen === undefined ? ${column.view} : ${copy}` : copy;
+    return ${isTyped ? "r" : "asArray(r)"}; })()`;
+  return own && isTyped && array === column.array ? `chosen === undefined ? ${column.view} : ${copy}` : copy;
 }
 
 // Makes the arguments of a vectorized function.
@@ -255,9 +256,7 @@ function vectors(spec) {
 function columnKind(spec) {
   const index = spec.parameters.length - 1;
   const { kind } = spec.parameters[index].child;
-  if (spec.admits[index]) return "Array";
-  const wide = WIDE[kind];
-  return wide === undefined ? PLAIN[kind] || "Array" : spec.bigint ? wide : "Float64Array";
+  return (spec.admits[index] ? undefined : arrayFor(kind, spec.bigint)) ?? "Array";
 }
 
 // Turns rows with equally many values into columns.

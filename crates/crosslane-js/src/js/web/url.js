@@ -46,6 +46,13 @@ function pairsOf(query) {
   return pairs;
 }
 
+// Whether a pair has this name, and this value if one is given.
+function matching(name, value = undefined) {
+  const wanted = wellFormed(name);
+  const only = value === undefined ? undefined : wellFormed(value);
+  return (pair) => pair.name === wanted && (only === undefined || pair.value === only);
+}
+
 const withoutMark = (search) => (codeAt(search, 0) === 63 ? part(search, 1) : search);
 
 class URLSearchParams {
@@ -92,23 +99,6 @@ class URLSearchParams {
     return join(texts, "&");
   }
 
-  // Keeps the pairs for which `keep` returns true.
-  #retain(keep) {
-    const kept = blank(0);
-    for (let index = 0; index < this.#pairs.length; index++) {
-      if (keep(this.#pairs[index])) kept[kept.length] = this.#pairs[index];
-    }
-    this.#pairs = kept;
-  }
-
-  #first(name) {
-    const wanted = wellFormed(name);
-    for (let index = 0; index < this.#pairs.length; index++) {
-      if (this.#pairs[index].name === wanted) return this.#pairs[index];
-    }
-    return undefined;
-  }
-
   get size() {
     return this.#pairs.length;
   }
@@ -119,46 +109,33 @@ class URLSearchParams {
   }
 
   delete(name, value = undefined) {
-    const wanted = wellFormed(name);
-    const only = value === undefined ? undefined : wellFormed(value);
-    this.#retain((pair) => pair.name !== wanted || (only !== undefined && pair.value !== only));
+    const matches = matching(name, value);
+    this.#pairs = chosenOf(this.#pairs, (pair) => !matches(pair));
     this.#changed();
   }
 
   get(name) {
-    return this.#first(name)?.value ?? null;
+    return chosenOf(this.#pairs, matching(name))[0]?.value ?? null;
   }
 
   getAll(name) {
-    const wanted = wellFormed(name);
-    const found = [];
-    for (let index = 0; index < this.#pairs.length; index++) {
-      const pair = this.#pairs[index];
-      if (pair.name === wanted) define(found, found.length, pair.value);
-    }
-    return found;
+    return asArray(mapped(chosenOf(this.#pairs, matching(name)), ({ value }) => value));
   }
 
   has(name, value = undefined) {
-    if (value === undefined) return this.#first(name) !== undefined;
-    const wanted = wellFormed(name);
-    const only = wellFormed(value);
-    for (let index = 0; index < this.#pairs.length; index++) {
-      const pair = this.#pairs[index];
-      if (pair.name === wanted && pair.value === only) return true;
-    }
-    return false;
+    return chosenOf(this.#pairs, matching(name, value)).length > 0;
   }
 
   set(name, value) {
     const wanted = wellFormed(name);
     const text = wellFormed(value);
-    const first = this.#first(wanted);
+    const matches = matching(wanted);
+    const first = chosenOf(this.#pairs, matches)[0];
     if (first === undefined) {
       this.#add(wanted, text);
     } else {
       first.value = text;
-      this.#retain((pair) => pair === first || pair.name !== wanted);
+      this.#pairs = chosenOf(this.#pairs, (pair) => pair === first || !matches(pair));
     }
     this.#changed();
   }
