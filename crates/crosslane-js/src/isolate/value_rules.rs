@@ -6,8 +6,8 @@
 
 use crosslane::builder::Overflow;
 use crosslane::{
-    DataType, LARGEST_MEMORY_LIMIT, LONGEST_TIMEOUT, Layout, MOST_BATCH, MOST_CONCURRENCY, MOST_RETRIES,
-    MOST_WORKERS, calendar, timetz,
+    DataType, LARGEST_MEMORY_LIMIT, LONGEST_TIMEOUT, MOST_BATCH, MOST_CONCURRENCY, MOST_RETRIES, MOST_WORKERS,
+    calendar, timetz,
 };
 use crosslane_guest::{DAY, Fault, NULL_KEY, Refusal, SIZE_UNITS, units_per_second};
 use serde_json::{Map, Value, json};
@@ -16,7 +16,6 @@ use serde_json::{Map, Value, json};
 pub(crate) fn source() -> String {
     let infinite = f64::INFINITY;
     let rules = json!({
-        "arrays": arrays(),
         "unitsPerSecond": units(),
         "day": DAY,
         "lastDay": calendar::day_of_infinity(infinite),
@@ -44,23 +43,6 @@ pub(crate) fn source() -> String {
 /// Makes the message of a call that took longer than its timeout.
 pub(crate) fn late(seconds: impl std::fmt::Display) -> String {
     format!("timed out after {seconds} s")
-}
-
-/// Returns the names of the typed arrays, by type, for the types whose values need no conversion.
-fn arrays() -> Value {
-    use DataType as T;
-    let plain =
-        [T::TinyInt, T::SmallInt, T::Integer, T::UTinyInt, T::USmallInt, T::UInteger, T::Float, T::Double];
-    let array = |data_type: &DataType| {
-        let Layout::Fixed(width) = data_type.layout() else { return Value::Null };
-        let kind = match data_type {
-            T::Float | T::Double => "Float",
-            T::UTinyInt | T::USmallInt | T::UInteger => "Uint",
-            _ => "Int",
-        };
-        json!(format!("{kind}{}Array", 8 * width))
-    };
-    plain.iter().map(|data_type| (data_type.to_string(), array(data_type))).collect()
 }
 
 /// Returns the units per second of times of day and of timestamps, by type.
@@ -103,8 +85,6 @@ mod tests {
         let source = source();
         let rules = source.strip_prefix("const RULES = ").unwrap().strip_suffix(";\n").unwrap();
         let rules: Value = serde_json::from_str(rules).unwrap();
-        assert_eq!(rules["arrays"]["UTINYINT"], "Uint8Array");
-        assert_eq!(rules["arrays"]["DOUBLE"], "Float64Array");
         assert_eq!(rules["unitsPerSecond"]["TIMESTAMP_S"], 1);
         assert_eq!(rules["unitsPerSecond"]["TIMESTAMPTZ"], 1_000_000);
         assert_eq!(rules["lastMoment"], i64::MAX.to_string());

@@ -7,7 +7,17 @@
 // pass a string.
 
 // The typed arrays of the types whose values need no conversion.
-const PLAIN = { __proto__: null, ...RULES.arrays };
+const PLAIN = {
+  __proto__: null,
+  TINYINT: "Int8Array",
+  SMALLINT: "Int16Array",
+  INTEGER: "Int32Array",
+  UTINYINT: "Uint8Array",
+  USMALLINT: "Uint16Array",
+  UINTEGER: "Uint32Array",
+  FLOAT: "Float32Array",
+  DOUBLE: "Float64Array",
+};
 const codes = (type) => ["", "Uint8Array", "Uint16Array", "", "Uint32Array"][type.width];
 const WIDE = { __proto__: null, BIGINT: "BigInt64Array", UBIGINT: "BigUint64Array" };
 
