@@ -54,14 +54,10 @@ void CallProgram(const v8::FunctionCallbackInfo<v8::Value>& info) {
 }
 
 const intptr_t external_references[] = {
-    reinterpret_cast<intptr_t>(Print),
-    reinterpret_cast<intptr_t>(CallProgram),
-    reinterpret_cast<intptr_t>(IsError),
-    reinterpret_cast<intptr_t>(UrlParts),
-    reinterpret_cast<intptr_t>(Utf8Size),
-    reinterpret_cast<intptr_t>(WriteUtf8),
-    reinterpret_cast<intptr_t>(TextOfBytes),
-    0};
+    reinterpret_cast<intptr_t>(Print),       reinterpret_cast<intptr_t>(CallProgram),
+    reinterpret_cast<intptr_t>(IsError),     reinterpret_cast<intptr_t>(UrlParts),
+    reinterpret_cast<intptr_t>(Utf8Size),    reinterpret_cast<intptr_t>(WriteUtf8),
+    reinterpret_cast<intptr_t>(TextOfBytes), 0};
 
 // Releases all handles that calls made.
 void Forget(ClIsolate* self) {

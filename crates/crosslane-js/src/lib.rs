@@ -2,7 +2,7 @@
 //!
 //! | module | what |
 //! |---|---|
-//! | [`library`] | a file and its modules, loaded once and kept as a [`snapshot`] |
+//! | [`library`] | a file and its modules, loaded once and kept as a [snapshot](isolate::Snapshot) |
 //! | [`isolate`] | one heap of JavaScript: boots from a snapshot, runs calls, ends them from outside |
 //! | [`guest`] | an isolate that answers batches with results or failures |
 //! | [`embed`] | contexts of a program that embeds V8 |
@@ -26,9 +26,3 @@ pub mod library;
 pub mod start;
 
 pub use host::attention;
-pub use isolate::Snapshot;
-
-/// The public path of snapshots.
-pub mod snapshot {
-    pub use crate::isolate::Snapshot;
-}

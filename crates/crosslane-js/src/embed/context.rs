@@ -95,8 +95,7 @@ impl Context {
         stack: usize,
     ) -> Result<Self, Refused> {
         enter()?;
-        let blob = snapshot.as_ref().map_or(ClText::EMPTY, |snapshot| snapshot.text());
-        let snapshot_use = SnapshotUse::try_new(blob).ok_or(Refused::Occupied)?;
+        let snapshot_use = SnapshotUse::try_new(snapshot.as_deref()).ok_or(Refused::Occupied)?;
         let boot = Boot { shared: true, prelude: &SMALL_PRELUDE, memory, most: memory, stack };
         let isolate = Isolate::start(&boot, snapshot, snapshot_use, program)?;
         Ok(Self { isolate, process: std::process::id() })
@@ -204,16 +203,16 @@ impl Script<'_> {
     }
 }
 
-/// Runs a script in a context of `blob`. Returns the snapshot after that.
+/// Runs a script in a context of the snapshot `cold`. Returns the snapshot after that.
 fn snapshot_of(
-    blob: ClText,
+    cold: Option<&Snapshot>,
     script: Script<'_>,
     program: Program,
     started: impl FnOnce(&Arc<Handle>),
 ) -> Result<Snapshot, Refused> {
     enter()?;
-    let snapshot_use = SnapshotUse::try_new(blob).ok_or(Refused::Occupied)?;
-    let isolate = Isolate::builder(&SMALL_PRELUDE, blob, snapshot_use, program, LARGEST_OBJECTS)?;
+    let snapshot_use = SnapshotUse::try_new(cold).ok_or(Refused::Occupied)?;
+    let isolate = Isolate::builder(&SMALL_PRELUDE, cold, snapshot_use, program, LARGEST_OBJECTS)?;
     started(isolate.handle());
     let mut outcome = ClOutcome::EMPTY;
     // SAFETY: the isolate and the texts live, and this reads the outcome at once.
@@ -254,7 +253,7 @@ impl Snapshot {
         program: Program,
         started: impl FnOnce(&Arc<Handle>),
     ) -> Result<Self, Refused> {
-        snapshot_of(ClText::EMPTY, script, program, started)
+        snapshot_of(None, script, program, started)
     }
 
     /// Makes a snapshot of the same heap, with the compiled code of another script. It does not
@@ -268,7 +267,7 @@ impl Snapshot {
         program: Program,
         started: impl FnOnce(&Arc<Handle>),
     ) -> Result<Self, Refused> {
-        snapshot_of(self.text(), script, program, started)
+        snapshot_of(Some(self), script, program, started)
     }
 
     /// Returns the snapshot as bytes for [`Snapshot::load`].

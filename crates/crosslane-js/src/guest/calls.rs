@@ -4,7 +4,7 @@ use crate::guest::columns;
 use crate::guest::outcome::{Answer, News, Step};
 use crate::guest::results::Results;
 use crate::isolate::value_rules;
-use crate::isolate::{Argument, Handle, Host, Isolate, Part, Reason, Thrown, Value};
+use crate::isolate::{Argument, Handle, Host, Isolate, Reason, Thrown, Value};
 use crate::library::{Function, Library};
 use crosslane::batch::Column;
 use crosslane::lane::{COUNT, WRITING};
@@ -155,12 +155,12 @@ impl Guest {
             let begun = call.guest.isolate.call(c"enter", &numbers, &arguments);
             ended = call.finish(begun, rows);
         }
-        if ended.is_ok() && entry == Entry::Update && call.guest.first() == 1 {
+        if ended.is_ok() && entry == Entry::Update && call.guest.isolate.reply().count(0) == 1 {
             ended = call.flush(index);
         }
         let row_counts = call.row_counts;
         if ended.is_ok() && entry == Entry::Forget {
-            self.states = self.first() == 1;
+            self.states = self.isolate.reply().count(0) == 1;
         }
         self.isolate.detach();
         let returns = match entry {
@@ -169,14 +169,6 @@ impl Guest {
             _ => None,
         };
         self.answered(ended, returns, rows, row_counts)
-    }
-
-    /// Returns the first part of the isolate's reply, a number.
-    fn first(&self) -> u32 {
-        match self.isolate.reply().part(0) {
-            Part::Number(number) => number as u32,
-            _ => 0,
-        }
     }
 
     /// Returns the answer of a call that has ended. `returns` is the type of its results, if it has any.
@@ -217,7 +209,8 @@ impl Guest {
             return self.begin(c"openMap", [rows as f64, index as f64], columns, bytes, progress);
         }
         let is_table = entry == Entry::Scan;
-        self.scan = (index, if is_table { wanted(&function.signature.returns, columns) } else { DataType::Varchar });
+        self.scan =
+            (index, if is_table { wanted(&function.signature.returns, columns) } else { DataType::Varchar });
         let numbers = [index as f64, f64::from(u8::from(is_table))];
         self.begin(c"openScan", numbers, columns, Argument::Reused, progress)
     }
@@ -271,13 +264,10 @@ impl Guest {
     /// Reads the batch in the isolate's reply.
     fn batch(&self) -> Step<'_> {
         let reply = self.isolate.reply();
-        let number = |place| match reply.part(place) {
-            Part::Number(number) => number as usize,
-            _ => 0,
-        };
         match Results::after(3, &self.scan.1, reply) {
             Ok(results) => {
-                Step::Rows { results, rows: number(2), errors: number(1) as u32, last: number(0) == 1 }
+                let (last, errors, rows) = (reply.count(0) == 1, reply.count(1) as u32, reply.count(2));
+                Step::Rows { results, rows, errors, last }
             }
             Err(failure) => Step::Failed(failure),
         }
@@ -370,7 +360,8 @@ impl Guest {
         };
         let bytes = if function.is_vectorized() { Argument::Bytes } else { Argument::Reused };
         let arguments = columns::arguments(progress, columns, bytes);
-        let mut call = BatchRun::new(self, function, progress, function.error_policy(), function.is_vectorized());
+        let mut call =
+            BatchRun::new(self, function, progress, function.error_policy(), function.is_vectorized());
         let begun = call.guest.isolate.call(c"begin", &[rows as f64, number as f64], &arguments);
         let ended = call.finish(begun, rows);
         let row_counts = call.row_counts;
@@ -471,7 +462,7 @@ impl<'a> BatchRun<'a> {
             let failure = self.guest.failure(self.function, thrown);
             return Err(failure.map(|failure| (failure, None)));
         }
-        self.row_counts.errors += self.guest.first();
+        self.row_counts.errors += self.guest.isolate.reply().count(0) as u32;
         Ok(())
     }
 

@@ -89,23 +89,17 @@ struct Reader<'a> {
 }
 
 impl<'a> Reader<'a> {
-    fn part(&mut self) -> Part<'a> {
-        self.next += 1;
-        self.reply.part(self.next - 1)
-    }
-
     fn bytes(&mut self) -> &'a [u8] {
-        match self.part() {
+        self.next += 1;
+        match self.reply.part(self.next - 1) {
             Part::Bytes(bytes) => bytes,
             _ => &[],
         }
     }
 
     fn number(&mut self) -> usize {
-        match self.part() {
-            Part::Number(number) => number as usize,
-            _ => 0,
-        }
+        self.next += 1;
+        self.reply.count(self.next - 1)
     }
 
     /// Reads a column. `None` if the column's text is too long.

@@ -145,8 +145,11 @@ fn tick(library: &Library) -> Duration {
     let timeouts = library.functions.iter().filter_map(|function| function.spec.timeout);
     let shortest = timeouts.fold(f64::INFINITY, f64::min);
     // A call can fill gigabytes of memory in a second.
-    let longest =
-        if library.functions.iter().any(|function| function.spec.memory_limit.is_some()) { 0.01 } else { 0.05 };
+    let longest = if library.functions.iter().any(|function| function.spec.memory_limit.is_some()) {
+        0.01
+    } else {
+        0.05
+    };
     Duration::from_secs_f64((shortest / 8.0).clamp(0.001, longest))
 }
 

@@ -7,12 +7,10 @@
 //! in one process at once. V8 does not check this.
 
 use super::engine::{self, Host, Reason, Thrown};
-use super::ffi::ClText;
 use super::handle::Handle;
 use super::heap::Isolate;
 use super::prelude::PRELUDE;
 use super::snapshot::{Snapshot, SnapshotUse};
-use super::values::Argument;
 use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
 
@@ -21,58 +19,39 @@ use std::time::{Duration, Instant};
 const SAMPLE: Duration = Duration::from_millis(100);
 const SAMPLE_MEMORY: usize = 256 << 20;
 
-/// An isolate that loads a library and becomes a snapshot.
-#[derive(Debug)]
-pub(crate) struct Builder {
-    isolate: Isolate,
+/// Boots an isolate that becomes a snapshot: without a library, or from a snapshot. `memory` limits the
+/// memory of the load, in bytes.
+pub(crate) fn builder(
+    cold: Option<&Snapshot>,
+    host: Box<dyn Host>,
+    memory: usize,
+) -> Result<Isolate, Thrown> {
+    engine::initialize();
+    Isolate::builder(&PRELUDE, cold, SnapshotUse::new(cold), host.into(), memory)
 }
 
-impl Builder {
-    /// Boots without a library. `memory` limits the memory of the load, in bytes.
-    pub(crate) fn new(host: Box<dyn Host>, memory: usize) -> Result<Self, Thrown> {
-        engine::initialize();
-        Self::boot(ClText::EMPTY, host, memory)
-    }
-
-    fn boot(blob: ClText, host: Box<dyn Host>, memory: usize) -> Result<Self, Thrown> {
-        let isolate = Isolate::builder(&PRELUDE, blob, SnapshotUse::new(blob), host.into(), memory)?;
-        Ok(Self { isolate })
-    }
-
-    /// Loads a module and all its imports.
-    pub(crate) fn load(&mut self, path: &str, source: &[u8], time: Duration) -> Result<(), Thrown> {
-        let _limit = Deadline::new(self.isolate.handle(), time);
-        self.isolate.load(path, source)
-    }
-
-    /// Returns the declarations of the library, as JSON.
-    pub(crate) fn declarations(&mut self) -> Result<String, Thrown> {
-        Ok(self.isolate.call(c"declarations", &[], &[])?.text)
-    }
-
-    /// Passes the types of the functions to the prelude, as JSON.
-    pub(crate) fn prepare(&mut self, types: &str) -> Result<(), Thrown> {
-        self.isolate.call(c"prepare", &[], &[Argument::Text(types)])?;
-        Ok(())
-    }
-
-    /// Makes the snapshot of the loaded library.
-    pub(crate) fn snapshot(self) -> Snapshot {
-        self.isolate.into_snapshot()
-    }
+/// Loads a module and all its imports, within `time`.
+pub(crate) fn load_within(
+    builder: &mut Isolate,
+    path: &str,
+    source: &[u8],
+    time: Duration,
+) -> Result<(), Thrown> {
+    let _limit = Deadline::new(builder.handle(), time);
+    builder.load(path, source)
 }
 
 /// Makes the same snapshot with the compiled code for the first calls of its functions. `functions`
 /// is the number of functions.
 pub(crate) fn warmed(cold: &Snapshot, functions: usize) -> Result<Snapshot, Thrown> {
-    let mut warmer = Builder::boot(cold.text(), Box::new(Silence), SAMPLE_MEMORY)?;
+    let mut warmer = builder(Some(cold), Box::new(Silence), SAMPLE_MEMORY)?;
     let begun = Instant::now();
     for index in (0..functions).take_while(|_| begun.elapsed() < SAMPLE * 10) {
-        let _limit = Deadline::new(warmer.isolate.handle(), SAMPLE);
+        let _limit = Deadline::new(warmer.handle(), SAMPLE);
         // The function may not accept the sample, so this ignores errors.
-        let _ = warmer.isolate.call(c"warm", &[index as f64], &[]);
+        let _ = warmer.call(c"warm", &[index as f64], &[]);
     }
-    Ok(warmer.snapshot())
+    Ok(warmer.into_snapshot())
 }
 
 /// Discards the output of functions during the warm-up.

@@ -15,7 +15,7 @@ use std::sync::Arc;
 /// Makes V8 read the system's time zone, which it reads only once. No isolate may live meanwhile.
 pub(crate) fn know_time_zone() {
     initialize();
-    let _no_other = SnapshotUse::new(ClText::EMPTY);
+    let _no_other = SnapshotUse::new(None);
     // SAFETY: V8 has started, and no isolate of another snapshot lives.
     unsafe { ffi::cl_know_time_zone() };
 }
@@ -71,7 +71,7 @@ impl Isolate {
         initialize();
         let most = most.max(memory);
         let boot = Boot { shared: false, prelude: &PRELUDE, memory, most, stack: STACK };
-        let snapshot_use = SnapshotUse::new(snapshot.map_or(ClText::EMPTY, |snapshot| snapshot.text()));
+        let snapshot_use = SnapshotUse::new(snapshot.map(|snapshot| &**snapshot));
         Self::start(&boot, snapshot.cloned(), snapshot_use, host.into())
     }
 
@@ -85,7 +85,7 @@ impl Isolate {
         let host = HostBox::new(host);
         let &Boot { shared, prelude, memory, most, stack } = boot;
         let hard = most.saturating_add(most / 2).saturating_add(LARGEST_OBJECTS);
-        let blob = snapshot.as_ref().map_or(ClText::EMPTY, |snapshot| snapshot.text());
+        let blob = Snapshot::blob(snapshot.as_deref());
         let prelude = ClText::new(prelude.as_bytes());
         let mut outcome = ClOutcome::EMPTY;
         // SAFETY: the snapshot lives as long as the isolate, and so does the host.
@@ -94,11 +94,11 @@ impl Isolate {
         Self::booted(raw, &outcome, snapshot, host, snapshot_use)
     }
 
-    /// Boots without a library or from `blob`, to become a snapshot. V8 runs. The callers keep the blob
+    /// Boots without a library or from `cold`, to become a snapshot. V8 runs. The callers keep `cold`
     /// alive. `memory` limits the memory of the load, in bytes.
     pub(crate) fn builder(
         prelude: &str,
-        blob: ClText,
+        cold: Option<&Snapshot>,
         snapshot_use: SnapshotUse,
         host: Arc<dyn Host>,
         memory: usize,
@@ -106,8 +106,9 @@ impl Isolate {
         let host = HostBox::new(host);
         let prelude = ClText::new(prelude.as_bytes());
         let mut outcome = ClOutcome::EMPTY;
-        // SAFETY: the host lives as long as the isolate, and the callers keep the blob alive.
-        let raw = unsafe { ffi::cl_builder(blob, prelude, &host.table(), memory, &mut outcome) };
+        // SAFETY: the host lives as long as the isolate, and the callers keep the snapshot alive.
+        let raw =
+            unsafe { ffi::cl_builder(Snapshot::blob(cold), prelude, &host.table(), memory, &mut outcome) };
         Self::booted(raw, &outcome, None, host, snapshot_use)
     }
 
@@ -200,7 +201,7 @@ impl Isolate {
             if count > 0 {
                 ffi::cl_results(raw, self.parts.as_mut_ptr(), count);
             }
-            Ok(Value { array: count > 0, text: outcome.value.to_text(), number: outcome.number })
+            Ok(Value { array: count > 0, text: outcome.value.text().into_owned(), number: outcome.number })
         }
     }
 

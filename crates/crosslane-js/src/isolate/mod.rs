@@ -31,7 +31,7 @@ mod url;
 pub(crate) mod value_rules;
 mod values;
 
-pub(crate) use builder::{Builder, warmed};
+pub(crate) use builder::{builder, load_within, warmed};
 #[cfg(node)]
 pub(crate) use engine::built_for;
 pub use engine::{Host, Reason, STACK, Thrown, version};

@@ -18,9 +18,8 @@ macro_rules! polyfills {
 }
 
 /// The JavaScript side of the guest.
-pub(crate) static PRELUDE: LazyLock<String> = LazyLock::new(|| {
-    prelude("print, isError, urlParts, utf8Size, writeUtf8, textOfBytes", FULL)
-});
+pub(crate) static PRELUDE: LazyLock<String> =
+    LazyLock::new(|| prelude("print, isError, urlParts, utf8Size, writeUtf8, textOfBytes", FULL));
 
 const FULL: &str = concat!(
     include_str!("../js/language/primordials.js"),

@@ -44,8 +44,9 @@ impl Drop for Snapshot {
 }
 
 impl Snapshot {
-    pub(crate) fn text(&self) -> ClText {
-        self.blob
+    /// The bytes for the shim, which are none without a snapshot.
+    pub(crate) fn blob(snapshot: Option<&Self>) -> ClText {
+        snapshot.map_or(ClText::EMPTY, |snapshot| snapshot.blob)
     }
 
     /// Wraps a snapshot that V8 has made.
@@ -90,14 +91,14 @@ pub(crate) struct SnapshotUse;
 impl SnapshotUse {
     /// # Panics
     /// If isolates of another snapshot live in this process.
-    pub(crate) fn new(snapshot: ClText) -> Self {
+    pub(crate) fn new(snapshot: Option<&Snapshot>) -> Self {
         Self::try_new(snapshot).expect("isolates of two snapshots cannot live in one process at once")
     }
 
     /// Returns `None` if isolates of another snapshot live in this process.
-    pub(crate) fn try_new(snapshot: ClText) -> Option<Self> {
+    pub(crate) fn try_new(snapshot: Option<&Snapshot>) -> Option<Self> {
         let mut in_use = IN_USE.lock().unwrap_or_else(PoisonError::into_inner);
-        let snapshot = snapshot.data.addr();
+        let snapshot = Snapshot::blob(snapshot).data.addr();
         if in_use.1 > 0 && in_use.0 != snapshot {
             return None;
         }

@@ -4,23 +4,6 @@ use std::panic;
 use url::form_urlencoded::{byte_serialize, parse};
 use url::{Url, quirks};
 
-/// Returns all parts of a URL, in the order that the prelude expects.
-fn parts(url: &Url) -> [&str; 11] {
-    [
-        quirks::href(url),
-        "",
-        quirks::protocol(url),
-        quirks::username(url),
-        quirks::password(url),
-        quirks::host(url),
-        quirks::hostname(url),
-        quirks::port(url),
-        quirks::pathname(url),
-        quirks::search(url),
-        quirks::hash(url),
-    ]
-}
-
 /// Separates the parts of an answer. No text has this byte in UTF-8.
 pub(crate) const SEPARATOR: u8 = 0xff;
 
@@ -40,8 +23,20 @@ pub(crate) fn answer(operation: &str, first: &str, second: &str) -> Option<Vec<u
             part => changed(Url::parse(first).ok()?, part, second)?,
         };
         let origin = quirks::origin(&url);
-        let mut parts = parts(&url);
-        parts[1] = &origin;
+        // In the order that the prelude expects.
+        let parts = [
+            quirks::href(&url),
+            origin.as_str(),
+            quirks::protocol(&url),
+            quirks::username(&url),
+            quirks::password(&url),
+            quirks::host(&url),
+            quirks::hostname(&url),
+            quirks::port(&url),
+            quirks::pathname(&url),
+            quirks::search(&url),
+            quirks::hash(&url),
+        ];
         Some(parts.map(str::as_bytes).join(&SEPARATOR))
     };
     // The caller is C++, and a panic must not pass through C++.
@@ -49,28 +44,18 @@ pub(crate) fn answer(operation: &str, first: &str, second: &str) -> Option<Vec<u
 }
 
 fn changed(mut url: Url, part: &str, value: &str) -> Option<Url> {
-    let change = match part {
-        "protocol" => quirks::set_protocol,
-        "username" => quirks::set_username,
-        "password" => quirks::set_password,
-        "host" => quirks::set_host,
-        "hostname" => quirks::set_hostname,
-        "port" => quirks::set_port,
-        "pathname" => |url: &mut Url, value: &str| {
-            quirks::set_pathname(url, value);
-            Ok(())
-        },
-        "search" => |url: &mut Url, value: &str| {
-            quirks::set_search(url, value);
-            Ok(())
-        },
-        "hash" => |url: &mut Url, value: &str| {
-            quirks::set_hash(url, value);
-            Ok(())
-        },
+    match part {
+        "protocol" => quirks::set_protocol(&mut url, value).ok()?,
+        "username" => quirks::set_username(&mut url, value).ok()?,
+        "password" => quirks::set_password(&mut url, value).ok()?,
+        "host" => quirks::set_host(&mut url, value).ok()?,
+        "hostname" => quirks::set_hostname(&mut url, value).ok()?,
+        "port" => quirks::set_port(&mut url, value).ok()?,
+        "pathname" => quirks::set_pathname(&mut url, value),
+        "search" => quirks::set_search(&mut url, value),
+        "hash" => quirks::set_hash(&mut url, value),
         _ => return None,
-    };
-    change(&mut url, value).ok()?;
+    }
     Some(url)
 }
 

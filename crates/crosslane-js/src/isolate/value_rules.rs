@@ -6,8 +6,8 @@
 
 use crosslane::builder::Overflow;
 use crosslane::{
-    DataType, LARGEST_MEMORY_LIMIT, LONGEST_TIMEOUT, MOST_BATCH, MOST_CONCURRENCY, MOST_RETRIES, MOST_WORKERS,
-    calendar, timetz,
+    DataType, LARGEST_MEMORY_LIMIT, LONGEST_TIMEOUT, MOST_BATCH, MOST_CONCURRENCY, MOST_RETRIES,
+    MOST_WORKERS, calendar, timetz,
 };
 use crosslane_guest::{DAY, Fault, NULL_KEY, Refusal, SIZE_UNITS, units_per_second};
 use serde_json::{Map, Value, json};

@@ -110,6 +110,14 @@ impl<'a> Reply<'a> {
         }
     }
 
+    /// Returns a part that is a count, or 0.
+    pub(crate) fn count(&self, index: usize) -> usize {
+        match self.part(index) {
+            Part::Number(number) => number as usize,
+            _ => 0,
+        }
+    }
+
     /// Reads a string of one byte per character into `text`. `text` must have the string's length.
     pub(crate) fn latin1(&self, index: usize, text: &mut [u8]) {
         assert!(matches!(self.part(index), Part::Latin1 { length, .. } if length == text.len()));

@@ -1,6 +1,6 @@
 //! Loads a library: makes a snapshot of a JavaScript file and the modules that it imports.
 
-use crate::isolate::{self, Builder, Host, Isolate, Reason, Snapshot, Thrown};
+use crate::isolate::{self, Argument, Host, Isolate, Reason, Snapshot, Thrown};
 use crate::library::loader::{Loader, note};
 use crosslane::{Calling, DataType, Entry, ErrorPolicy, Failure, FunctionSpec, Kind, Signature};
 use crosslane_process::Files;
@@ -28,8 +28,7 @@ impl Function {
     /// Makes a function of the declaration that the prelude has checked.
     fn new(mut declared: Value) -> Result<Self, Failure> {
         let signature: Result<Signature, _> = declared["signature"].as_str().unwrap_or_default().parse();
-        let signature =
-            signature.map_err(|error| wrong("SignatureError", format!("{error}"), &declared))?;
+        let signature = signature.map_err(|error| wrong("SignatureError", format!("{error}"), &declared))?;
         let Signature { name, parameters, .. } = &signature;
         let kind: Kind = serde_json::from_value(declared["kind"].clone()).map_err(unreadable)?;
         let kind = kind.declared(&signature).map_err(|what| format!("{name}: {what}"));
@@ -186,9 +185,9 @@ pub fn load(
     let files = Arc::clone(&loader.files);
     note(&files, &path.display().to_string(), &text);
     let source = module(&loader, path, text)?;
-    let mut builder = Builder::new(Box::new(loader), MEMORY).map_err(explain)?;
-    builder.load(&path.display().to_string(), &source, time).map_err(explain)?;
-    let declared = builder.declarations().map_err(explain)?;
+    let mut builder = isolate::builder(None, Box::new(loader), MEMORY).map_err(explain)?;
+    isolate::load_within(&mut builder, &path.display().to_string(), &source, time).map_err(explain)?;
+    let declared = builder.call(c"declarations", &[], &[]).map_err(explain)?.text;
     let declared = described(&declared, &files.lock().unwrap_or_else(PoisonError::into_inner))?;
     let functions = functions(&declared)?;
     if functions.is_empty() {
@@ -209,9 +208,10 @@ pub fn load(
             true => Value::Null,
         })
         .collect();
-    builder.prepare(&Value::from(types).to_string()).map_err(explain)?;
+    let types = Value::from(types).to_string();
+    builder.call(c"prepare", &[], &[Argument::Text(&types)]).map_err(explain)?;
     stage(Stage::Loaded);
-    let cold = builder.snapshot();
+    let cold = builder.into_snapshot();
     let files = {
         let files = files.lock().unwrap_or_else(PoisonError::into_inner);
         Files::of(files.iter().map(|(path, source)| (path.as_bytes(), &source[..])))

@@ -106,7 +106,7 @@ fn isolates_of_two_snapshots_are_refused() {
     let fixture = load("udf('f(x BIGINT) -> BIGINT', (x) => x);").unwrap();
     let bytes: &'static [u8] = fixture.library.snapshot.bytes().to_vec().leak();
     // SAFETY: the bytes are a copy of a snapshot of this build.
-    let copy = unsafe { crosslane_js::snapshot::Snapshot::from_bytes(bytes) };
+    let copy = unsafe { crosslane_js::isolate::Snapshot::from_bytes(bytes) };
     let second = Arc::new(Library {
         snapshot: Arc::new(copy),
         functions: fixture.library.functions.clone(),

@@ -374,7 +374,7 @@ impl Scan {
 
     /// Ends the scan. Returns an error if another thread is reading.
     pub(crate) fn close(&self) -> Result<(), Error> {
-        end(&mut self.0.alone()?);
+        end(&mut *self.0.alone()?);
         Ok(())
     }
 }
@@ -479,7 +479,7 @@ impl Stream {
 
     /// Ends the stream. Returns an error if another thread is reading.
     pub(crate) fn close(&self) -> Result<(), Error> {
-        end(&mut self.0.alone()?);
+        end(&mut *self.0.alone()?);
         Ok(())
     }
 }

@@ -16,8 +16,7 @@ use crate::watch::{Watched, lock};
 use crate::{class_of_v8, error};
 use crosslane_gvl::{self as gvl, Me, Unwind, check_interrupts, made};
 use crosslane_js::embed::{self, Program, Refused, Script};
-use crosslane_js::isolate::{Handle, Host, Reason, Thrown};
-use crosslane_js::snapshot;
+use crosslane_js::isolate::{self, Handle, Host, Reason, Thrown};
 use magnus::error::ErrorType;
 use magnus::gc::Marker;
 use magnus::rb_sys::{AsRawValue, FromRawValue};
@@ -85,10 +84,10 @@ fn waits(is_inner: bool) -> &'static str {
 
 /// `Crosslane::V8::Native::Snapshot`.
 #[magnus::wrap(class = "Crosslane::V8::Native::Snapshot", free_immediately)]
-pub(crate) struct Snapshot(Arc<snapshot::Snapshot>);
+pub(crate) struct Snapshot(Arc<isolate::Snapshot>);
 
 impl Snapshot {
-    fn wrap(made: Result<Result<snapshot::Snapshot, Refused>, Unwind>) -> Result<Self, Error> {
+    fn wrap(made: Result<Result<isolate::Snapshot, Refused>, Unwind>) -> Result<Self, Error> {
         check_interrupts()?;
         made?.map(|made| Self(Arc::new(made))).map_err(|refused| refusal(&refused))
     }
@@ -98,11 +97,7 @@ impl Snapshot {
         source: RString,
         name: RString,
         blocks: Value,
-        work: impl FnOnce(
-            Script<'_>,
-            Program,
-            &dyn Fn(&Arc<Handle>),
-        ) -> Result<snapshot::Snapshot, Refused>,
+        work: impl FnOnce(Script<'_>, Program, &dyn Fn(&Arc<Handle>)) -> Result<isolate::Snapshot, Refused>,
     ) -> Result<Self, Error> {
         let (source, name) = (codec::text(source)?, codec::text(name)?);
         let bridge = Bridge::new(blocks);
@@ -131,7 +126,7 @@ impl Snapshot {
 
     pub(crate) fn build(source: RString, name: RString, blocks: Value) -> Result<Self, Error> {
         Self::run(source, name, blocks, |script, program, started| {
-            snapshot::Snapshot::of_script(script, program, started)
+            isolate::Snapshot::of_script(script, program, started)
         })
     }
 
@@ -141,7 +136,7 @@ impl Snapshot {
 
     pub(crate) fn load(dumped: RString) -> Result<Self, Error> {
         let bytes = codec::bytes(dumped)?;
-        Self::wrap(gvl::without_or_raise(|| snapshot::Snapshot::load(&bytes), || {}))
+        Self::wrap(gvl::without_or_raise(|| isolate::Snapshot::load(&bytes), || {}))
     }
 
     pub(crate) fn dump(&self) -> Result<RString, Error> {

@@ -105,6 +105,7 @@ module Crosslane
       }
     end
 
+    # @api private
     # @return [String] the same as JSON
     def specification = JSON.generate(message)
 

@@ -25,6 +25,7 @@ pub(crate) fn describe(unwind: Unwind, host: bool) -> Result<Failure, Unwind> {
 pub(crate) fn retry_after(raised: VALUE) -> Result<Option<RetryAfter>, Unwind> {
     // SAFETY: the exception is alive, as the caller says.
     let exception = unsafe { Value::from_raw(raised) };
-    let seconds: Option<f64> = constant::<RModule>("Crosslane::Errors")?.funcall("retry_after", (exception,))?;
+    let seconds: Option<f64> =
+        constant::<RModule>("Crosslane::Errors")?.funcall("retry_after", (exception,))?;
     Ok(seconds.and_then(RetryAfter::seconds))
 }

@@ -78,11 +78,7 @@ pub(crate) fn array(make: impl Fn(&Vm) -> Made) -> Result<RArray, Error> {
 }
 
 /// Makes Arrays of the rows of columns. With the GVL.
-pub(crate) fn rows(
-    readers: &[Reader],
-    columns: &[Column<'_>],
-    rows: Range<usize>,
-) -> Result<RArray, Error> {
+pub(crate) fn rows(readers: &[Reader], columns: &[Column<'_>], rows: Range<usize>) -> Result<RArray, Error> {
     array(|vm| {
         vm.list(rows.len(), |row| {
             vm.list(readers.len(), |at| readers[at].read(vm, &columns[at], rows.start + row))
