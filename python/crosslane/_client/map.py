@@ -146,13 +146,7 @@ def map(
         callable=declaration.function,
         frame=frame_of(declaration),
         schema=schema,
-        deterministic=declaration.deterministic,
-        timeout=declaration.timeout,
-        memory_limit=declaration.memory_limit,
-        on_error=declaration.on_error,
-        retries=declaration.retries,
-        file=declaration.file,
-        line=declaration.line,
+        **declaration.engine_options(),
     )
     pickles = dump(declaration, [stream])  # type: ignore[list-item]
     return MappedStream(_guest.Map(python, declaration.name, pickles, *workers), source)

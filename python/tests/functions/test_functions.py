@@ -248,9 +248,14 @@ def test_the_decorated_function_stays_a_function() -> None:
 
 
 def test_sizes() -> None:
-    assert [parse_bytes(text) for text in (5, "1 KB", "1.5MiB", "2 gb")] == [5, 1000, 1572864, 2 * 10**9]
+    assert [parse_bytes("memory_limit", text) for text in (5, "1 KB", "1.5MiB", "2 gb")] == [
+        5,
+        1000,
+        1572864,
+        2 * 10**9,
+    ]
     with pytest.raises(ValueError, match="memory_limit is a size"):
-        parse_bytes(0)
+        parse_bytes("memory_limit", 0)
 
 
 def test_deterministic_and_volatile(load: Load) -> None:

@@ -10,36 +10,15 @@ from typing import TYPE_CHECKING, Any
 from crosslane import _guest
 from crosslane._declare.callables import underlying
 from crosslane._declare.classes import Aggregate, Stateful
-from crosslane._declare.declaration import Declaration
+from crosslane._declare.declaration import Declaration, EngineOptions
 
 if TYPE_CHECKING:
     from crosslane._declare.signature.annotations import Shape
     from crosslane._declare.signature.tables import StreamTable, Table
 
 
-#: The fields that a declaration and a declared function have in common.
-_OPTIONS = (
-    "deterministic",
-    "timeout",
-    "memory_limit",
-    "memoize",
-    "rate",
-    "batch",
-    "workers",
-    "gpus",
-    "cache",
-    "ttl",
-    "own_sandbox",
-    "on_error",
-    "retries",
-    "overload",
-    "file",
-    "line",
-)
-
-
 @dataclasses.dataclass(kw_only=True)
-class Declared:
+class Declared(EngineOptions):
     """A function as the guest's loop and the engine need it."""
 
     name: str
@@ -55,26 +34,11 @@ class Declared:
     admits_null: list[bool]
     #: For each parameter, the library whose arrays the function takes.
     columns: list[str]
-    deterministic: bool
     concurrency: int = 1
-    timeout: float | None = None
-    memory_limit: int | None = None
-    memoize: int | None = None
-    rate: str | None = None
-    batch: int | None = None
-    workers: int | None = None
-    gpus: int | None = None
-    cache: str | None = None
-    ttl: float | None = None
-    own_sandbox: dict[str, Any] | None = None
-    on_error: str = "fail"
-    retries: int = 0
     inline: bool = False
     #: If `callable` is an engine's function around the user's: the user's function, which may be
     #: evaluated by columns where its results are exactly of the declared type.
     inner: Callable[..., Any] | None = None
-    file: str
-    line: int
     description: str
     #: Only table functions and stream functions have one.
     table: Table | StreamTable | None = None
@@ -86,13 +50,11 @@ class Declared:
     #: Whether the result of a row may depend on other rows of its batch, so that the engine does
     #: not cut batches.
     whole_batches: bool = False
-    #: Whether functions of its name that take other types stay.
-    overload: bool = False
 
     @classmethod
     def of(cls, declaration: Declaration, **types: Any) -> Declared:
         """A declaration with its types, which are the other fields of this class."""
-        options: dict[str, Any] = {name: getattr(declaration, name) for name in _OPTIONS}
+        options = declaration.engine_options()
         options["callable"] = declaration.function
         options["kind"] = "vectorized" if declaration.vectorized else "row"
         options["description"] = inspect.getdoc(underlying(declaration.function)) or ""
@@ -135,30 +97,15 @@ class Declared:
     def message(self) -> dict[str, Any]:
         """What the engine is told of the function, for JSON."""
         return {
+            **self.engine_options(),
             "signature": self.signature,
             "admits_null": self.admits_null,
-            "deterministic": self.deterministic,
             "calling": self.kind,
             "ends_late_calls": self.kind == "async",
             "concurrency": self.concurrency,
-            "timeout": self.timeout,
-            "memory_limit": self.memory_limit,
-            "memoize": self.memoize,
-            "rate": self.rate,
-            "batch": self.batch,
-            "workers": self.workers,
-            "gpus": self.gpus,
-            "cache": self.cache,
-            "ttl": self.ttl,
-            "own_sandbox": self.own_sandbox,
-            "on_error": self.on_error,
-            "retries": self.retries,
             "kind": "aggregate" if isinstance(self.callable, Aggregate) else "scalar",
             "set_up": isinstance(self.callable, Stateful),
             "whole_batches": self.whole_batches,
-            "overload": self.overload,
-            "file": self.file,
-            "line": self.line,
             "description": self.description,
             **self._table_message(),
         }

@@ -12,11 +12,12 @@ from crosslane._arrow.batches import FRAMES, batches, is_batch
 from crosslane._arrow.encode import Encoder
 from crosslane._arrow.sql_types import struct_type
 from crosslane._declare.classes import Stateful
+from crosslane._declare.declaration import EngineOptions
 from crosslane._runtime.sql import quoted
 
 
-@dataclass
-class Stream:
+@dataclass(kw_only=True)
+class Stream(EngineOptions):
     """A function of batches as the guest's loop and the engine need it."""
 
     name: str
@@ -25,13 +26,6 @@ class Stream:
     frame: str
     #: The columns of its results, if they are declared.
     schema: pa.Schema | None
-    deterministic: bool
-    timeout: float | None
-    memory_limit: int | None
-    on_error: str
-    retries: int
-    file: str
-    line: int
     kind = "stream"
     table = None
 
@@ -44,18 +38,12 @@ class Stream:
         """What the engine is told of the function, for JSON."""
         declared = "" if self.schema is None else struct_type(self.schema).removeprefix("STRUCT")
         return {
+            **self.engine_options(),
             "signature": f"{quoted(self.name)}(rows TABLE) -> TABLE{declared}",
             "kind": self.kind,
             "admits_null": [True],
             "calling": "vectorized",
-            "deterministic": self.deterministic,
-            "timeout": self.timeout,
-            "memory_limit": self.memory_limit,
-            "on_error": self.on_error,
-            "retries": self.retries,
             "set_up": isinstance(self.callable, Stateful),
-            "file": self.file,
-            "line": self.line,
         }
 
     def set_up(self) -> None:

@@ -180,7 +180,7 @@ def _explicit(
         names = _called_with(declaration, len(declared), variadic)
     typed = [shaped(sql, hints.get(name), kind) for name, (_, sql) in zip(names, declared)]
     result = shaped(returns, hints.get("return"), result_kind)
-    return declaration.given["name"] or name, declared, returns, typed, result, variadic
+    return declaration.given.get("name") or name, declared, returns, typed, result, variadic
 
 
 def _of_batches(declaration: Declaration, hints: dict[str, Any]) -> dict[str, Any]:

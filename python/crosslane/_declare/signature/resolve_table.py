@@ -141,7 +141,7 @@ def explicit(declaration: Declaration) -> tuple[str, list[tuple[str, str]], list
         )
     if variadic or any(sql == "ANY" for _, sql in parameters):
         raise declaration.error("table functions take no variable number of arguments, and none of any type")
-    return declaration.given["name"] or name, parameters, columns
+    return declaration.given.get("name") or name, parameters, columns
 
 
 def _row(hint: Any) -> type | None:
