@@ -16,7 +16,23 @@ def is_stateful(function: object) -> bool:
     return isinstance(function, type) and any("__call__" in vars(base) for base in function.__mro__)
 
 
-class Stateful:
+class DeclaredClass:
+    """A class as a function. ``inspect`` sees the parameters and annotations of one of its methods."""
+
+    def __init__(self, class_: type, method: Any) -> None:
+        self.class_ = class_
+        self.__name__ = sql_name(class_)
+        self.__doc__ = inspect.getdoc(class_)
+        if method is not None:
+            self.__wrapped__ = method
+            signature = inspect.signature(method)
+            self.__signature__ = signature.replace(parameters=list(signature.parameters.values())[1:])
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.class_,)
+
+
+class Stateful(DeclaredClass):
     """A class as a function: making an instance is its set-up, and the method ``close`` is its
     tear-down.
 
@@ -24,18 +40,9 @@ class Stateful:
     """
 
     def __init__(self, class_: type) -> None:
-        call = inspect.getattr_static(class_, "__call__")
-        self.class_ = class_
-        self.__wrapped__ = call
-        self.__name__ = sql_name(class_)
-        self.__doc__ = inspect.getdoc(class_)
-        parameters = list(inspect.signature(call).parameters.values())
-        self.__signature__ = inspect.signature(call).replace(parameters=parameters[1:])
+        super().__init__(class_, inspect.getattr_static(class_, "__call__"))
         # A host lane is a thread of this process, and has an instance of its own.
         self._lane = threading.local()
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return Stateful, (self.class_,)
 
     def __call__(self, *arguments: Any) -> Any:
         return self.callee()(*arguments)
@@ -72,24 +79,15 @@ def is_aggregate(function: object) -> bool:
     return isinstance(function, type) and all(callable(getattr(function, name, None)) for name in _METHODS)
 
 
-class Aggregate:
+class Aggregate(DeclaredClass):
     """A class as an aggregate function.
 
     ``inspect`` sees the parameters and annotations of the method ``update``.
     """
 
     def __init__(self, class_: type) -> None:
-        self.class_ = class_
-        self.__name__ = sql_name(class_)
-        self.__doc__ = inspect.getdoc(class_)
         update = getattr(class_, "update", None)
-        if inspect.isfunction(update):
-            self.__wrapped__ = update
-            parameters = list(inspect.signature(update).parameters.values())
-            self.__signature__ = inspect.signature(update).replace(parameters=parameters[1:])
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return Aggregate, (self.class_,)
+        super().__init__(class_, update if inspect.isfunction(update) else None)
 
     def __call__(self, *arguments: Any) -> Any:
         raise TypeError(f"{self.__name__} is an aggregate: SQL gives it the rows of a group")

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, TypeVar, Unpack, overload
 
-from crosslane._declare.classes import Aggregate, Stateful
+from crosslane._declare.classes import DeclaredClass
 from crosslane._declare.declaration import (
     AggregateOptions,
     Declaration,
@@ -207,7 +207,7 @@ def _mark(declaration: Declaration) -> None:
     if declarations is not None:
         declarations.append(declaration)
     function = declaration.function
-    marked: Any = function.class_ if isinstance(function, (Stateful, Aggregate)) else function
+    marked: Any = function.class_ if isinstance(function, DeclaredClass) else function
     try:
         marked.__crosslane__ = declaration
     except (AttributeError, TypeError):
@@ -225,7 +225,7 @@ def declaration_of(function: object) -> Declaration | None:
     if not isinstance(declaration, Declaration):
         return None
     declared = declaration.function
-    if isinstance(declared, (Stateful, Aggregate)):
+    if isinstance(declared, DeclaredClass):
         # Subclasses of a declared class are not declared, and neither are its instances.
         return declaration if function is declared.class_ else None
     return declaration if declared is function else replace(declaration, function=function)

@@ -9,7 +9,7 @@ from typing import Any, get_args, get_origin
 
 from crosslane import _guest
 from crosslane._declare.callables import is_async, is_generator
-from crosslane._declare.classes import Aggregate, Stateful
+from crosslane._declare.classes import Aggregate, DeclaredClass
 from crosslane._declare.declaration import Declaration
 from crosslane._declare.signature.annotations import (
     Typed,
@@ -75,7 +75,7 @@ def resolve_scalar(declaration: Declaration) -> list[Declared]:
             admits_null=[declaration.nulls == "call" or item.admits_null for item in items],
             columns=[item.column for item in items],
             concurrency=declaration.concurrency if asynchronous else 1,
-            inline=declaration.inline and not isinstance(function, (Stateful, Aggregate)),
+            inline=declaration.inline and not isinstance(function, DeclaredClass),
             iterates=iterates,
             description=_description(function),
         )
