@@ -53,14 +53,18 @@ def cut_array(array: pa.StructArray, most: int) -> Iterator[pa.StructArray]:
     yield from cut_array(array[middle:], most)
 
 
+def storage_of(column: pa.Array) -> pa.Array:
+    """A column without its extension type, if it has one."""
+    return column.storage if isinstance(column, pa.ExtensionArray) else column
+
+
 def _weigher(column: pa.Array) -> Callable[[int, int], int]:
     """A function that returns the bytes of a slice of a column, with values instead of a
     dictionary's indices.
 
     It takes the first row and the number of rows.
     """
-    if isinstance(column, pa.ExtensionArray):
-        column = column.storage
+    column = storage_of(column)
     if isinstance(column, pa.DictionaryArray) and _has_lengths(column.type.value_type):
         lengths = pc.binary_length(column.dictionary).cast(pa.int64()).take(column.indices)
         return lambda start, rows: 5 * rows + (pc.sum(lengths.slice(start, rows)).as_py() or 0)
@@ -69,8 +73,7 @@ def _weigher(column: pa.Array) -> Callable[[int, int], int]:
 
 def _weight(column: pa.Array) -> int:
     """About how many bytes a column has, with values instead of a dictionary's indices."""
-    if isinstance(column, pa.ExtensionArray):
-        column = column.storage
+    column = storage_of(column)
     if isinstance(column, pa.DictionaryArray):
         values = column.dictionary
         return len(column) * -(-_weight(values) // max(len(values), 1))

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Iterator
+from typing import Any
 
 import pyarrow as pa
 
 from crosslane import _guest
 from crosslane._arrow.convert import fitting
-from crosslane._arrow.cut import cut_array, cut_batch
+from crosslane._arrow.cut import cut_array, cut_batch, storage_of
 from crosslane._arrow.sql_types import sql_type, struct_type
 
 #: The Arrow type of a UUID.
@@ -40,16 +41,10 @@ class Columns:
             pyarrow.ArrowInvalid: if a value does not fit.
         """
         columns = [
-            column if column.type == field.type else _cast(column, field.type)
+            column if column.type == field.type else storage_of(column).cast(field.type)
             for column, field in zip(batch.columns, self.type)
         ]
         return pa.RecordBatch.from_arrays(columns, schema=self.schema).to_struct_array()
-
-
-def _cast(column: pa.Array, to: pa.DataType) -> pa.Array:
-    if isinstance(column, pa.ExtensionArray):
-        column = column.storage
-    return column.cast(to)
 
 
 class Encoder:
@@ -111,18 +106,18 @@ class Chooser:
         return indices
 
 
-def fit_column(column: pa.Array, field: pa.Field) -> pa.Array:
-    """A column as an array of a field's type.
+def fit_column(column: Any, field: pa.Field) -> pa.Array:
+    """A column of any library as an array of a field's type.
 
     Raises:
         TypeError, ValueError, OverflowError: if it cannot be cast; it names the column.
     """
-    if isinstance(column, pa.ExtensionArray):
-        column = column.storage
-    if column.type == field.type:
+    column = storage_of(column)
+    is_array = isinstance(column, pa.Array)
+    if is_array and column.type == field.type:
         return column
     try:
-        if field.type == _UUID and pa.types.is_string(column.type):
+        if field.type == _UUID and is_array and pa.types.is_string(column.type):
             values = [None if text is None else uuid.UUID(text).bytes for text in column.to_pylist()]
             return pa.array(values, _UUID)
         return fitting(column, field.type)  # type: ignore[return-value]

@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from crosslane._cli.output import EXIT_CODES, out, shown_errors
+from crosslane._cli.output import EXIT_CODES, out, shown_errors, visible
 
 _FILE = click.argument(
     "database", metavar="FILE", type=click.Path(exists=True, dir_okay=False, path_type=Path)
@@ -44,9 +44,9 @@ def trust(database: Path, yes: bool) -> None:
             out.print("the database keeps no functions", highlight=False)
             return
         for _, definition in kept:
-            sys.stdout.write(f"{_visible(definition)};\n")
+            sys.stdout.write(f"{visible(definition)};\n")
         sys.stdout.flush()
-        names = ", ".join(_visible(function) for function, _ in kept)
+        names = ", ".join(visible(function) for function, _ in kept)
         if not yes and not sys.stdin.isatty():
             raise click.UsageError("there is nobody to ask; say --yes if you trust these functions")
         if yes or click.confirm(f"Do you trust the code of these functions ({names})?"):
@@ -61,12 +61,5 @@ def _definitions(con: Any) -> list[tuple[str, str]]:
     kept = definitions(con)
     for function, _, error in kept:
         if error is not None:
-            warnings.warn(f"a row for {_visible(function)} defines no function: {error}", stacklevel=2)
+            warnings.warn(f"a row for {visible(function)} defines no function: {error}", stacklevel=2)
     return [(function, definition) for function, definition, error in kept if error is None]
-
-
-def _visible(text: str) -> str:
-    """A text without what a terminal would hide, such as a carriage return."""
-    return "".join(
-        one if one.isprintable() or one in "\n\t" else one.encode("unicode_escape").decode() for one in text
-    )

@@ -43,6 +43,13 @@ def complain(text: str, where: str = "") -> None:
     err.print(f"[red]error[/]{where}: {escape(text)}", highlight=False, soft_wrap=True)
 
 
+def visible(text: str, kept: str = "\n\t") -> str:
+    """A text without what a terminal would hide, such as a carriage return, except for ``kept``."""
+    return "".join(
+        one if one.isprintable() or one in kept else one.encode("unicode_escape").decode() for one in text
+    )
+
+
 class Failed(SystemExit):
     """The error of a database or of a function was printed."""
 

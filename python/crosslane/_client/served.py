@@ -10,7 +10,6 @@ from typing import Any
 import pyarrow as pa
 
 from crosslane import _guest
-from crosslane._arrow.convert import fitting
 from crosslane._arrow.encode import fit_column
 from crosslane._arrow.sql_types import sql_type
 
@@ -107,15 +106,10 @@ def _column(name: str, column: Any, sql: str) -> pa.Array | list[Any]:
     """A column of any library as an array of a type, or as a list of values."""
     kind = _guest.table_type(f"STRUCT(x {sql})", sent=True).field(0).type
     array = _array(column)
-    if array is not None:
-        return fit_column(array, pa.field(name, kind))
-    if isinstance(column, Sequence) and not isinstance(column, (str, bytes, bytearray)):
+    is_list = isinstance(column, Sequence) and not isinstance(column, (str, bytes, bytearray))
+    if array is None and is_list:
         return list(column)
-    try:
-        return fitting(column, kind)
-    except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
-        kind_of_error = ValueError if isinstance(error, pa.ArrowException) else type(error)
-        raise kind_of_error(f"column {name}: {str(error).removeprefix('returned ')}") from None
+    return fit_column(column if array is None else array, pa.field(name, kind))
 
 
 def columns_of(bound: list[tuple[str, str, Any]]) -> tuple[list[Any], str | None]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import array
 import json
 import socket
 import struct
@@ -37,13 +36,8 @@ class Control:
 
     def _fill(self, length: int) -> None:
         while len(self._received) < length:
-            space = socket.CMSG_LEN(3 * array.array("i").itemsize)
-            data, ancillary, _, _ = self.connection.recvmsg(length - len(self._received), space)
+            data, descriptors, _, _ = socket.recv_fds(self.connection, length - len(self._received), 3)
             if not data:
                 raise EndOfFile
             self._received += data
-            for level, kind, content in ancillary:
-                if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
-                    numbers = array.array("i")
-                    numbers.frombytes(content[: len(content) - len(content) % numbers.itemsize])
-                    self._descriptors.extend(numbers)
+            self._descriptors += descriptors

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from functools import partial
 
 from crosslane._runtime.errors import LaneEnded
 
@@ -31,14 +32,10 @@ class Retry(Exception):
         self.retry_after = float(after)
 
     def __reduce__(self) -> tuple[object, ...]:
-        return _retry, (*self.args, self.retry_after)
+        return partial(Retry, after=self.retry_after), self.args
 
 
 Retry.__module__ = "crosslane"
-
-
-def _retry(message: str, after: float) -> Retry:
-    return Retry(message, after=after)
 
 
 def retry_after(error: BaseException) -> float | None:

@@ -12,7 +12,7 @@ import click
 from rich.markup import escape
 
 from crosslane._cli.options import READABLE, SETTINGS
-from crosslane._cli.output import EXIT_CODES, Failed, err, shown_errors
+from crosslane._cli.output import EXIT_CODES, Failed, err, shown_errors, visible
 from crosslane._cli.sandbox.draft import Draft, block, has_block
 from crosslane._cli.sandbox.notes import Notes, recording
 from crosslane._cli.sql.command import run_statements
@@ -79,12 +79,12 @@ def _print_draft(file: str, mark: str, notes: Notes) -> None:
     has_one = has_block(text, mark)
     click.echo(f"\n{block(draft.table(), mark, is_whole=not has_one)}", nl=False)
     sys.stdout.flush()
-    for what in sorted(draft.never):
-        _say(f"[yellow]no sandbox allows this[/]: {escape(_visible(what))}")
+    for access in sorted(draft.never):
+        _say(f"[yellow]no sandbox allows this[/]: {escape(visible(access, kept=''))}")
     if draft.left_out:
         paths = ", ".join(sorted(map(str, draft.left_out)))
         _say(
-            f"left out, because libraries do without what the kernel says of the machine: {escape(_visible(paths))}"
+            f"left out, because libraries do without what the kernel says of the machine: {escape(visible(paths, kept=''))}"
         )
     if notes.is_full:
         _say("[yellow]warning[/]: more was touched than is recorded")
@@ -102,7 +102,3 @@ def _print_draft(file: str, mark: str, notes: Notes) -> None:
 
 def _say(text: str) -> None:
     err.print(text, highlight=False, soft_wrap=True)
-
-
-def _visible(text: str) -> str:
-    return "".join(one if one.isprintable() else one.encode("unicode_escape").decode() for one in text)

@@ -33,7 +33,7 @@ def column_of(argument: Any) -> Column | None:
         TypeError: if it is a table, has more than one dimension, or has values without an Arrow
             type.
     """
-    if isinstance(argument, _loaded("numpy", "ndarray")) and argument.ndim != 1:
+    if isinstance(argument, loaded("numpy", "ndarray")) and argument.ndim != 1:
         if argument.ndim == 0:
             return None
         raise TypeError(f"has {argument.ndim} dimensions, and a column has one")
@@ -55,15 +55,15 @@ def _column(argument: Any) -> Column | None:
         return Column(_chunked(argument), _array)
     if isinstance(argument, list):
         return Column(_chunked(pa.array(argument)), pa.ChunkedArray.to_pylist)
-    if isinstance(argument, _loaded("polars", "Series")):
+    if isinstance(argument, loaded("polars", "Series")):
         if argument.dtype.is_object():
             # Arrow would get the addresses of the objects.
             raise TypeError("its dtype is Object")
         return Column(pa.chunked_array(argument), lambda result: _polars(result, argument.name))
-    if isinstance(argument, _loaded("pandas", "Series")):
+    if isinstance(argument, loaded("pandas", "Series")):
         values = _chunked(pa.Array.from_pandas(argument))
         return Column(values, lambda result: _pandas(result, argument), argument.index)
-    if isinstance(argument, _loaded("numpy", "ndarray")):
+    if isinstance(argument, loaded("numpy", "ndarray")):
         return Column(_chunked(pa.array(argument)), _numpy)
     if hasattr(argument, "__arrow_c_stream__"):
         return Column(pa.chunked_array(argument), lambda result: result)
@@ -72,7 +72,7 @@ def _column(argument: Any) -> Column | None:
     return None
 
 
-def _loaded(module: str, name: str) -> Any:
+def loaded(module: str, name: str) -> Any:
     """A class of a library for ``isinstance``. An object of it exists only if the library is
     imported."""
     return getattr(sys.modules.get(module), name, ())

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import math
-import sys
 from collections.abc import Iterator, Sequence
 from functools import cached_property
 from typing import Any
@@ -12,7 +11,7 @@ from typing import Any
 import duckdb
 import pyarrow as pa
 
-from crosslane._engines.dataframes.columns import Column, column_of
+from crosslane._engines.dataframes.columns import Column, column_of, loaded
 from crosslane._engines.dataframes.database import Database
 from crosslane._runtime.sql import quoted
 
@@ -50,7 +49,7 @@ class Function:
             # In Python's words: polars passes `return_dtype`, and looks for them in the error.
             raise TypeError(f"{declared} got an unexpected keyword argument '{next(iter(named))}'")
         declared.check_count(len(arguments))
-        if any(isinstance(one, _expression_class()) for one in arguments):
+        if any(isinstance(one, loaded("polars", "Expr")) for one in arguments):
             return self._expression(arguments)
         columns = self._columns(arguments)
         first = next(filter(None, columns), None)
@@ -78,7 +77,7 @@ class Function:
         from crosslane._engines.dataframes.expressions import expression
 
         for place, argument in enumerate(arguments):
-            if not isinstance(argument, _expression_class()) and column_of(argument):
+            if not isinstance(argument, loaded("polars", "Expr")) and column_of(argument):
                 # polars calls the function with any part of the rows of its frame.
                 raise TypeError(
                     f"{self.__name__}: {self.declared.label(place)} is a column beside expressions: put it into the "
@@ -151,16 +150,11 @@ class Function:
             ).to_arrow_table(_ROWS)
 
 
-def _expression_class() -> Any:
-    """polars's class of expressions, for ``isinstance``."""
-    return getattr(sys.modules.get("polars"), "Expr", ())
-
-
 def _value(argument: Any) -> Any:
     """An argument that is no column, as a value that DuckDB knows."""
     if isinstance(argument, pa.Scalar):
         return argument.as_py()
-    if isinstance(argument, getattr(sys.modules.get("numpy"), "number", ())):
+    if isinstance(argument, loaded("numpy", "number")):
         return argument.item()
     return argument
 

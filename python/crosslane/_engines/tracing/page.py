@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import itertools
 import json
 import re
+from collections import defaultdict
 from collections.abc import Iterator
 from importlib.resources import files
 from typing import Any
@@ -41,17 +43,10 @@ def _hash(text: str) -> str:
     return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
 
 
-class _Numbers(dict[Any, int]):
-    """Numbers for values, in the order in which they come."""
-
-    def __missing__(self, key: Any) -> int:
-        self[key] = number = len(self)
-        return number
-
-
 def _data(recording: Recording) -> str:
     """The events as JSON, column by column. Times are whole nanoseconds, and starts are distances."""
-    kinds, functions = _Numbers(), _Numbers()
+    # Numbers for values, in the order in which they come.
+    kinds, functions = defaultdict(itertools.count().__next__), defaultdict(itertools.count().__next__)
     places = [_place(event) for event in recording.events]
     order = sorted(set(places), key=_order)
     numbers = {place: min(number, _MOST_ROWS) for number, place in enumerate(order)}
