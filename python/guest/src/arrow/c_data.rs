@@ -1,19 +1,6 @@
-//! The structures of the Arrow C data interface.
+//! The structure of an array in the Arrow C data interface.
 
-use std::ffi::{c_char, c_void};
-
-#[repr(C)]
-pub(super) struct ArrowSchema {
-    pub(super) format: *const c_char,
-    pub(super) name: *const c_char,
-    pub(super) metadata: *const c_char,
-    pub(super) flags: i64,
-    pub(super) n_children: i64,
-    pub(super) children: *mut *mut ArrowSchema,
-    pub(super) dictionary: *mut ArrowSchema,
-    pub(super) release: Option<unsafe extern "C" fn(*mut ArrowSchema)>,
-    pub(super) private_data: *mut c_void,
-}
+use std::ffi::c_void;
 
 #[repr(C)]
 pub(super) struct ArrowArray {

@@ -9,17 +9,24 @@ use crosslane::builder::Overflow;
 use crosslane::{ColumnBuilder, DataType, Layout, Rows, code_width, timetz};
 use pyo3::exceptions::{PyOverflowError, PyRuntimeError, PyValueError};
 use pyo3::prelude::*;
-use std::marker::PhantomData;
 use std::ptr;
+use std::sync::Arc;
 
-/// A pyarrow array as a batch of results. It keeps the array's buffers alive.
+/// A pyarrow array whose parts are results. It is not copied.
+pub(crate) struct Exported(ArrowArray);
+
+/// Some rows of an array, as results. They keep the array's buffers alive.
 pub(crate) struct Results {
     column: ResultColumn,
-    _array: Box<ArrowArray>,
+    _array: Arc<Exported>,
 }
 
-// SAFETY: the memory does not change, and pyarrow may release it on any thread. No code touches a Python
-// object.
+// SAFETY: no code writes to an exported array, and pyarrow may release it on any thread. No code touches
+// a Python object.
+unsafe impl Send for Exported {}
+// SAFETY: no code writes to an exported array.
+unsafe impl Sync for Exported {}
+// SAFETY: as for the array, whose memory the pointers of the column lead to.
 unsafe impl Send for Results {}
 // SAFETY: as above.
 unsafe impl Sync for Results {}
@@ -39,61 +46,46 @@ enum Data {
     Owned(Vec<u8>),
 }
 
-impl Results {
-    /// Takes an array of the pyarrow type of `data_type`.
-    pub(crate) fn new(array: &Bound<'_, PyAny>, data_type: &DataType) -> PyResult<Self> {
-        let Exported(exported) = Exported::new(array)?;
-        let rows = exported.length as usize;
-        // SAFETY: pyarrow just exported the array, and the result keeps it.
-        let column = unsafe { ResultColumn::read(&exported, data_type, 0, rows)? };
-        Ok(Self { column, _array: exported })
-    }
-}
-
-/// A pyarrow array whose parts are results. It is not copied.
-pub(crate) struct Exported(Box<ArrowArray>);
-
-/// Some rows of an array.
-pub(crate) struct Part<'a> {
-    column: ResultColumn,
-    _array: PhantomData<&'a Exported>,
-}
-
-// SAFETY: no code writes to an exported array, and pyarrow may release it on any thread. No code touches
-// a Python object.
-unsafe impl Send for Exported {}
-// SAFETY: no code writes to an exported array.
-unsafe impl Sync for Exported {}
-// SAFETY: a part only reads an exported array.
-unsafe impl Sync for Part<'_> {}
-
 impl Exported {
+    pub(crate) fn new(array: &Bound<'_, PyAny>) -> PyResult<Arc<Self>> {
+        // SAFETY: all-zero is a valid ArrowArray: null pointers and no release.
+        let mut exported = Self(unsafe { std::mem::zeroed() });
+        array.call_method1("_export_to_c", (&raw mut exported.0 as usize,))?;
+        Ok(Arc::new(exported))
+    }
+
     /// How many rows it has.
     pub(crate) fn rows(&self) -> usize {
         self.0.length as usize
     }
+}
 
-    pub(crate) fn new(array: &Bound<'_, PyAny>) -> PyResult<Self> {
-        // SAFETY: all-zero is a valid ArrowArray: null pointers and no release.
-        let mut exported: Box<ArrowArray> = Box::new(unsafe { std::mem::zeroed() });
-        array.call_method1("_export_to_c", (&raw mut *exported as usize,))?;
-        Ok(Self(exported))
+impl Results {
+    /// Takes an array of the pyarrow type of `data_type`.
+    pub(crate) fn new(array: &Bound<'_, PyAny>, data_type: &DataType) -> PyResult<Self> {
+        let array = Exported::new(array)?;
+        Self::part(&array, data_type, 0, array.rows())
     }
 
-    /// Some rows of the array. The array must have them, and be of the pyarrow type of `data_type`.
-    pub(crate) fn part(&self, data_type: &DataType, first: usize, rows: usize) -> PyResult<Part<'_>> {
-        if first + rows > self.0.length as usize {
+    /// Some rows of an array. It must have them, and be of the pyarrow type of `data_type`.
+    pub(crate) fn part(
+        array: &Arc<Exported>,
+        data_type: &DataType,
+        first: usize,
+        rows: usize,
+    ) -> PyResult<Self> {
+        if first + rows > array.rows() {
             return Err(PyRuntimeError::new_err("an array without these rows"));
         }
-        // SAFETY: pyarrow exported the array, which has these rows and outlives the part.
-        let column = unsafe { ResultColumn::read(&self.0, data_type, first, rows)? };
-        Ok(Part { column, _array: PhantomData })
+        // SAFETY: pyarrow exported the array, which has these rows, and the results keep it.
+        let column = unsafe { ResultColumn::read(&array.0, data_type, first, rows)? };
+        Ok(Self { column, _array: Arc::clone(array) })
     }
 }
 
 /// Some rows of a column, from an array or from objects.
 pub(crate) enum Piece<'a> {
-    Array(Part<'a>),
+    Array(Results),
     Rows(Rows<'a>),
     Values(ColumnBuilder),
 }
@@ -101,14 +93,14 @@ pub(crate) enum Piece<'a> {
 impl Encode for Piece<'_> {
     fn plan(&self, plan: &mut Plan) {
         match self {
-            Piece::Array(part) => part.column.plan(plan),
+            Piece::Array(results) => results.plan(plan),
             Piece::Rows(rows) => rows.plan(plan),
             Piece::Values(values) => values.plan(plan),
         }
     }
     fn write(&self, body: &mut Body<'_>) {
         match self {
-            Piece::Array(part) => part.column.write(body),
+            Piece::Array(results) => results.write(body),
             Piece::Rows(rows) => rows.write(body),
             Piece::Values(values) => values.write(body),
         }

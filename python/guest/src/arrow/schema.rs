@@ -1,42 +1,16 @@
 //! SQL types as pyarrow types.
 
-use super::c_data::ArrowSchema;
 use crosslane::{DataType, Field, code_width};
 use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
-use std::ffi::CString;
-use std::ptr;
+use pyo3::types::PyTuple;
 use std::sync::LazyLock;
-
-const NULLABLE: i64 = 2;
 
 /// The type of a TIMETZ in Arrow.
 pub(super) static TIMETZ: LazyLock<DataType> = LazyLock::new(|| {
     let field = |name: &str, data_type| Field { name: name.into(), data_type };
     DataType::Struct([field("time", DataType::Time), field("offset", DataType::Integer)].into())
 });
-
-/// The memory that a schema points to. The release callback frees it.
-struct SchemaParts {
-    _format: CString,
-    _name: CString,
-    children: Vec<*mut ArrowSchema>,
-    dictionary: *mut ArrowSchema,
-}
-
-unsafe extern "C" fn release_schema(schema: *mut ArrowSchema) {
-    // SAFETY: the consumer calls this once, with a schema that `schema()` made.
-    unsafe {
-        let parts = Box::from_raw((*schema).private_data.cast::<SchemaParts>());
-        for child in parts.children.iter().chain([&parts.dictionary]).filter(|child| !child.is_null()) {
-            let child = Box::from_raw(*child);
-            if let Some(release) = child.release {
-                release(ptr::from_ref(&*child).cast_mut());
-            }
-        }
-        (*schema).release = None;
-    }
-}
 
 /// Whether a type is meant for arguments or for results.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -45,93 +19,62 @@ pub(crate) enum Direction {
     Result,
 }
 
-fn schema(data_type: &DataType, name: &str, direction: Direction) -> PyResult<Box<ArrowSchema>> {
-    use DataType as T;
-    let format = match data_type {
-        T::Boolean => "b".into(),
-        T::TinyInt => "c".into(),
-        T::UTinyInt => "C".into(),
-        T::SmallInt => "s".into(),
-        T::USmallInt => "S".into(),
-        T::Integer => "i".into(),
-        T::UInteger => "I".into(),
-        T::BigInt => "l".into(),
-        T::UBigInt => "L".into(),
-        T::TimeTz => return schema(&TIMETZ, name, direction),
-        T::HugeInt | T::UHugeInt => "d:39,0,256".into(),
-        T::BigNum => "d:76,0,256".into(),
-        T::Float => "f".into(),
-        T::Double => "g".into(),
-        T::Decimal { precision, scale } => format!("d:{precision},{scale}"),
-        T::Varchar | T::Json | T::Bit => "u".into(),
-        T::Blob | T::Geometry => "z".into(),
-        T::Date => "tdD".into(),
-        T::Time => "ttu".into(),
-        T::TimeNs => "ttn".into(),
-        T::TimestampS => "tss:".into(),
-        T::TimestampMs => "tsm:".into(),
-        T::Timestamp => "tsu:".into(),
-        T::TimestampNs => "tsn:".into(),
-        T::TimestampTz => "tsu:UTC".into(),
-        T::Interval => "tin".into(),
-        T::Uuid => "w:16".into(),
-        T::Enum(_) if direction == Direction::Result => "u".into(),
-        T::Enum(values) => match code_width(values.len()) {
-            1 => "C".into(),
-            2 => "S".into(),
-            _ => "I".into(),
-        },
-        T::List(_) => "+l".into(),
-        T::Array(_, length) => format!("+w:{length}"),
-        T::Struct(_) | T::Union(_) => "+s".into(),
-        T::Map(_) => "+m".into(),
-        T::Any => return Err(PyTypeError::new_err("a column has a type, and ANY is none")),
-    };
-    let names: Vec<&str> = match data_type {
-        T::Struct(fields) | T::Union(fields) => fields.iter().map(|field| field.name.as_str()).collect(),
-        T::Map(_) => vec!["entries"],
-        _ => vec!["item"; data_type.children().len()],
-    };
-    let mut children = Vec::new();
-    for (child, name) in data_type.children().zip(names) {
-        let mut child = schema(child, name, direction)?;
-        if matches!(data_type, T::Map(_)) {
-            child.flags = 0;
-            // SAFETY: a map's entries are a struct of key and value, made just above.
-            unsafe { (**child.children).flags = 0 };
-        }
-        children.push(Box::into_raw(child));
-    }
-    let dictionary = match data_type {
-        T::Enum(_) if direction == Direction::Argument => Box::into_raw(schema(&T::Varchar, "", direction)?),
-        _ => ptr::null_mut(),
-    };
-    let mut parts = Box::new(SchemaParts {
-        _format: CString::new(format)?,
-        _name: CString::new(name)?,
-        children,
-        dictionary,
-    });
-    Ok(Box::new(ArrowSchema {
-        format: parts._format.as_ptr(),
-        name: parts._name.as_ptr(),
-        metadata: ptr::null(),
-        flags: NULLABLE,
-        n_children: parts.children.len() as i64,
-        children: parts.children.as_mut_ptr(),
-        dictionary,
-        release: Some(release_schema),
-        private_data: Box::into_raw(parts).cast(),
-    }))
-}
-
 /// The pyarrow type of a SQL type.
 pub(crate) fn pyarrow_type<'py>(
     py: Python<'py>,
     data_type: &DataType,
     direction: Direction,
 ) -> PyResult<Bound<'py, PyAny>> {
-    let schema = schema(data_type, "", direction)?;
-    let address = ptr::from_ref(&*schema) as usize;
-    py.import("pyarrow")?.getattr("DataType")?.call_method1("_import_from_c", (address,))
+    use DataType as T;
+    let pyarrow = py.import("pyarrow")?;
+    let inner = |data_type: &DataType| pyarrow_type(py, data_type, direction);
+    match data_type {
+        T::Boolean => pyarrow.call_method0("bool_"),
+        T::TinyInt => pyarrow.call_method0("int8"),
+        T::UTinyInt => pyarrow.call_method0("uint8"),
+        T::SmallInt => pyarrow.call_method0("int16"),
+        T::USmallInt => pyarrow.call_method0("uint16"),
+        T::Integer => pyarrow.call_method0("int32"),
+        T::UInteger => pyarrow.call_method0("uint32"),
+        T::BigInt => pyarrow.call_method0("int64"),
+        T::UBigInt => pyarrow.call_method0("uint64"),
+        T::HugeInt | T::UHugeInt => pyarrow.call_method1("decimal256", (39, 0)),
+        T::BigNum => pyarrow.call_method1("decimal256", (76, 0)),
+        T::Float => pyarrow.call_method0("float32"),
+        T::Double => pyarrow.call_method0("float64"),
+        T::Decimal { precision, scale } => pyarrow.call_method1("decimal128", (*precision, *scale)),
+        T::Varchar | T::Json | T::Bit => pyarrow.call_method0("string"),
+        T::Blob | T::Geometry => pyarrow.call_method0("binary"),
+        T::Date => pyarrow.call_method0("date32"),
+        T::Time => pyarrow.call_method1("time64", ("us",)),
+        T::TimeNs => pyarrow.call_method1("time64", ("ns",)),
+        T::TimeTz => inner(&TIMETZ),
+        T::TimestampS => pyarrow.call_method1("timestamp", ("s",)),
+        T::TimestampMs => pyarrow.call_method1("timestamp", ("ms",)),
+        T::Timestamp => pyarrow.call_method1("timestamp", ("us",)),
+        T::TimestampNs => pyarrow.call_method1("timestamp", ("ns",)),
+        T::TimestampTz => pyarrow.call_method1("timestamp", ("us", "UTC")),
+        T::Interval => pyarrow.call_method0("month_day_nano_interval"),
+        T::Uuid => pyarrow.call_method1("binary", (16,)),
+        T::Enum(_) if direction == Direction::Result => inner(&T::Varchar),
+        T::Enum(values) => {
+            let codes = match code_width(values.len()) {
+                1 => T::UTinyInt,
+                2 => T::USmallInt,
+                _ => T::UInteger,
+            };
+            pyarrow.call_method1("dictionary", (inner(&codes)?, inner(&T::Varchar)?))
+        }
+        T::List(element) => pyarrow.call_method1("list_", (inner(element)?,)),
+        T::Array(element, length) => pyarrow.call_method1("list_", (inner(element)?, *length)),
+        T::Struct(fields) | T::Union(fields) => {
+            let fields = fields.iter().map(|field| Ok((field.name.as_str(), inner(&field.data_type)?)));
+            pyarrow.call_method1("struct", (fields.collect::<PyResult<Vec<_>>>()?,))
+        }
+        T::Map(entry) => {
+            let parts = entry.children().map(inner).collect::<PyResult<Vec<_>>>()?;
+            pyarrow.call_method1("map_", PyTuple::new(py, parts)?)
+        }
+        T::Any => Err(PyTypeError::new_err("a column has a type, and ANY is none")),
+    }
 }

@@ -1,6 +1,6 @@
 //! The arguments of a call, from Python's objects and pyarrow's arrays.
 
-use crate::arrow::{Exported, Piece};
+use crate::arrow::{Exported, Piece, Results};
 use crate::loops::ResultWriter;
 use crate::values::overflow;
 use crosslane::batch::{Column, Encode};
@@ -11,7 +11,7 @@ use pyo3::exceptions::{PyOverflowError, PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::PyList;
 use std::ops::Range;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 
 /// The type of an argument.
 fn type_of(function: &Function, at: usize) -> PyResult<&DataType> {
@@ -31,7 +31,7 @@ pub(super) struct ArgumentValues {
 
 enum Content {
     Objects(ColumnBuilder),
-    Array(Exported),
+    Array(Arc<Exported>),
 }
 
 impl ArgumentValues {
@@ -136,7 +136,9 @@ impl Input for Arguments<'_> {
             self.columns.iter().zip(&columns).enumerate()
         {
             let part = match (content, column) {
-                (Content::Array(array), _) => array.part(data_type, rows.start, rows.len()).map(Piece::Array),
+                (Content::Array(array), _) => {
+                    Results::part(array, data_type, rows.start, rows.len()).map(Piece::Array)
+                }
                 (Content::Objects(_), Some(column)) => Ok(Piece::Rows(Rows::new(column, rows.clone()))),
                 (Content::Objects(_), None) => continue,
             };

@@ -10,7 +10,7 @@
 use super::partial_batch::PartialBatch;
 use super::row_writer::{RowWriter, exception};
 use super::sink::{ScanEnd, Sink, fail};
-use crate::arrow::{self, Direction, Exported, Piece};
+use crate::arrow::{self, Direction, Exported, Piece, Results};
 use crate::declaration::Declaration;
 use crate::lane::{ends_lane, succeed};
 use crate::loops::{Argument, ResultWriter, Selection};
@@ -287,7 +287,7 @@ impl<'py> Table<'py> {
                     let mut pieces = Vec::with_capacity(columns.len());
                     for (at, column) in columns.iter().enumerate() {
                         pieces.push(match &exported[at] {
-                            Some(exported) => Piece::Array(exported.part(types[at], first, count)?),
+                            Some(exported) => Piece::Array(Results::part(exported, types[at], first, count)?),
                             None => {
                                 let list = column.cast::<PyList>().map_err(PyErr::from)?;
                                 let list = list.get_slice(first, first + count);

@@ -42,7 +42,6 @@ impl From<std::io::Error> for ScanEnd {
 }
 
 /// The destination of the rows of a scan.
-/// too long.
 pub(super) struct Sink<'a, 'py> {
     pub(super) py: Python<'py>,
     pub(super) lane: &'a mut GuestLane,
