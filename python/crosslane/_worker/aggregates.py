@@ -24,9 +24,9 @@ class States:
     def __init__(self, declared: Declared) -> None:
         aggregate = declared.callable
         assert isinstance(aggregate, Aggregate)
-        self._class = aggregate.class_
+        self.of = aggregate.class_
         self._declared = declared
-        own = [base for base in self._class.__mro__ if base is not object]
+        own = [base for base in self.of.__mro__ if base is not object]
         special = (
             "__reduce__",
             "__reduce_ex__",
@@ -36,13 +36,11 @@ class States:
             "__getnewargs_ex__",
         )
         #: Whether an instance holds everything in its ``__dict__``.
-        self._is_plain = self._class.__new__ is object.__new__ and not any(
+        self._is_plain = self.of.__new__ is object.__new__ and not any(
             name in vars(base) or "__slots__" in vars(base) for base in own for name in special
         )
-        self.new: Callable[[], Any] = self._class
         #: Makes an empty instance, if the class has no methods of its own for saving instances.
         self.blank: Callable[[type], Any] | None = object.__new__ if self._is_plain else None
-        self.of = self._class
 
     def blame(self, error: BaseException, names: list[str], values: list[Any]) -> None:
         """Adds the arguments to the exception of a row that had waited for its call."""
@@ -66,14 +64,10 @@ class States:
     def save(self, state: Any) -> bytes:
         """An instance as bytes, for :meth:`load` on any lane. The first byte says how it was saved."""
         try:
-            if self._is_plain and type(state) is self._class:
+            if self._is_plain and type(state) is self.of:
                 return b"p" + _held(state, state.__dict__)
             reduced = state.__reduce_ex__(4)
-            if (
-                type(state) is self._class
-                and reduced[:2] == (__newobj__, (self._class,))
-                and not any(reduced[3:])
-            ):
+            if type(state) is self.of and reduced[:2] == (__newobj__, (self.of,)) and not any(reduced[3:]):
                 # Nearly all classes. Only what the instance holds is saved, because the class is
                 # known to all lanes.
                 return b"s" + _held(state, reduced[2] if len(reduced) > 2 else None)
@@ -90,7 +84,7 @@ class States:
                     reduced = _compact(thing)
                     return super().reducer_override(thing) if reduced is NotImplemented else reduced
 
-            known = self._class
+            known = self.of
             return b"v" + _pickled(Pickler, state)
 
     def copy(self, state: Any) -> Any:
@@ -100,7 +94,7 @@ class States:
     def load(self, saved: bytes) -> Any:
         """A new instance from the bytes of :meth:`save`."""
         if saved[0] == ord("p"):
-            state = self._class.__new__(self._class)
+            state = self.of.__new__(self.of)
             state.__dict__.update(_into(state, saved))
             return state
         how, content = saved[:1], io.BytesIO(saved[1:])
@@ -108,9 +102,9 @@ class States:
             return pickle.load(content)
         if how == b"v":
             unpickler = _Unpickler(content)
-            unpickler.known = self._class
+            unpickler.known = self.of
             return unpickler.load()
-        state = self._class.__new__(self._class)
+        state = self.of.__new__(self.of)
         held = _into(state, saved)
         if held is None:
             return state

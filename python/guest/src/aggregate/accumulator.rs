@@ -13,8 +13,7 @@ use crate::loops::{Argument, Cursor, Loop, ResultWriter, RowCaller, RowResults, 
 use crate::values::{FastPath, Reader, overflow};
 use crosslane::batch::Column;
 use crosslane::lane::COUNT;
-use crosslane::{ColumnBuilder, DataType, ErrorPolicy, Signature, Verdict};
-use crosslane_process::guest::RowCounts;
+use crosslane::{ColumnBuilder, DataType, Verdict};
 use pyo3::exceptions::PyMemoryError;
 use pyo3::ffi;
 use pyo3::intern;
@@ -25,11 +24,10 @@ use pyo3::types::PyList;
 pub(crate) struct Aggregate<'py> {
     /// `crosslane._worker.aggregates.States`.
     pub(super) states: Bound<'py, PyAny>,
-    /// Makes an instance.
-    pub(super) make: Bound<'py, PyAny>,
     /// Makes an instance that holds no_results. None for a class whose instances say themselves how
     /// they are saved.
     pub(super) make_blank: Option<Bound<'py, PyAny>>,
+    /// Makes an instance without arguments.
     pub(super) class: Bound<'py, PyAny>,
     /// The bytes of the last instance that was saved.
     pub(super) bytes: Vec<u8>,
@@ -37,10 +35,9 @@ pub(crate) struct Aggregate<'py> {
     pub(super) living: Vec<State>,
     /// The format of pending rows. None if no rows are pending.
     pub(super) format: Option<RowFormat>,
-    pub(super) signature: Signature,
+    pub(super) declaration: Declaration<'py>,
     pub(super) readers: Vec<Reader<'py>>,
     pub(super) writer: ResultWriter<'py>,
-    pub(super) admits_null: Vec<bool>,
     pub(super) row_loop: Loop,
     /// The rows that are not added yet, if the aggregate is vectorized.
     pub(super) buffered: Option<BufferedRows<'py>>,
@@ -49,8 +46,6 @@ pub(crate) struct Aggregate<'py> {
     pub(super) saved: ColumnBuilder,
     /// The loop over rows gets this column instead of results.
     pub(super) no_results: ColumnBuilder,
-    pub(super) error_policy: ErrorPolicy,
-    pub(super) memory_limit: Option<u64>,
     /// The size of the process when the first of the living states began.
     pub(super) base: Option<u64>,
 }
@@ -59,36 +54,31 @@ impl<'py> Aggregate<'py> {
     pub(crate) fn new(declared: &Bound<'py, PyAny>) -> PyResult<Self> {
         let py = declared.py();
         let declaration = Declaration::read(declared)?;
-        let readers = declaration.readers(py)?;
-        let Declaration { signature, admits_null, error_policy, memory_limit, .. } = declaration;
+        let Declaration { signature, admits_null, memory_limit, .. } = &declaration;
         let module = py.import("crosslane._worker.aggregates")?;
         let kind: String = declared.getattr("kind")?.extract()?;
         let states = module.getattr("States")?.call1((declared,))?;
         let types = || signature.parameters.iter().map(|field| &field.data_type);
         let buffered =
-            (kind == "vectorized").then(|| BufferedRows::new(py, types(), memory_limit)).transpose()?;
+            (kind == "vectorized").then(|| BufferedRows::new(py, types(), *memory_limit)).transpose()?;
         // A function with a time limit has no pending rows, because the engine learns from the rows
         // of a call how far it is.
         let may_be_pending = buffered.is_none() && declared.getattr("timeout")?.is_none();
         Ok(Self {
             format: RowFormat::new(types().zip(admits_null.iter().copied())).filter(|_| may_be_pending),
             buffered,
-            make: states.getattr("new")?,
             make_blank: states.getattr("blank")?.extract()?,
             class: states.getattr("of")?,
             bytes: Vec::new(),
             states: states.clone(),
             living: Vec::new(),
-            readers,
+            readers: declaration.readers(py)?,
             writer: ResultWriter::new(py, &signature.returns, declared.getattr("result_shape")?.extract()?)?,
-            admits_null,
             row_loop: Loop::new(&module.getattr("loop")?.call1((signature.parameters.len(),))?)?,
             results: ColumnBuilder::new(&signature.returns),
             saved: ColumnBuilder::new(&DataType::Blob),
             no_results: ColumnBuilder::new(&DataType::Boolean),
-            signature,
-            error_policy,
-            memory_limit,
+            declaration,
             base: None,
         })
     }
@@ -100,7 +90,7 @@ impl<'py> Aggregate<'py> {
 
     /// The rows of an update that are added.
     pub(super) fn selection(&self, exchange: &Exchange<'_>) -> Selection {
-        Selection::without_nulls(exchange.rows(), &exchange.columns[1..], &self.admits_null)
+        Selection::without_nulls(exchange.rows(), &exchange.columns[1..], &self.declaration.admits_null)
     }
 
     /// The state of a number, which is made now if there is none.
@@ -136,17 +126,12 @@ impl<'py> Aggregate<'py> {
         if let Some(State { instance: Some(instance), .. }) = self.living.get(number) {
             return Ok(instance.as_ptr());
         }
-        let instance = self.make.call0()?;
+        let instance = self.class.call0()?;
         Ok(self.state_mut(number)?.instance.insert(instance.unbind()).as_ptr())
     }
 
     /// Adds pending rows of these states to their instances.
-    pub(super) fn settle(
-        &mut self,
-        exchange: &Exchange<'_>,
-        numbers: Vec<usize>,
-        row_counts: &mut RowCounts,
-    ) -> CallResult {
+    pub(super) fn settle(&mut self, exchange: &Exchange<'_>, numbers: Vec<usize>) -> CallResult {
         let Some(format) = self.format.as_ref().filter(|_| !numbers.is_empty()) else { return Ok(()) };
         let mut due = DueRows { columns: format.columns(), instances: Vec::new() };
         for number in numbers {
@@ -156,38 +141,31 @@ impl<'py> Aggregate<'py> {
             }
             let instance = match &state.instance {
                 Some(instance) => instance,
-                None => state.instance.insert(self.make.call0()?.unbind()),
+                None => state.instance.insert(self.class.call0()?.unbind()),
             };
             due.add(format, &std::mem::take(&mut state.pending), instance.as_ptr())?;
         }
-        self.add_due(exchange, &due, row_counts)
+        self.add_due(exchange, &due)
     }
 
     /// Adds rows that were pending. The caller keeps their instances alive.
-    pub(super) fn add_due(
-        &mut self,
-        exchange: &Exchange<'_>,
-        due: &DueRows,
-        row_counts: &mut RowCounts,
-    ) -> CallResult {
+    pub(super) fn add_due(&mut self, exchange: &Exchange<'_>, due: &DueRows) -> CallResult {
         let Some(format) = self.format.take() else { return Ok(()) };
         let columns = format.built(&due.columns);
         let selection = Selection::all(due.instances.len());
-        let added = self.add(exchange, &columns, &selection, &due.instances, row_counts, true);
+        let added = self.add(exchange, &columns, &selection, &due.instances, true);
         drop(columns);
         self.format = Some(format);
         added
     }
 
     /// Adds rows to their instances. Rows that were pending are not the rows of the exchange.
-    #[allow(clippy::too_many_arguments, reason = "one loop for new rows and pending rows")]
     pub(super) fn add(
         &mut self,
         exchange: &Exchange<'_>,
         columns: &[Column<'_>],
         selection: &Selection,
         instances: &[*mut ffi::PyObject],
-        row_counts: &mut RowCounts,
         pending: bool,
     ) -> CallResult {
         let py = self.py();
@@ -199,7 +177,7 @@ impl<'py> Aggregate<'py> {
         self.no_results.clear();
         self.no_results.reserve(count).map_err(overflow)?;
         let mut all = vec![Argument::Object { objects: instances }];
-        all.extend(Argument::all(&self.readers, columns, &self.admits_null));
+        all.extend(Argument::all(&self.readers, columns, &self.declaration.admits_null));
         let taken = RowResults::new(py, FastPath::Boolean, selection, &mut self.no_results);
         let mut cursor = Cursor::new(&self.row_loop, all, exchange.progress, exchange.sequence(), taken);
         if pending {
@@ -210,7 +188,8 @@ impl<'py> Aggregate<'py> {
             if row == count {
                 return Err(error.into());
             }
-            let arguments: Vec<_> = Argument::all(&self.readers, columns, &self.admits_null).collect();
+            let arguments: Vec<_> =
+                Argument::all(&self.readers, columns, &self.declaration.admits_null).collect();
             let with_row = |error: PyErr| -> PyResult<CallError> {
                 if !pending {
                     return Ok((error, row).into());
@@ -220,7 +199,7 @@ impl<'py> Aggregate<'py> {
                     argument.get(py, row).map(|value| unsafe { Bound::from_owned_ptr(py, value) })
                 });
                 let values = PyList::new(py, values.collect::<PyResult<Vec<_>>>()?)?;
-                let names = self.signature.parameters.iter().map(|field| field.name.as_str());
+                let names = self.declaration.signature.parameters.iter().map(|field| field.name.as_str());
                 let names = PyList::new(py, names.collect::<Vec<_>>())?;
                 self.states.call_method1(intern!(py, "blame"), (error.value(py), names, values))?;
                 Ok(error.into())
@@ -230,7 +209,7 @@ impl<'py> Aggregate<'py> {
             let mut tries = 0;
             let mut failed = with_row(error)?;
             while let Verdict::Again(_) =
-                retry_or_null(py, exchange, self.error_policy, failed, &mut tries, 1, row_counts)?
+                retry_or_null(py, exchange, self.declaration.error_policy, failed, &mut tries, 1)?
             {
                 exchange.tell(row as u32 | if pending { COUNT } else { 0 });
                 let method = instance.getattr(intern!(py, "update"));

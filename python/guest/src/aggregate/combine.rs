@@ -7,7 +7,6 @@ use super::state::State;
 use crate::lane::{CallResult, Exchange};
 use crate::values::overflow;
 use crosslane::batch::bit;
-use crosslane_process::guest::RowCounts;
 use pyo3::intern;
 use pyo3::prelude::*;
 
@@ -16,7 +15,7 @@ use pyo3::prelude::*;
 const PENDING: u8 = b'r';
 
 impl<'py> Aggregate<'py> {
-    pub(super) fn combine(&mut self, exchange: &Exchange<'_>, row_counts: &mut RowCounts) -> CallResult {
+    pub(super) fn combine(&mut self, exchange: &Exchange<'_>) -> CallResult {
         let (targets, sources) = (|row| exchange.state(0, row), |row| exchange.state(1, row));
         // Most states whose rows must be added are known before the loop. Their rows are added
         // together.
@@ -27,22 +26,22 @@ impl<'py> Aggregate<'py> {
             source.is_some_and(|source| source.instance.is_some()) & target.is_some_and(State::is_pending)
         };
         let early = (0..exchange.rows()).filter(with_instance).map(targets).collect();
-        self.settle(exchange, early, row_counts)?;
+        self.settle(exchange, early)?;
         let mut due = Vec::new();
         for row in 0..exchange.rows() {
             let source = sources(row);
             let other = if bit(exchange.columns[2].data, row) {
                 if self.living.get(source).is_some_and(State::is_due) {
-                    self.settle(exchange, vec![source], row_counts)?;
+                    self.settle(exchange, vec![source])?;
                 }
                 exchange.tell(row as u32);
                 self.copy(source).map_err(|error| (error, row))?
             } else {
                 self.take(source)
             };
-            self.merge(exchange, row, other, &mut due, row_counts)?;
+            self.merge(exchange, row, other, &mut due)?;
         }
-        self.settle(exchange, due, row_counts)
+        self.settle(exchange, due)
     }
 
     /// A copy of a state. It shares nothing with the state that may change.
@@ -74,7 +73,6 @@ impl<'py> Aggregate<'py> {
         row: usize,
         other: State,
         due: &mut Vec<usize>,
-        row_counts: &mut RowCounts,
     ) -> CallResult {
         let py = self.py();
         let target = exchange.state(0, row);
@@ -88,7 +86,7 @@ impl<'py> Aggregate<'py> {
             state.pending.append(&other.pending)?;
         } else {
             if !state.pending.is_empty() {
-                self.settle(exchange, vec![target], row_counts)?;
+                self.settle(exchange, vec![target])?;
             }
             exchange.tell(row as u32);
             let state = &mut self.living[target];
@@ -125,7 +123,7 @@ impl<'py> Aggregate<'py> {
         self.saved.bytes(saved.extract()?).map_err(overflow)
     }
 
-    pub(super) fn load(&mut self, exchange: &Exchange<'_>, row_counts: &mut RowCounts) -> CallResult {
+    pub(super) fn load(&mut self, exchange: &Exchange<'_>) -> CallResult {
         let saved = &exchange.columns[1];
         let bytes = |row: usize| saved.is_valid(row).then(|| saved.bytes(row));
         let with_instance = |row: &usize| {
@@ -135,16 +133,16 @@ impl<'py> Aggregate<'py> {
                 & target.is_some_and(State::is_pending)
         };
         let early = (0..exchange.rows()).filter(with_instance).map(|row| exchange.state(0, row)).collect();
-        self.settle(exchange, early, row_counts)?;
+        self.settle(exchange, early)?;
         let mut due = Vec::new();
         for row in 0..exchange.rows() {
             if let Some(bytes) = bytes(row) {
                 exchange.tell(row as u32);
                 let other = self.loaded(bytes).map_err(|error| (error, row))?;
-                self.merge(exchange, row, other, &mut due, row_counts)?;
+                self.merge(exchange, row, other, &mut due)?;
             }
         }
-        self.settle(exchange, due, row_counts)
+        self.settle(exchange, due)
     }
 
     /// A new state from bytes that [`Aggregate::save`] gave, on any lane.

@@ -5,7 +5,6 @@ use super::state::{DueRows, State};
 use crate::lane::{CallResult, Exchange, retry_or_null};
 use crate::values::overflow;
 use crosslane::Verdict;
-use crosslane_process::guest::RowCounts;
 use pyo3::intern;
 use pyo3::prelude::*;
 
@@ -19,7 +18,7 @@ impl<'py> Aggregate<'py> {
 
     /// Writes the results of states. Pending rows stay pending: their instances are made for this
     /// call only, because few states are finished twice.
-    pub(super) fn finish(&mut self, exchange: &Exchange<'_>, row_counts: &mut RowCounts) -> CallResult {
+    pub(super) fn finish(&mut self, exchange: &Exchange<'_>) -> CallResult {
         self.results.clear();
         self.results.reserve(exchange.rows()).map_err(overflow)?;
         let mut fresh: Vec<Option<Bound<'py, PyAny>>> = vec![None; exchange.rows()];
@@ -30,14 +29,14 @@ impl<'py> Aggregate<'py> {
                 let state = self.living.get(exchange.state(0, row));
                 if let Some(State { pending, .. }) = state.filter(|state| state.is_pending()) {
                     exchange.tell(row as u32);
-                    let instance = fresh.insert(self.make.call0().map_err(|error| (error, row))?);
+                    let instance = fresh.insert(self.class.call0().map_err(|error| (error, row))?);
                     due.add(format, pending, instance.as_ptr())?;
                 }
             }
-            self.add_due(exchange, &due, row_counts)?;
+            self.add_due(exchange, &due)?;
         }
         for (row, fresh) in fresh.into_iter().enumerate() {
-            self.finish_one(exchange, row, fresh, row_counts)?;
+            self.finish_one(exchange, row, fresh)?;
         }
         Ok(())
     }
@@ -47,7 +46,6 @@ impl<'py> Aggregate<'py> {
         exchange: &Exchange<'_>,
         row: usize,
         mut fresh: Option<Bound<'py, PyAny>>,
-        row_counts: &mut RowCounts,
     ) -> CallResult {
         let py = self.py();
         let mut tries = 0;
@@ -57,7 +55,7 @@ impl<'py> Aggregate<'py> {
             let instance = match (stored, &fresh) {
                 (Some(stored), _) => Ok(stored.bind(py)),
                 (None, Some(fresh)) => Ok(fresh),
-                (None, None) => self.make.call0().map(|made| &*fresh.insert(made)),
+                (None, None) => self.class.call0().map(|made| &*fresh.insert(made)),
             };
             let result = instance.and_then(|instance| instance.call_method0(intern!(py, "finish")));
             let error = match result.and_then(|value| self.writer.write(&value, &mut self.results)) {
@@ -68,11 +66,10 @@ impl<'py> Aggregate<'py> {
             match retry_or_null(
                 py,
                 exchange,
-                self.error_policy,
+                self.declaration.error_policy,
                 (error, row).into(),
                 &mut tries,
                 1,
-                row_counts,
             )? {
                 Verdict::Again(_) => {}
                 Verdict::Null => {

@@ -5,7 +5,6 @@ use super::buffered_rows::GroupIterator;
 use crate::lane::{CallResult, Exchange, retry_or_null};
 use crosslane::Verdict;
 use crosslane::batch::{Column, bit};
-use crosslane_process::guest::RowCounts;
 use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
@@ -13,7 +12,7 @@ use std::ptr;
 
 impl<'py> Aggregate<'py> {
     /// Buffers rows, until there are many of them.
-    pub(super) fn collect(&mut self, exchange: &Exchange<'_>, row_counts: &mut RowCounts) -> CallResult {
+    pub(super) fn collect(&mut self, exchange: &Exchange<'_>) -> CallResult {
         let columns = &exchange.columns[1..];
         let selection = self.selection(exchange);
         for row in (0..exchange.rows()).filter(|row| selection.contains(*row)) {
@@ -24,13 +23,13 @@ impl<'py> Aggregate<'py> {
         let state = |row| selection.contains(row).then(|| exchange.state(0, row));
         buffered.add(columns, (0..exchange.rows()).map(state))?;
         if buffered.is_full() {
-            self.flush(exchange, row_counts)?;
+            self.flush(exchange)?;
         }
         Ok(())
     }
 
     /// Adds the buffered rows to their groups, all of a group at once.
-    pub(super) fn flush(&mut self, exchange: &Exchange<'_>, row_counts: &mut RowCounts) -> CallResult {
+    pub(super) fn flush(&mut self, exchange: &Exchange<'_>) -> CallResult {
         let py = self.py();
         let Some(buffered) = self.buffered.as_mut().filter(|all| !all.is_empty()) else { return Ok(()) };
         // None of the next steps takes long, but all together may. So the engine is told of each
@@ -53,7 +52,7 @@ impl<'py> Aggregate<'py> {
                 tries = 0;
             }
             if let Verdict::Again(_) =
-                retry_or_null(py, exchange, self.error_policy, error.into(), &mut tries, count, row_counts)?
+                retry_or_null(py, exchange, self.declaration.error_policy, error.into(), &mut tries, count)?
             {
                 groups.borrow_mut().repeat();
             }
@@ -61,7 +60,7 @@ impl<'py> Aggregate<'py> {
         Ok(())
     }
 
-    pub(super) fn update(&mut self, exchange: &Exchange<'_>, row_counts: &mut RowCounts) -> CallResult {
+    pub(super) fn update(&mut self, exchange: &Exchange<'_>) -> CallResult {
         let count = exchange.rows();
         let columns = &exchange.columns[1..];
         let mut selection = self.selection(exchange);
@@ -84,7 +83,7 @@ impl<'py> Aggregate<'py> {
                 row = selection.next(row + 1);
             }
             selection = selection.only(now);
-            self.settle(exchange, due, row_counts)?;
+            self.settle(exchange, due)?;
         }
         // The states keep the instances alive until all rows are done: nothing else changes the
         // states meanwhile.
@@ -95,7 +94,7 @@ impl<'py> Aggregate<'py> {
             instances[row] = self.instance(exchange.state(0, row)).map_err(|error| (error, row))?;
             row = selection.next(row + 1);
         }
-        self.add(exchange, columns, &selection, &instances, row_counts, false)
+        self.add(exchange, columns, &selection, &instances, false)
     }
 
     /// Makes a row pending, if its state has no instance. A state without room for the row gets an
@@ -114,7 +113,7 @@ impl<'py> Aggregate<'py> {
         }
         let is_pending = format.add(columns, row, &mut state.pending)?;
         if !is_pending {
-            state.instance = Some(self.make.call0()?.unbind());
+            state.instance = Some(self.class.call0()?.unbind());
             due.push(number);
         }
         Ok(is_pending)

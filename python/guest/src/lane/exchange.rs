@@ -3,18 +3,25 @@
 use super::error::CallResult;
 use crosslane::batch::Column;
 use crosslane::lane::WRITING;
-use crosslane_process::guest::Call;
+use crosslane_process::guest::{Call, GuestLane, RowCounts};
 use crosslane_ring::ProgressWord;
 use pyo3::prelude::*;
+use std::cell::RefCell;
 
-/// A batch, and the word that tells the engine how far the work is.
+/// A batch, the word that tells the engine how far the work is, and what became of the rows.
 pub(crate) struct Exchange<'a> {
     pub(crate) columns: &'a [Column<'a>],
     pub(crate) call: Call,
     pub(crate) progress: &'a ProgressWord,
+    pub(crate) row_counts: RefCell<RowCounts>,
 }
 
-impl Exchange<'_> {
+impl<'a> Exchange<'a> {
+    /// The exchange of the lane's current call.
+    pub(crate) fn new(lane: &'a GuestLane, call: Call, columns: &'a [Column<'a>]) -> Self {
+        Self { columns, call, progress: lane.progress(), row_counts: RefCell::default() }
+    }
+
     #[inline]
     pub(crate) fn rows(&self) -> usize {
         self.call.header.rows as usize

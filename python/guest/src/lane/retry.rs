@@ -4,7 +4,6 @@ use super::error::{CallError, ends_lane, retry_after};
 use super::exchange::Exchange;
 use crosslane::RetryAfter;
 use crosslane::{ErrorPolicy, Verdict};
-use crosslane_process::guest::RowCounts;
 use pyo3::intern;
 use pyo3::prelude::*;
 
@@ -18,13 +17,12 @@ pub(crate) fn retry_or_null(
     error: CallError,
     tries: &mut u32,
     rows: usize,
-    row_counts: &mut RowCounts,
 ) -> Result<Verdict, CallError> {
     if ends_lane(py, &error.error) {
         return Err(error);
     }
     let after = if *tries < error_policy.retries { retry_after(py, &error.error)? } else { None };
-    let verdict = row_counts.judge(error_policy, error, after, tries, rows)?;
+    let verdict = exchange.row_counts.borrow_mut().judge(error_policy, error, after, tries, rows)?;
     if let Verdict::Again(pause) = verdict {
         exchange.progress.rest(pause);
         // Python's own sleep lets signals through.

@@ -1,25 +1,29 @@
 //! A batch of a scalar function.
 
+use crate::declaration::Declaration;
 use crate::lane::{CallError, CallResult, Exchange, retry_or_null};
-use crate::loops::Selection;
-use crosslane::{ErrorPolicy, Verdict};
-use crosslane_process::guest::RowCounts;
+use crate::loops::{Argument, RowCaller, Selection};
+use crosslane::Verdict;
 use pyo3::prelude::*;
 
 /// A Python function, and the options that its calls need.
-pub(super) struct Callee {
-    pub(super) callable: Py<PyAny>,
-    /// Whether the last argument is a list of any number of arguments.
-    pub(super) variadic: bool,
-    /// For each column, whether rows with a NULL in it are called.
-    pub(super) admits_null: Vec<bool>,
-    pub(super) error_policy: ErrorPolicy,
+pub(super) struct Callee<'py> {
+    /// The function itself, or what calls it for a batch.
+    pub(super) callable: Bound<'py, PyAny>,
+    pub(super) declaration: Declaration<'py>,
+}
+
+impl<'py> Callee<'py> {
+    /// Calls the function with rows of a batch that has these arguments.
+    pub(super) fn caller<'a>(&'a self, arguments: &'a [Argument<'a, 'py>]) -> RowCaller<'a, 'py> {
+        RowCaller::new(&self.callable, arguments, self.declaration.signature.variadic)
+    }
 }
 
 /// A batch, and the function that is called for it.
 pub(super) struct Batch<'a, 'py> {
     pub(super) py: Python<'py>,
-    pub(super) callee: &'a Callee,
+    pub(super) callee: &'a Callee<'py>,
     pub(super) exchange: &'a Exchange<'a>,
     /// The rows that are called.
     pub(super) selection: Selection,
@@ -32,8 +36,8 @@ impl Batch<'_, '_> {
         error: CallError,
         tries: &mut u32,
         rows: usize,
-        row_counts: &mut RowCounts,
     ) -> CallResult<Verdict> {
-        retry_or_null(self.py, self.exchange, self.callee.error_policy, error, tries, rows, row_counts)
+        let error_policy = self.callee.declaration.error_policy;
+        retry_or_null(self.py, self.exchange, error_policy, error, tries, rows)
     }
 }

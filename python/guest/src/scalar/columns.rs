@@ -16,7 +16,6 @@ use crate::values::overflow;
 use crosslane::batch::bit;
 use crosslane::{ColumnBuilder, DataType, Signature};
 use crosslane_columns::{CHUNK, Evaluator, Program, Source, Unsupported, compile};
-use crosslane_process::guest::RowCounts;
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use std::cell::{Cell, RefCell};
@@ -109,12 +108,7 @@ impl ColumnCalls {
 
     /// Evaluates a batch. Returns the bits of the rows that are left to be called, if there are any.
     /// They are NULL in `out`.
-    pub(super) fn run(
-        &self,
-        batch: &Batch<'_, '_>,
-        row_counts: &mut RowCounts,
-        out: &mut ColumnBuilder,
-    ) -> CallResult<Option<Vec<u8>>> {
+    pub(super) fn run(&self, batch: &Batch<'_, '_>, out: &mut ColumnBuilder) -> CallResult<Option<Vec<u8>>> {
         let (rows, selection) = (batch.selection.rows(), &batch.selection);
         let mut evaluator = self.evaluator.borrow_mut();
         let mut left = vec![0; rows.div_ceil(8)];
@@ -127,7 +121,7 @@ impl ColumnCalls {
                 evaluator.run(batch.exchange.columns, chunk, active, &mut left, out).map_err(overflow)?;
         }
         let asked = selection.count_before(rows);
-        row_counts.by_columns += (asked - count) as u32;
+        batch.exchange.row_counts.borrow_mut().by_columns += (asked - count) as u32;
         self.note(count > 0 && count.saturating_mul(self.many) >= asked);
         Ok((count > 0).then_some(left))
     }

@@ -7,7 +7,6 @@ use crate::loops::ResultWriter;
 use crate::values::{Reader, Vm};
 use crosslane::lane::COUNT;
 use crosslane::{ColumnBuilder, Verdict};
-use crosslane_process::guest::RowCounts;
 use crosslane_ring::ProgressWord;
 use pyo3::exceptions::PyRuntimeError;
 use pyo3::prelude::*;
@@ -32,12 +31,7 @@ impl<'py> ConcurrentCalls<'py> {
         Ok(Self { readers: declaration.readers(py)?, writer })
     }
 
-    pub(crate) fn run(
-        &self,
-        batch: &Batch<'_, 'py>,
-        row_counts: &mut RowCounts,
-        out: &mut ColumnBuilder,
-    ) -> CallResult {
+    pub(crate) fn run(&self, batch: &Batch<'_, 'py>, out: &mut ColumnBuilder) -> CallResult {
         let Batch { py, callee, exchange, ref selection } = *batch;
         let arguments = PyList::empty(py);
         for row in 0..exchange.rows() {
@@ -49,18 +43,19 @@ impl<'py> ConcurrentCalls<'py> {
                 Ok(values) => arguments.append(values)?,
                 Err(error) => {
                     // Another try would read the same, so there is none left.
-                    let mut tries = callee.error_policy.retries;
-                    batch.retry_or_null((error, row).into(), &mut tries, 1, row_counts)?;
+                    let mut tries = callee.declaration.error_policy.retries;
+                    batch.retry_or_null((error, row).into(), &mut tries, 1)?;
                     arguments.append(py.None())?;
                 }
             }
         }
         let progress = Progress { word: exchange.progress.clone(), sequence: exchange.sequence() };
         let reported = Bound::new(py, progress)?;
-        let run = |rows: &Bound<'py, PyList>, spent: u32, row_counts: &mut RowCounts| {
+        let run = |rows: &Bound<'py, PyList>, spent: u32| {
             let outcome: (Bound<'py, PyList>, u32, HashMap<usize, u32>, Option<Failed<'py>>) =
-                callee.callable.bind(py).call1((rows, &reported, spent))?.extract()?;
+                callee.callable.call1((rows, &reported, spent))?.extract()?;
             let (results, errors, tries, failed) = outcome;
+            let mut row_counts = exchange.row_counts.borrow_mut();
             row_counts.errors += errors;
             row_counts.retries += tries.values().sum::<u32>();
             match failed {
@@ -68,19 +63,19 @@ impl<'py> ConcurrentCalls<'py> {
                 None => Ok((results, tries)),
             }
         };
-        let (results, tries) = run(&arguments, 0, row_counts)?;
+        let (results, tries) = run(&arguments, 0)?;
         for (row, mut value) in results.iter().enumerate() {
             let mut tries = tries.get(&row).copied().unwrap_or(0);
             exchange.tell_written(row);
             // A value that cannot be a result is a failed call like any other.
             while let Err(error) = self.writer.write(&value, out) {
                 out.truncate(row);
-                match batch.retry_or_null((error, row).into(), &mut tries, 1, row_counts)? {
+                match batch.retry_or_null((error, row).into(), &mut tries, 1)? {
                     Verdict::Again(_) => {
                         exchange.tell(row as u32);
                         let alone = PyList::new(py, [arguments.get_item(row)?])?;
-                        let (results, more) = run(&alone, tries, row_counts)
-                            .map_err(|error| CallError { row: Some(row), ..error })?;
+                        let (results, more) =
+                            run(&alone, tries).map_err(|error| CallError { row: Some(row), ..error })?;
                         tries += more.get(&0).copied().unwrap_or(0);
                         value = results.get_item(0)?;
                     }
@@ -104,7 +99,7 @@ impl<'py> ConcurrentCalls<'py> {
         let values = self.readers.iter().zip(batch.exchange.columns);
         let values = values.map(|(reader, column)| reader.read(&vm, column, row));
         let mut values = values.collect::<PyResult<Vec<_>>>()?;
-        if let Some(rest) = values.pop_if(|_| batch.callee.variadic) {
+        if let Some(rest) = values.pop_if(|_| batch.callee.declaration.signature.variadic) {
             values.extend(rest.cast::<PyList>()?.iter());
         }
         PyTuple::new(batch.py, values)

@@ -9,18 +9,15 @@ use crate::declaration::Declaration;
 use crate::lane::{CallResult, Exchange, fail, succeed};
 use crate::loops::Selection;
 use crate::values::overflow;
-use crosslane::{ColumnBuilder, DataType};
-use crosslane_process::guest::{Call, GuestLane, RowCounts};
+use crosslane::ColumnBuilder;
+use crosslane_process::guest::{Call, GuestLane};
 use crosslane_process::limits::MemoryLimit;
 use pyo3::exceptions::PyOSError;
 use pyo3::prelude::*;
 
 pub(crate) struct Function<'py> {
-    callee: Callee,
-    types: Vec<DataType>,
-    returns: DataType,
+    callee: Callee<'py>,
     kind: Kind<'py>,
-    memory_limit: Option<u64>,
 }
 
 enum Kind<'py> {
@@ -60,24 +57,12 @@ impl<'py> Function<'py> {
                 (Kind::Vectorized(calls), caller)
             }
         };
-        let Declaration { signature, admits_null, error_policy, memory_limit, .. } = declaration;
-        Ok(Self {
-            callee: Callee {
-                callable: callable.unbind(),
-                variadic: signature.variadic,
-                admits_null,
-                error_policy,
-            },
-            types: signature.parameters.into_iter().map(|field| field.data_type).collect(),
-            returns: signature.returns,
-            kind,
-            memory_limit,
-        })
+        Ok(Self { callee: Callee { callable, declaration }, kind })
     }
 
     /// A column for its results.
     pub(crate) fn results(&self) -> ColumnBuilder {
-        ColumnBuilder::new(&self.returns)
+        ColumnBuilder::new(&self.callee.declaration.signature.returns)
     }
 
     /// Runs it over a batch, and answers.
@@ -88,13 +73,13 @@ impl<'py> Function<'py> {
         call: Call,
         out: &mut ColumnBuilder,
     ) -> PyResult<()> {
-        let limit = self.memory_limit.and_then(MemoryLimit::set);
-        let mut row_counts = RowCounts::default();
+        let limit = self.callee.declaration.memory_limit.and_then(MemoryLimit::set);
         out.clear();
-        let outcome = {
-            let columns = lane.columns(self.types.iter())?;
-            let exchange = Exchange { columns: &columns, call, progress: lane.progress() };
-            self.run(py, &exchange, &mut row_counts, out)
+        let (outcome, row_counts) = {
+            let parameters = &self.callee.declaration.signature.parameters;
+            let columns = lane.columns(parameters.iter().map(|field| &field.data_type))?;
+            let exchange = Exchange::new(lane, call, &columns);
+            (self.run(py, &exchange, out), exchange.row_counts.into_inner())
         };
         drop(limit);
         match outcome {
@@ -109,17 +94,17 @@ impl<'py> Function<'py> {
         &self,
         py: Python<'py>,
         exchange: &Exchange<'_>,
-        row_counts: &mut RowCounts,
         out: &mut ColumnBuilder,
     ) -> CallResult<Option<Results>> {
         let rows = exchange.rows();
         out.reserve(rows).map_err(overflow)?;
-        let selection = Selection::without_nulls(rows, exchange.columns, &self.callee.admits_null);
+        let selection =
+            Selection::without_nulls(rows, exchange.columns, &self.callee.declaration.admits_null);
         let batch = Batch { py, callee: &self.callee, exchange, selection };
         match &self.kind {
-            Kind::Row(calls) => calls.run(batch, row_counts, out).map(|()| None),
-            Kind::Async(calls) => calls.run(&batch, row_counts, out).map(|()| None),
-            Kind::Vectorized(calls) => calls.run(&batch, &self.returns, row_counts, out),
+            Kind::Row(calls) => calls.run(batch, out).map(|()| None),
+            Kind::Async(calls) => calls.run(&batch, out).map(|()| None),
+            Kind::Vectorized(calls) => calls.run(&batch, out),
         }
     }
 }

@@ -4,10 +4,9 @@ use super::batch::Batch;
 use super::columns::{ColumnCalls, MANY};
 use crate::declaration::Declaration;
 use crate::lane::CallResult;
-use crate::loops::{Argument, Cursor, Loop, ResultWriter, RowCaller, RowResults};
+use crate::loops::{Argument, Cursor, Loop, ResultWriter, RowResults};
 use crate::values::Reader;
 use crosslane::{ColumnBuilder, Verdict};
-use crosslane_process::guest::RowCounts;
 use pyo3::prelude::*;
 use pyo3::types::PyList;
 use std::collections::HashMap;
@@ -23,12 +22,8 @@ pub(crate) struct RowCalls<'py> {
     columns: Option<Box<ColumnCalls>>,
 }
 
-/// The failed calls of a batch.
-struct Failures<'a> {
-    /// How often rows were tried again.
-    tries: HashMap<usize, u32>,
-    row_counts: &'a mut RowCounts,
-}
+/// How often rows of a batch were tried again.
+type Tries = HashMap<usize, u32>;
 
 impl<'py> RowCalls<'py> {
     pub(crate) fn new(declared: &Bound<'py, PyAny>, declaration: &Declaration<'py>) -> PyResult<Self> {
@@ -51,37 +46,27 @@ impl<'py> RowCalls<'py> {
     }
 
     /// Computes the results of a batch, and writes them.
-    pub(super) fn run(
-        &self,
-        batch: Batch<'_, 'py>,
-        row_counts: &mut RowCounts,
-        out: &mut ColumnBuilder,
-    ) -> CallResult {
+    pub(super) fn run(&self, batch: Batch<'_, 'py>, out: &mut ColumnBuilder) -> CallResult {
         match &self.columns {
             Some(columns) if columns.is_usable(batch.py)? => {
-                let Some(left) = columns.run(&batch, row_counts, out)? else { return Ok(()) };
+                let Some(left) = columns.run(&batch, out)? else { return Ok(()) };
                 let mut called = columns.results();
                 let selection = batch.selection.only(left.clone());
-                self.call(&Batch { selection, ..batch }, row_counts, &mut called)?;
+                self.call(&Batch { selection, ..batch }, &mut called)?;
                 columns.merge(&left, &called, out)
             }
-            _ => self.call(&batch, row_counts, out),
+            _ => self.call(&batch, out),
         }
     }
 
     /// Calls the function for the rows of a batch, and writes the results.
-    fn call(
-        &self,
-        batch: &Batch<'_, 'py>,
-        row_counts: &mut RowCounts,
-        out: &mut ColumnBuilder,
-    ) -> CallResult {
+    fn call(&self, batch: &Batch<'_, 'py>, out: &mut ColumnBuilder) -> CallResult {
         let selection = &batch.selection;
-        let mut failures = Failures { tries: HashMap::new(), row_counts };
+        let mut tries = Tries::new();
         let results = RowResults::new(batch.py, self.writer.fast_path(), selection, out);
         let deferred = match &self.row_loop {
-            Some(row_loop) => self.loop_rows(batch, row_loop, results, &mut failures)?,
-            None => self.call_rows(batch, results, &mut failures)?,
+            Some(row_loop) => self.loop_rows(batch, row_loop, results, &mut tries)?,
+            None => self.call_rows(batch, results, &mut tries)?,
         };
         // How many of the called rows have a result in the column.
         let written = selection.count_before(out.rows());
@@ -89,10 +74,10 @@ impl<'py> RowCalls<'py> {
         while let Err((error, row)) = self.writer.write_all(&deferred, written, selection, out, tell) {
             // A value that cannot be a result is a failed call like any other.
             out.truncate(row);
-            let tries = failures.tries.entry(row).or_default();
-            match batch.retry_or_null((error, row).into(), tries, 1, failures.row_counts)? {
+            let tries = tries.entry(row).or_default();
+            match batch.retry_or_null((error, row).into(), tries, 1)? {
                 Verdict::Again(_) => {
-                    let value = self.call_again(batch, row, tries, failures.row_counts)?;
+                    let value = self.call_again(batch, row, tries)?;
                     deferred.set_item(selection.count_before(row) - written, value)?;
                 }
                 Verdict::Null => out.null(),
@@ -102,7 +87,7 @@ impl<'py> RowCalls<'py> {
     }
 
     fn arguments<'a>(&'a self, batch: &'a Batch<'_, 'py>) -> Vec<Argument<'a, 'py>> {
-        Argument::all(&self.readers, batch.exchange.columns, &batch.callee.admits_null).collect()
+        Argument::all(&self.readers, batch.exchange.columns, &batch.callee.declaration.admits_null).collect()
     }
 
     /// Calls the rows of a batch by the function's own loop. Returns the results that are not in
@@ -112,7 +97,7 @@ impl<'py> RowCalls<'py> {
         batch: &Batch<'_, 'py>,
         row_loop: &Loop,
         results: RowResults<'_, 'py>,
-        failures: &mut Failures<'_>,
+        tries: &mut Tries,
     ) -> CallResult<Bound<'py, PyList>> {
         let Batch { exchange, selection, .. } = batch;
         let arguments = self.arguments(batch);
@@ -123,7 +108,7 @@ impl<'py> RowCalls<'py> {
             if row == selection.rows() {
                 return Err(error.into());
             }
-            let value = self.replacement(batch, error, row, failures)?;
+            let value = self.replacement(batch, error, row, tries)?;
             cursor.results().push(row, &value)?;
             from = selection.next(row + 1);
         }
@@ -135,17 +120,17 @@ impl<'py> RowCalls<'py> {
         &self,
         batch: &Batch<'_, 'py>,
         mut results: RowResults<'_, 'py>,
-        failures: &mut Failures<'_>,
+        tries: &mut Tries,
     ) -> CallResult<Bound<'py, PyList>> {
-        let Batch { py, callee, exchange, selection } = batch;
+        let Batch { callee, exchange, selection, .. } = batch;
         let arguments = self.arguments(batch);
-        let mut caller = RowCaller::new(callee.callable.bind(*py), &arguments, callee.variadic);
+        let mut caller = callee.caller(&arguments);
         let mut row = selection.next(0);
         while row < selection.rows() {
             exchange.tell(row as u32);
             match caller.call(row) {
                 Ok(value) => results.push(row, &value)?,
-                Err(error) => results.push(row, &self.replacement(batch, error, row, failures)?)?,
+                Err(error) => results.push(row, &self.replacement(batch, error, row, tries)?)?,
             }
             row = selection.next(row + 1);
         }
@@ -158,11 +143,11 @@ impl<'py> RowCalls<'py> {
         batch: &Batch<'_, 'py>,
         error: PyErr,
         row: usize,
-        failures: &mut Failures<'_>,
+        tries: &mut Tries,
     ) -> CallResult<Bound<'py, PyAny>> {
-        let tries = failures.tries.entry(row).or_default();
-        match batch.retry_or_null((error, row).into(), tries, 1, failures.row_counts)? {
-            Verdict::Again(_) => self.call_again(batch, row, tries, failures.row_counts),
+        let tries = tries.entry(row).or_default();
+        match batch.retry_or_null((error, row).into(), tries, 1)? {
+            Verdict::Again(_) => self.call_again(batch, row, tries),
             Verdict::Null => Ok(batch.py.None().into_bound(batch.py)),
         }
     }
@@ -174,18 +159,17 @@ impl<'py> RowCalls<'py> {
         batch: &Batch<'_, 'py>,
         row: usize,
         tries: &mut u32,
-        row_counts: &mut RowCounts,
     ) -> CallResult<Bound<'py, PyAny>> {
         let Batch { py, callee, exchange, .. } = batch;
         let arguments = self.arguments(batch);
-        let mut caller = RowCaller::new(callee.callable.bind(*py), &arguments, callee.variadic);
+        let mut caller = callee.caller(&arguments);
         loop {
             exchange.tell(row as u32);
             let error = match caller.call(row) {
                 Ok(value) => return Ok(value),
                 Err(error) => error,
             };
-            if let Verdict::Null = batch.retry_or_null((error, row).into(), tries, 1, row_counts)? {
+            if let Verdict::Null = batch.retry_or_null((error, row).into(), tries, 1)? {
                 return Ok(py.None().into_bound(*py));
             }
         }

@@ -6,8 +6,7 @@ use crate::arrow::{self, Direction, Results};
 use crate::declaration::Declaration;
 use crate::lane::CallResult;
 use crate::loops::{ResultWriter, Selection};
-use crosslane::{ColumnBuilder, DataType, Verdict};
-use crosslane_process::guest::RowCounts;
+use crosslane::{ColumnBuilder, Verdict};
 use pyo3::prelude::*;
 use pyo3::types::PyList;
 
@@ -39,50 +38,41 @@ impl<'py> VectorizedCalls<'py> {
     }
 
     /// Calls the function for a batch, until that succeeds or there is no other try.
-    pub(super) fn run(
-        &self,
-        batch: &Batch<'_, 'py>,
-        returns: &DataType,
-        row_counts: &mut RowCounts,
-        out: &mut ColumnBuilder,
-    ) -> CallResult<Option<Results>> {
+    pub(super) fn run(&self, batch: &Batch<'_, 'py>, out: &mut ColumnBuilder) -> CallResult<Option<Results>> {
         if let Some(columns) = &self.columns
             && columns.is_usable(batch.py)?
         {
-            if columns.run(batch, row_counts, out)?.is_none() {
+            if columns.run(batch, out)?.is_none() {
                 return Ok(None);
             }
             out.clear();
-            row_counts.by_columns = 0;
+            batch.exchange.row_counts.borrow_mut().by_columns = 0;
         }
         let rows = batch.exchange.rows();
         let mut tries = 0;
         loop {
             batch.exchange.tell(u32::MAX);
-            let error = match self.call(batch, returns, out) {
+            let error = match self.call(batch, out) {
                 Ok(results) => return Ok(results),
                 Err(error) => error,
             };
             out.clear();
-            if let Verdict::Null = batch.retry_or_null(error, &mut tries, rows, row_counts)? {
+            if let Verdict::Null = batch.retry_or_null(error, &mut tries, rows)? {
                 (0..rows).for_each(|_| out.null());
                 return Ok(None);
             }
         }
     }
 
-    fn call(
-        &self,
-        batch: &Batch<'_, 'py>,
-        returns: &DataType,
-        out: &mut ColumnBuilder,
-    ) -> CallResult<Option<Results>> {
+    fn call(&self, batch: &Batch<'_, 'py>, out: &mut ColumnBuilder) -> CallResult<Option<Results>> {
         let Batch { py, callee, exchange, .. } = batch;
         let arrays = exchange.columns.iter().zip(&self.arguments);
         let arrays = arrays.map(|(column, data_type)| arrow::to_pyarrow(column, data_type.bind(*py)));
         let arrays = arrays.collect::<PyResult<Vec<_>>>()?;
-        let result = callee.callable.bind(*py).call1((arrays, exchange.rows()))?;
-        let Ok(list) = result.cast::<PyList>() else { return Ok(Some(Results::new(&result, returns)?)) };
+        let result = callee.callable.call1((arrays, exchange.rows()))?;
+        let Ok(list) = result.cast::<PyList>() else {
+            return Ok(Some(Results::new(&result, &callee.declaration.signature.returns)?));
+        };
         let all = Selection::all(list.len());
         self.writer.write_all(list, 0, &all, out, |row| exchange.tell_written(row))?;
         Ok(None)
