@@ -72,8 +72,6 @@ pub(crate) struct Map {
     takes: Option<String>,
     /// The columns of the results, if they are known.
     columns: Mutex<Option<String>>,
-    /// A fork has none of the workers.
-    process: u32,
     /// The most bytes of a batch of the input.
     #[pyo3(get)]
     most: usize,
@@ -156,7 +154,7 @@ impl Map {
     /// the input: its types and a StructArray, or None.
     fn next<'py>(&self, pull: &Bound<'py, PyAny>) -> PyResult<Option<Bound<'py, PyAny>>> {
         let py = pull.py();
-        if self.process != std::process::id() {
+        if self.reading.process != std::process::id() {
             return Err(PyRuntimeError::new_err(Error::Forked.to_string()));
         }
         self.reading.next(py, |running, stop| {
@@ -197,9 +195,8 @@ impl Map {
     ) -> Self {
         let takes = stream.takes().map(DataType::to_string);
         let columns = Mutex::new(stream.returns().map(|returns| returns.to_string()));
-        let process = std::process::id();
         let running = Running { stream, group, tables: BatchTypes::default() };
-        Self { reading: Reading::new(running, stop, process), takes, columns, process, most: ring / 4 }
+        Self { reading: Reading::new(running, stop, std::process::id()), takes, columns, most: ring / 4 }
     }
 }
 

@@ -11,7 +11,7 @@ pub(super) struct Reading<T: Send> {
     content: Mutex<Option<T>>,
     stop: Arc<StopSignal>,
     /// A fork has none of the threads and workers.
-    process: u32,
+    pub(super) process: u32,
 }
 
 impl<T: Send> Reading<T> {

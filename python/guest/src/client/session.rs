@@ -101,13 +101,8 @@ impl Client {
             let values = values.iter().enumerate();
             values.map(|(at, value)| ArgumentValues::value(function, at, value)).collect()
         };
-        let results = self.use_function(
-            py,
-            FunctionUse { index, types, cancellation },
-            1,
-            arguments_of,
-            Session::call,
-        )?;
+        let usage = FunctionUse { index, types, cancellation };
+        let results = self.use_function(py, usage, 1, arguments_of, Session::call)?;
         let column = results.column();
         reader(py, column.data_type, None)?.read(&Vm::new(py), &column, 0)
     }
@@ -124,13 +119,8 @@ impl Client {
         cancellation: Option<&Cancellation>,
     ) -> PyResult<Bound<'py, PyAny>> {
         let arguments_of = |function: &Function| ArgumentValues::columns(function, &columns, rows);
-        let results = self.use_function(
-            py,
-            FunctionUse { index, types, cancellation },
-            rows,
-            arguments_of,
-            Session::call,
-        )?;
+        let usage = FunctionUse { index, types, cancellation };
+        let results = self.use_function(py, usage, rows, arguments_of, Session::call)?;
         let column = results.column();
         arrow::to_pyarrow(&column, &arrow::pyarrow_type(py, column.data_type, Direction::Argument)?)
     }

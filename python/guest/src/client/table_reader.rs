@@ -14,13 +14,12 @@ use std::sync::Arc;
 pub(crate) struct TableReader {
     reading: Reading<(Table, CallGroup)>,
     columns: String,
-    process: u32,
 }
 
 impl TableReader {
     pub(super) fn new(table: Table, group: CallGroup, stop: Arc<StopSignal>, process: u32) -> Self {
         let columns = table.columns().to_string();
-        Self { reading: Reading::new((table, group), stop, process), columns, process }
+        Self { reading: Reading::new((table, group), stop, process), columns }
     }
 }
 
@@ -29,7 +28,7 @@ impl TableReader {
     /// The next rows as a StructArray; None if there are no more.
     fn next<'py>(&self, _pull: &Bound<'py, PyAny>) -> PyResult<Option<Bound<'py, PyAny>>> {
         let py = _pull.py();
-        check_process(self.process)?;
+        check_process(self.reading.process)?;
         let rows = self.reading.next(py, |(table, group), stop| {
             if stop.is_due() {
                 return Err(stop.cancelled());
