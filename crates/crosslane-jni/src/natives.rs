@@ -193,7 +193,7 @@ native_methods! {
     }
 
     /// Begins a task. `program` is JSON with its steps.
-    fn begin(env, inputs: jint, program: JString<'local>, width: jint, depth: jint) -> jlong {
+    fn begin(env, inputs: jint, program: JString<'local>, depth: jint) -> jlong {
         let text = program.try_to_string(env)?;
         let described: Vec<DescribedStep> =
             serde_json::from_str(&text).map_err(|error| Error::Engine(error.to_string()))?;
@@ -204,7 +204,7 @@ native_methods! {
             Ok(Step { library, function, arguments: step.arguments, aligned: step.aligned })
         });
         let steps = steps.collect::<Result<Vec<_>, Error>>()?;
-        let program = Program::new(inputs as usize, steps, width as usize, depth as usize)?;
+        let program = Program::new(inputs as usize, steps, depth as usize)?;
         Ok(give(Task::begin(program)?))
     }
 
@@ -256,7 +256,7 @@ native_methods! {
     /// Ends a task. When this returns, nothing reads its batches any more.
     fn end(_, address: jlong) {
         // SAFETY: Java gives back once what `begin` returned.
-        unsafe { take_back::<Task>(address) }.end();
+        drop(unsafe { take_back::<Task>(address) });
         Ok(())
     }
 
@@ -294,18 +294,16 @@ native_methods! {
         unsafe {
             let words = numbers(table, columns as usize * WORDS);
             let (slots, targets) = (slots(states), numbers(targets, count as usize));
-            if saved { slots.load(targets, words)? } else { slots.update(targets, words)? }
+            slots.add(targets, words, saved)?;
         }
         Ok(())
     }
 
-    /// Adds sources to targets. The sources are empty afterwards.
+    /// Adds the state of a slot to that of another. The source is empty afterwards.
     #[expect(non_snake_case, reason = "Java's name")]
-    fn combineStates(_, states: jlong, targets: jlong, sources: jlong, count: jint) {
-        let count = count as usize;
-        // SAFETY: Java passes states that have not ended, and this many numbers of both kinds of
-        // slots.
-        unsafe { slots(states).combine(numbers(targets, count), numbers(sources, count))? };
+    fn combineStates(_, states: jlong, target: jint, source: jint) {
+        // SAFETY: Java passes states that have not ended.
+        unsafe { slots(states) }.combine(target as u32, source as u32)?;
         Ok(())
     }
 
@@ -315,11 +313,7 @@ native_methods! {
     fn readStates(_, states: jlong, wanted: jlong, count: jint, saved: bool, table: jlong, words: jint) {
         // SAFETY: Java passes states that have not ended, and this many numbers of slots.
         let (slots, wanted) = unsafe { (slots(states), numbers(wanted, count as usize)) };
-        if saved {
-            slots.save(wanted)?;
-        } else {
-            slots.finish(wanted)?;
-        }
+        slots.read(wanted, saved)?;
         let mut described = Vec::new();
         if let Some(taken) = &slots.taken {
             write_table(&taken.column(), &mut described);

@@ -59,69 +59,50 @@ impl Slots {
         slots.iter().map(|slot| &raw mut self.states[*slot as usize]).collect()
     }
 
-    /// Adds rows to states. Each row has a slot, and the columns are those of the function's
-    /// parameters.
+    /// Adds rows to states. Each row has a slot. The columns are those of the function's
+    /// parameters, or with `saved` one column of saved states.
     ///
     /// # Errors
-    /// As [`Accumulates::update`].
+    /// As [`Accumulates::update`] and [`Accumulation::load`].
     ///
     /// # Safety
-    /// The table must describe columns of the parameters' types, with a row for each slot.
-    pub unsafe fn update(&mut self, slots: &[u32], table: &[u64]) -> Result<(), Error> {
+    /// The table must describe such columns, with a row for each slot.
+    pub unsafe fn add(&mut self, slots: &[u32], table: &[u64], saved: bool) -> Result<(), Error> {
         let function = Arc::clone(&self.function);
-        let types = function.signature.parameters.iter().map(|parameter| &parameter.data_type);
+        let parameters = function.signature.parameters.iter().map(|parameter| &parameter.data_type);
+        let types = if saved { vec![&DataType::Blob] } else { parameters.collect() };
         // SAFETY: as the caller says.
-        let columns = unsafe { read_table(table, types)? };
-        let arguments = Arguments { rows: 0..slots.len(), columns: columns.iter().collect() };
+        let columns = unsafe { read_table(table, types.into_iter())? };
+        let rows = Arguments { rows: 0..slots.len(), columns: columns.iter().collect() };
         let addresses = self.addresses(slots);
-        self.accumulation.update(&states(&addresses), &arguments)
+        let states = states(&addresses);
+        if saved { self.accumulation.load(&states, &rows) } else { self.accumulation.update(&states, &rows) }
     }
 
-    /// Adds saved states to states.
-    ///
-    /// # Errors
-    /// As [`Accumulation::load`].
-    ///
-    /// # Safety
-    /// The table must describe a column of bytes, with a row for each slot.
-    pub unsafe fn load(&mut self, slots: &[u32], table: &[u64]) -> Result<(), Error> {
-        // SAFETY: as the caller says.
-        let columns = unsafe { read_table(table, std::iter::once(&DataType::Blob))? };
-        let saved = Arguments { rows: 0..slots.len(), columns: columns.iter().collect() };
-        let addresses = self.addresses(slots);
-        self.accumulation.load(&states(&addresses), &saved)
-    }
-
-    /// Adds the sources to the targets. The sources are empty afterwards.
+    /// Adds the state of a slot to that of another. The source is empty afterwards.
     ///
     /// # Errors
     /// As [`Accumulates::combine`].
-    pub fn combine(&mut self, targets: &[u32], sources: &[u32]) -> Result<(), Error> {
-        let (targets, sources) = (self.addresses(targets), self.addresses(sources));
-        self.accumulation.combine(&states(&targets), &states(&sources), false)
+    pub fn combine(&mut self, target: u32, source: u32) -> Result<(), Error> {
+        let (target, source) = (self.addresses(&[target]), self.addresses(&[source]));
+        self.accumulation.combine(&states(&target), &states(&source), false)
     }
 
-    /// Puts the results of states into [`Slots::taken`].
+    /// Puts the results of states, or with `saved` the states as bytes, into [`Slots::taken`].
     ///
     /// # Errors
-    /// As [`Accumulates::finish`].
-    pub fn finish(&mut self, slots: &[u32]) -> Result<(), Error> {
-        let mut results = Results::new(self.function.signature.returns.clone());
+    /// As [`Accumulates::finish`] and [`Accumulation::save`].
+    pub fn read(&mut self, slots: &[u32], saved: bool) -> Result<(), Error> {
         let addresses = self.addresses(slots);
-        self.accumulation.finish(&states(&addresses), &mut results)?;
+        let states = states(&addresses);
+        let returns = if saved { &DataType::Blob } else { &self.function.signature.returns };
+        let mut results = Results::new(returns.clone());
+        if saved {
+            self.accumulation.save(&states, &mut results)?;
+        } else {
+            self.accumulation.finish(&states, &mut results)?;
+        }
         self.taken = Some(results);
-        Ok(())
-    }
-
-    /// Puts states as bytes into [`Slots::taken`].
-    ///
-    /// # Errors
-    /// As [`Accumulation::save`].
-    pub fn save(&mut self, slots: &[u32]) -> Result<(), Error> {
-        let mut saved = Results::new(DataType::Blob);
-        let addresses = self.addresses(slots);
-        self.accumulation.save(&states(&addresses), &mut saved)?;
-        self.taken = Some(saved);
         Ok(())
     }
 }

@@ -69,7 +69,7 @@ fn step(library: &Arc<Library<Guests>>, argument: Argument) -> Step<Guests> {
 }
 
 fn task(steps: Vec<Step<Guests>>) -> Task {
-    Task::begin(Program::new(1, steps, 1, 2).unwrap()).unwrap()
+    Task::begin(Program::new(1, steps, 2).unwrap()).unwrap()
 }
 
 /// Submits a batch. The batch must live until its last answer.
@@ -114,7 +114,7 @@ fn a_failure_is_the_last_that_comes() {
     assert!(error.contains("Unlucky") && error.contains("x = 13"), "{error}");
     assert!(task.take(LONG).is_err());
     submit(&mut task, &batches[0]);
-    task.end();
+    drop(task);
     assert_eq!(library.pool.stats().busy, 0, "the lane is given back");
 }
 
@@ -131,7 +131,7 @@ fn ending_a_task_waits_for_no_guest() {
     submit(&mut task, &batch);
     assert!(task.take(Duration::from_millis(50)).unwrap().is_none());
     // The test hangs here if nothing ends the wait for the guest.
-    task.end();
+    drop(task);
 }
 
 /// The thread may not have reached its first call yet.
@@ -146,7 +146,7 @@ fn a_task_that_is_ended_at_once_ends() {
     for _ in 0..20 {
         let mut task = task(vec![step(&library, Argument::Input(0))]);
         submit(&mut task, &batch);
-        task.end();
+        drop(task);
     }
 }
 
@@ -202,7 +202,7 @@ fn a_table_that_is_not_read_to_its_end_is_ended() {
         assert!(task.take(LONG).unwrap().unwrap().is_some());
     }
     // The thread waits for room for its next answer.
-    task.end();
+    drop(task);
     assert_eq!(library.pool.stats().discarded, 0, "the guest goes on to the next");
 }
 
@@ -234,7 +234,7 @@ fn in_twos(lane: &mut GuestLane, mut call: Call) {
 /// A task with a function that sees all batches. With `aligned`, it gives one result for each row.
 fn iterating(library: &Arc<Library<Guests>>, aligned: bool, depth: usize) -> Task {
     let step = Step { aligned, ..step(library, Argument::Input(0)) };
-    Task::begin(Program::new(1, vec![step], 1, depth).unwrap()).unwrap()
+    Task::begin(Program::new(1, vec![step], depth).unwrap()).unwrap()
 }
 
 const ITERATES: &str = "f(rows TABLE(y BIGINT)) -> TABLE(y BIGINT)";
@@ -299,6 +299,6 @@ fn arguments_that_do_not_fit_are_refused() {
         (1, vec![step(&library, Argument::Input(0)), step(&library, Argument::Result(0))]),
         (1, vec![step(&library, Argument::Result(0))]),
     ] {
-        assert!(Program::new(inputs, steps, 1, 2).is_err());
+        assert!(Program::new(inputs, steps, 2).is_err());
     }
 }

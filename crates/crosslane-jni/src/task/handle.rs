@@ -17,7 +17,8 @@ use std::time::{Duration, Instant};
 /// At most this many answers wait for Spark's thread.
 const WAITING: usize = 2;
 
-/// The work of one Spark task. Spark's thread uses it.
+/// The work of one Spark task, on one lane. Spark's thread uses it. A drop ends the work at once: when
+/// it returns, nothing reads the batches any more.
 #[derive(Debug)]
 pub struct Task {
     group: Arc<CallGroup>,
@@ -42,7 +43,7 @@ impl Task {
         // the thread may come to it after a cancellation.
         let begun = now();
         let thread = thread::Builder::new().name("crosslane-task".into()).spawn(move || {
-            let caller = Caller::since(&calls, program.width, begun);
+            let caller = Caller::since(&calls, 1, begun);
             let reported = Cell::new((Instant::now(), program.counted()));
             let work = Work { program: &program, batches: &incoming, answers: &outgoing, caller, reported };
             // A panic must become an error: without one, Spark would take the answers so far for
@@ -95,11 +96,6 @@ impl Task {
                 Err(Error::Engine("the work of this task has ended".into()))
             }
         }
-    }
-
-    /// Ends the work at once. When this returns, nothing reads the batches any more.
-    pub fn end(self) {
-        drop(self);
     }
 }
 

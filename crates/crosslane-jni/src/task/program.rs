@@ -46,8 +46,6 @@ pub struct Program<Z: Zygote> {
     /// The types of a batch's columns.
     pub(super) inputs: Vec<DataType>,
     pub(super) steps: Vec<Step<Z>>,
-    /// How many lanes the work may use.
-    pub(super) width: usize,
     /// How many batches a lane may have.
     pub(super) depth: usize,
 }
@@ -61,7 +59,7 @@ impl<Z: Zygote> Program<Z> {
     /// # Errors
     /// [`Error::Engine`] if arguments do not fit their parameters, or one program cannot have these
     /// functions.
-    pub fn new(inputs: usize, steps: Vec<Step<Z>>, width: usize, depth: usize) -> Result<Self, Error> {
+    pub fn new(inputs: usize, steps: Vec<Step<Z>>, depth: usize) -> Result<Self, Error> {
         let mut types: Vec<Option<DataType>> = vec![None; inputs];
         for (number, step) in steps.iter().enumerate() {
             let function = &step.function;
@@ -94,7 +92,7 @@ impl<Z: Zygote> Program<Z> {
         }
         let inputs = types.into_iter().collect::<Option<Vec<_>>>();
         let inputs = inputs.ok_or_else(|| Error::Engine("an input that no function takes".into()))?;
-        Ok(Self { inputs, steps, width: width.max(1), depth: depth.max(1) })
+        Ok(Self { inputs, steps, depth: depth.max(1) })
     }
 
     /// What the functions have counted on this thread so far.

@@ -99,7 +99,7 @@ impl<Z: Zygote> Program<Z> {
     /// Sends all batches through a stream function, in their order. Each is copied, because the
     /// call needs it until it has the last results.
     fn map(&self, step: &Step<Z>, work: &Work<'_, Z>) -> Result<(), Ended> {
-        let options = MapOptions { lanes: self.width, depth: self.depth, ordered: true };
+        let options = MapOptions { lanes: 1, depth: self.depth, ordered: true };
         let mut map = Map::new(Arc::clone(&step.library), Arc::clone(&step.function), options)?;
         let returns = step.function.signature.returns.clone();
         loop {

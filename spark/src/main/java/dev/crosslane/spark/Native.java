@@ -72,7 +72,7 @@ public final class Native {
   public static native void unload(long library);
 
   /** Begins the work of a task. The program is JSON: the steps for each batch. */
-  public static native long begin(int inputs, String program, int width, int depth);
+  public static native long begin(int inputs, String program, int depth);
 
   /**
    * Hands a batch over. It must not change until its last answer was taken or the task has ended.
@@ -105,8 +105,8 @@ public final class Native {
   public static native void addToStates(
       long states, long slots, int count, long table, int columns, boolean saved);
 
-  /** Adds sources to targets. The sources are empty afterwards. */
-  public static native void combineStates(long states, long targets, long sources, int count);
+  /** Adds the state of a slot to that of another. The source is empty afterwards. */
+  public static native void combineStates(long states, int target, int source);
 
   /**
    * Reads results of states, or states as bytes. Writes where they lie to the table. They can be

@@ -120,8 +120,7 @@ private[crosslane] final class LaneStates(function: LaneFunction, context: TaskC
       fresh -= slot
       val all = slot +: fresh.iterator.take(LaneStates.Ahead - 1).toSeq
       fresh --= all
-      slots.ensure(all.length * 4L)
-      all.zipWithIndex.foreach { case (one, index) => Platform.putInt(null, slots.address + index * 4L, one) }
+      write(all)
       val words = vector.columns * Native.COLUMN_WORDS
       table.ensure(words * 8L)
       guarded(Native.readStates(states, slots.address, all.length, saved, table.address, words))
@@ -160,10 +159,7 @@ private[crosslane] final class LaneStates(function: LaneFunction, context: TaskC
     case None =>
       val (to, from) = (target.slot, source.slot)
       flush()
-      slots.ensure(8)
-      Platform.putInt(null, slots.address, to)
-      Platform.putInt(null, slots.address + 4, from)
-      guarded(Native.combineStates(states, slots.address, slots.address + 4, 1))
+      guarded(Native.combineStates(states, to, from))
       Seq(results, bytes).foreach { read =>
         read.changed(to)
         read.changed(from)
@@ -196,10 +192,15 @@ private[crosslane] final class LaneStates(function: LaneFunction, context: TaskC
       reference = dropped.poll()
     }
     if (ended.nonEmpty) {
-      slots.ensure(ended.length * 4L)
-      ended.zipWithIndex.foreach { case (slot, index) => Platform.putInt(null, slots.address + index * 4L, slot) }
+      write(ended)
       Native.destroyStates(states, slots.address, ended.length)
     }
+  }
+
+  /** Writes numbers of slots where the native half reads them. */
+  private def write(numbers: Iterable[Int]): Unit = {
+    slots.ensure(numbers.size * 4L)
+    numbers.zipWithIndex.foreach { case (slot, index) => Platform.putInt(null, slots.address + index * 4L, slot) }
   }
 
   private def guarded[T](body: => T): T = LaneTask.guarded(context)(body)

@@ -80,7 +80,7 @@ private[crosslane] final class LaneTask(
           s"${wanted.place} does not declare ${wanted.signature} on this machine, as it does on the driver's")
       }
     }
-    task = Native.begin(program.inputs.length, program.json(addresses.toMap), 1, depth)
+    task = Native.begin(program.inputs.length, program.json(addresses.toMap), depth)
   }
 
   /** Takes the next answer. Returns whether there is one. */
