@@ -11,7 +11,7 @@ import gc
 import importlib
 import os
 
-#: The name stands in WorkerFunction.scala, too.
+#: The name stands in Workers.scala, too.
 IMPORTS = "CROSSLANE_WORKER_IMPORTS"
 
 #: What to import, by the variable's value.

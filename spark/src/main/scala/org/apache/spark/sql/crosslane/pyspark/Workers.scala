@@ -1,7 +1,7 @@
 package org.apache.spark.sql.crosslane
 package pyspark
 
-import org.apache.spark.api.python.{PythonEvalType, PythonFunction}
+import org.apache.spark.api.python.{PythonEvalType, PythonFunction, SimplePythonFunction}
 import org.apache.spark.internal.Logging
 import org.apache.spark.sql.catalyst.expressions.{Expression, PythonUDAF, PythonUDF, PythonUDTF}
 import org.apache.spark.sql.catalyst.plans.logical.LogicalPlan
@@ -21,6 +21,12 @@ private[crosslane] object Workers extends Logging {
   /** Kinds of functions whose values are pickled. Their workers need neither pandas nor pyarrow. */
   private val Pickled = Set(PythonEvalType.SQL_BATCHED_UDF, PythonEvalType.SQL_TABLE_UDF)
 
+  /**
+   * The environment variable by which the daemon knows functions that Crosslane runs. Its value says
+   * what the daemon imports before it starts workers: `pandas` (with pyarrow) or `none`.
+   */
+  private val Variable = "CROSSLANE_WORKER_IMPORTS"
+
   /** Why Spark starts the workers itself. */
   def reasonAgainst: Option[String] = {
     val conf = SparkEnv.get.conf
@@ -35,14 +41,28 @@ private[crosslane] object Workers extends Logging {
 
   /** The same node with functions for the workers of Crosslane's daemon. */
   def marked(node: LogicalPlan): LogicalPlan = node.transformExpressions {
-    case call if Call.lift(call).exists(!_._2.isInstanceOf[WorkerFunction]) =>
+    case call if Call.lift(call).exists(!_._2.envVars.containsKey(Variable)) =>
       val (_, function, evalType) = Call(call)
       // The constructors of the expressions differ between versions of Spark.
       val fields = call.productIterator.map {
-        case one: PythonFunction if one eq function => WorkerFunction(function, imports(function, evalType))
+        case one: PythonFunction if one eq function => forDaemon(function, evalType)
         case other => other
       }
       call.makeCopy(fields.map(_.asInstanceOf[AnyRef]).toArray)
+  }
+
+  /** The same function, in a worker of Crosslane's daemon. Spark adds variables of its own. */
+  private def forDaemon(function: PythonFunction, evalType: Int): PythonFunction = {
+    val variables = new java.util.HashMap(function.envVars)
+    variables.put(Variable, imports(function, evalType))
+    SimplePythonFunction(
+      function.command,
+      variables,
+      function.pythonIncludes,
+      function.pythonExec,
+      function.pythonVer,
+      function.broadcastVars,
+      function.accumulator)
   }
 
   /** Calls of Python functions: the name, the function and its kind. */
