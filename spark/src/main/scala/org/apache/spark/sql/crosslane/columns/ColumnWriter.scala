@@ -155,7 +155,7 @@ private[crosslane] object ColumnWriter {
   /**
    * A writer for values of a type.
    *
-   * @throws IllegalArgumentException if lanes do not have the type; [[isSupported]] tells
+   * @throws IllegalArgumentException if lanes do not have the type
    */
   def apply(dataType: DataType, memory: Memory): ColumnWriter = dataType match {
     case BooleanType => new BooleanWriter(memory)
@@ -197,17 +197,6 @@ private[crosslane] object ColumnWriter {
     case StructType(fields) => new StructWriter(memory, fields.toSeq.map(field => ColumnWriter(field.dataType, memory)))
     case MapType(key, value, _) => new MapWriter(memory, ColumnWriter(key, memory), ColumnWriter(value, memory))
     case other => throw new IllegalArgumentException(s"lanes have no type ${other.sql}")
-  }
-
-  /** Whether lanes have a type. */
-  def isSupported(dataType: DataType): Boolean = dataType match {
-    case BooleanType | ByteType | ShortType | IntegerType | LongType | FloatType | DoubleType => true
-    case DateType | TimestampType | TimestampNTZType | BinaryType | CalendarIntervalType => true
-    case _: StringType | _: DecimalType => true
-    case ArrayType(element, _) => isSupported(element)
-    case StructType(fields) => fields.nonEmpty && fields.forall(field => isSupported(field.dataType))
-    case MapType(key, value, _) => isSupported(key) && isSupported(value)
-    case _ => false
   }
 }
 

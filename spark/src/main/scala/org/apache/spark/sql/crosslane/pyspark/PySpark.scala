@@ -5,7 +5,7 @@ import dev.crosslane.spark.CrosslaneException
 import org.apache.spark.api.python.PythonEvalType
 import org.apache.spark.network.util.JavaUtils
 import org.apache.spark.sql.catalyst.expressions.{NamedArgumentExpression, PythonUDF}
-import org.apache.spark.sql.crosslane.columns.ColumnWriter
+import org.apache.spark.sql.crosslane.columns.SqlType
 import org.apache.spark.sql.crosslane.libraries.{LaneFunction, Libraries, QueryFunctions}
 import org.apache.spark.sql.crosslane.planning.Program
 import org.apache.spark.sql.execution.python.CrosslaneErrors
@@ -107,7 +107,7 @@ private[crosslane] object PySpark {
         Some("files were added to its session")
       else
         types
-          .find(!ColumnWriter.isSupported(_))
+          .find(!SqlType.isSupported(_))
           .map(dataType => s"lanes have no type ${dataType.sql}")
           .orElse(Needs.collectFirst { case (name, reason) if command.contains(name) => reason })
     why.map(reason => s"${function.name}: $reason")
@@ -156,10 +156,10 @@ private[crosslane] object PySpark {
     Relevant.flatMap(name => Try(SQLConf.get.getConfString(name)).toOption.filter(_ != null).map(name -> _)).toMap
 
   private def declared(function: PythonUDF): DeclaredFunction = {
-    val parameters = function.children.zipWithIndex.map { case (child, index) => s"_$index ${sqlType(child.dataType)}" }
+    val parameters = function.children.zipWithIndex.map { case (child, index) => s"_$index ${SqlType(child.dataType)}" }
     DeclaredFunction(
       function.name,
-      s"${quoted(function.name)}(${parameters.mkString(", ")}) -> ${sqlType(function.dataType)}",
+      s"${SqlType.quoted(function.name)}(${parameters.mkString(", ")}) -> ${SqlType(function.dataType)}",
       function.func.command.toArray,
       function.evalType,
       function.children.map(child => plain(child.dataType).json),
@@ -171,31 +171,6 @@ private[crosslane] object PySpark {
   private def plain(dataType: DataType): DataType = dataType.transformRecursively {
     case text: StringType if text.isUTF8BinaryCollation && !text.isInstanceOf[CharType] && !text.isInstanceOf[VarcharType] =>
       StringType
-  }
-
-  private def quoted(name: String): String = "\"" + name.replace("\"", "\"\"") + "\""
-
-  /** The name of a type in Crosslane's signatures. */
-  private def sqlType(dataType: DataType): String = dataType match {
-    case BooleanType => "BOOLEAN"
-    case ByteType => "TINYINT"
-    case ShortType => "SMALLINT"
-    case IntegerType => "INTEGER"
-    case LongType => "BIGINT"
-    case FloatType => "FLOAT"
-    case DoubleType => "DOUBLE"
-    case _: StringType => "VARCHAR"
-    case BinaryType => "BLOB"
-    case DateType => "DATE"
-    case TimestampType => "TIMESTAMPTZ"
-    case TimestampNTZType => "TIMESTAMP"
-    case CalendarIntervalType => "INTERVAL"
-    case decimal: DecimalType => s"DECIMAL(${decimal.precision},${decimal.scale})"
-    case ArrayType(element, _) => s"${sqlType(element)}[]"
-    case MapType(key, value, _) => s"MAP(${sqlType(key)}, ${sqlType(value)})"
-    case StructType(fields) =>
-      fields.map(field => s"${quoted(field.name)} ${sqlType(field.dataType)}").mkString("STRUCT(", ", ", ")")
-    case other => throw new IllegalArgumentException(s"lanes have no type ${other.sql}")
   }
 
   /** A worker's error as PySpark shows its own: with a traceback in Python's form. */

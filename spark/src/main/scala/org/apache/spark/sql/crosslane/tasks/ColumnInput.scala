@@ -2,7 +2,7 @@ package org.apache.spark.sql.crosslane
 package tasks
 
 import org.apache.spark.sql.catalyst.expressions._
-import org.apache.spark.sql.crosslane.columns.{ColumnWriter, RowBatch, StructVector}
+import org.apache.spark.sql.crosslane.columns.{RowBatch, SqlType, StructVector}
 import org.apache.spark.sql.crosslane.planning.Program
 import org.apache.spark.sql.types.{DataType, StructType}
 import org.apache.spark.sql.vectorized.{ColumnarBatch, ColumnVector}
@@ -144,5 +144,5 @@ private[crosslane] object ColumnInput {
   }
 
   /** Whether batches can keep these columns. */
-  def canKeep(columns: Seq[Attribute]): Boolean = columns.forall(column => ColumnWriter.isSupported(column.dataType))
+  def canKeep(columns: Seq[Attribute]): Boolean = columns.forall(column => SqlType.isSupported(column.dataType))
 }
