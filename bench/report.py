@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TypeVar
 
@@ -66,6 +66,17 @@ def table_of(title: str | None, *texts: str, numbers: Iterable[str] = ()) -> Tab
     for head in numbers:
         table.add_column(head, justify="right")
     return table
+
+
+def headed(table: Table, items: Iterable[Item], head: Callable[[Item], str]) -> Iterator[Item]:
+    """The items, for a row each. A new section with the head begins where the head changes."""
+    last = ""
+    for item in items:
+        if head(item) != last:
+            last = head(item)
+            table.add_section()
+            table.add_row(f"[bold]{last}[/]")
+        yield item
 
 
 def targets(lines: Iterable[Line], title: str | None = None) -> Table:

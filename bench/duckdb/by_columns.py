@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ..figures import Line
-from ..report import ratio
-from .engines import Bench, milliseconds
+from .engines import Bench, compared
 
 
 def by_columns(bench: Bench) -> Iterator[Line]:
@@ -35,6 +34,5 @@ def leaving(bench: Bench) -> Iterator[Line]:
         for name in ("always_leaves", "always_called")
     }
     taken = bench.alternate(runs)
-    texts = (milliseconds(taken[name]) for name in ("always_leaves", "always_called"))
     line = ("a function whose rows all leave", "only called")
-    yield Line(*line, *texts, ratio(taken["always_called"], taken["always_leaves"]), 0.97)
+    yield compared(*line, taken["always_leaves"], taken["always_called"], 0.97)

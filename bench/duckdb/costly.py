@@ -11,8 +11,7 @@ import duckdb
 import crosslane
 
 from ..figures import Line
-from ..report import ratio
-from .engines import FOLDER, Bench, milliseconds
+from .engines import FOLDER, Bench, compared, milliseconds
 from .functions.cached import CACHE
 
 #: Rows that are enough to measure a function of 100 us.
@@ -42,8 +41,7 @@ def memoize(bench: Bench) -> Iterator[Line]:
     texts = (milliseconds(taken["repeated"]), f"{called:.0f} s, from {FEW:,} rows")
     yield Line(*line, *texts, called / statistics.median(taken["repeated"]), 100)
     line = ("memoize, where all rows differ", "without memoize")
-    texts = (milliseconds(taken["different"]), milliseconds(taken["called"]))
-    yield Line(*line, *texts, ratio(taken["called"], taken["different"]), 0.95)
+    yield compared(*line, taken["different"], taken["called"], 0.95)
 
 
 def cache(bench: Bench) -> Iterator[Line]:
@@ -73,5 +71,4 @@ def cache(bench: Bench) -> Iterator[Line]:
         ("new", f"cache, {FEW:,} new rows of 100 us", 0.95),
         ("found", f"cache, {FEW:,} rows of 100 us that are in the file", 10),
     ):
-        texts = (milliseconds(taken[name]), milliseconds(taken["called"]))
-        yield Line(line, "without cache", *texts, ratio(taken["called"], taken[name]), target)
+        yield compared(line, "without cache", taken[name], taken["called"], target)

@@ -24,6 +24,28 @@ ROUNDS = 11
 #: The peer that most lines compare with.
 PYTHON = "DuckDB's Python functions"
 
+#: The tables of both engines, by their names.
+TABLES = {
+    "ints": "SELECT i FROM range(10000000) r(i)",
+    "ints5": "SELECT i FROM range(5000000) r(i)",
+    "pairs": "SELECT random() AS a, random() AS b FROM range(5000000)",
+    "nulls": "SELECT CASE WHEN i % 10 > 0 THEN i END i FROM range(5000000) r(i)",
+    "texts": "SELECT printf('row number %014d', i) AS s FROM range(2000000) r(i)",
+    "rides": "SELECT i * 37 % 2500 / 100 AS miles, i % 365 AS day FROM range(5000000) r(i)",
+    "mixed": "SELECT CASE WHEN i % 10 = 0 THEN 'é' ELSE 'R' END || printf('ow number %013d', i) AS s "
+    "FROM range(2000000) r(i)",
+    "labels": "SELECT s, row_number() OVER () AS i FROM texts",
+    "dates": "SELECT DATE '1990-01-01' + (i % 15000)::INTEGER AS d FROM range(2000000) r(i)",
+    "orders": "SELECT ['pear', 'plum', 'fig', 'lime'][1 + i % 4] AS word, i % 200 AS i FROM range(2000000) r(i)",
+    "wide": "SELECT rpad(i || ' ', 1024, 'x') AS s FROM range(51200) r(i)",
+    "doubles": "SELECT random() AS a, random() AS b FROM range(10000000)",
+    "titles": "SELECT 'Hello, World: this is title ' || i AS s FROM range(1000000) r(i)",
+    "grouped": "SELECT i, (hash(i) % 1000)::BIGINT AS few, (hash(i) % 1000000)::BIGINT AS many FROM range(5000000) r(i)",
+    "quarter": "SELECT i FROM range(245760) r(i)",
+    "small": "SELECT i FROM range(5000) r(i)",
+    "waits": "SELECT i FROM range(10000) r(i)",
+}
+
 
 def milliseconds(times: list[float]) -> str:
     """The median of some seconds, as text."""
@@ -39,6 +61,21 @@ def microseconds(times: list[float]) -> str:
 def story_of(task: str, peer: str, ours: list[float], theirs: list[float]) -> Story:
     """A comparison for users: the medians of a task."""
     return Story(task, peer, statistics.median(ours), statistics.median(theirs))
+
+
+def compared(
+    name: str,
+    against: str,
+    ours: list[float],
+    theirs: list[float],
+    target: float,
+    unit: str = "x",
+    shown: Callable[[list[float]], str] = milliseconds,
+    story: Story | None = None,
+) -> Line:
+    """Our seconds beside those of the other: how much faster we are, or slower if the unit is ``times``."""
+    value = ratio(theirs, ours) if unit == "x" else ratio(ours, theirs)
+    return Line(name, against, shown(ours), shown(theirs), value, target, unit, story)
 
 
 class Bench:
@@ -61,47 +98,10 @@ class Bench:
         #: Rows per second of streams, by their depths.
         self.depths: dict[int, float] = {}
         self.theirs = duckdb.connect()
-        self._tables()
-        self._native()
-
-    def _tables(self) -> None:
         for con in (self.ours, self.theirs):
-            con.execute("CREATE TABLE ints AS SELECT i FROM range(10000000) r(i)")
-            con.execute("CREATE TABLE ints5 AS SELECT i FROM range(5000000) r(i)")
-            con.execute("CREATE TABLE pairs AS SELECT random() AS a, random() AS b FROM range(5000000)")
-            con.execute(
-                "CREATE TABLE nulls AS SELECT CASE WHEN i % 10 > 0 THEN i END i FROM range(5000000) r(i)"
-            )
-            con.execute(
-                "CREATE TABLE texts AS SELECT printf('row number %014d', i) AS s FROM range(2000000) r(i)"
-            )
-            con.execute(
-                "CREATE TABLE rides AS SELECT i * 37 % 2500 / 100 AS miles, i % 365 AS day FROM range(5000000) r(i)"
-            )
-            con.execute(
-                "CREATE TABLE mixed AS SELECT CASE WHEN i % 10 = 0 THEN 'é' ELSE 'R' END || printf('ow number %013d', i) AS s "
-                "FROM range(2000000) r(i)"
-            )
-            con.execute("CREATE TABLE labels AS SELECT s, row_number() OVER () AS i FROM texts")
-            con.execute(
-                "CREATE TABLE dates AS SELECT DATE '1990-01-01' + (i % 15000)::INTEGER AS d FROM range(2000000) r(i)"
-            )
-            con.execute(
-                "CREATE TABLE orders AS SELECT ['pear', 'plum', 'fig', 'lime'][1 + i % 4] AS word, i % 200 AS i "
-                "FROM range(2000000) r(i)"
-            )
-            con.execute("CREATE TABLE wide AS SELECT rpad(i || ' ', 1024, 'x') AS s FROM range(51200) r(i)")
-            con.execute("CREATE TABLE doubles AS SELECT random() AS a, random() AS b FROM range(10000000)")
-            con.execute(
-                "CREATE TABLE titles AS SELECT 'Hello, World: this is title ' || i AS s FROM range(1000000) r(i)"
-            )
-            con.execute(
-                "CREATE TABLE grouped AS SELECT i, (hash(i) % 1000)::BIGINT AS few, (hash(i) % 1000000)::BIGINT AS many "
-                "FROM range(5000000) r(i)"
-            )
-            con.execute("CREATE TABLE quarter AS SELECT i FROM range(245760) r(i)")
-            con.execute("CREATE TABLE small AS SELECT i FROM range(5000) r(i)")
-            con.execute("CREATE TABLE waits AS SELECT i FROM range(10000) r(i)")
+            for name, query in TABLES.items():
+                con.execute(f"CREATE TABLE {name} AS {query}")
+        self._native()
 
     def _native(self) -> None:
         def wait(x: int) -> int:

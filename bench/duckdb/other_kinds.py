@@ -15,7 +15,7 @@ import crosslane
 
 from ..figures import Line
 from ..report import ratio
-from .engines import ROUNDS, Bench, milliseconds
+from .engines import ROUNDS, Bench, compared, milliseconds
 from .functions import aggregates as sums
 from .functions import tables as generators
 
@@ -37,20 +37,14 @@ def tables(bench: Bench) -> Iterator[Line]:
             return bench.seconds(bench.ours, f"{query} {name}({rows})", 2)
 
         taken = bench.alternate({"theirs": theirs, "ours": ours}, 7)
-        texts = (milliseconds(taken[side]) for side in ("ours", "theirs"))
-        what = name.removeprefix("some_")
-        line = (f"Python table function, {what}, 2 threads", "the generator in pyarrow's reader")
-        yield Line(*line, *texts, ratio(taken["theirs"], taken["ours"]), target)
+        line = (
+            f"Python table function, {name.removeprefix('some_')}, 2 threads",
+            "the generator in pyarrow's reader",
+        )
+        yield compared(*line, taken["ours"], taken["theirs"], target)
     limit = statistics.median(bench.seconds(bench.ours, "FROM billion() LIMIT 10", 2) for _ in range(ROUNDS))
-    yield Line(
-        "LIMIT 10 of a billion rows",
-        "a limit",
-        milliseconds([limit]),
-        "the median",
-        limit * 1e3,
-        50,
-        "ms",
-    )
+    line = ("LIMIT 10 of a billion rows", "a limit")
+    yield Line(*line, milliseconds([limit]), "the median", limit * 1e3, 50, "ms")
 
 
 def aggregates(bench: Bench) -> Iterator[Line]:
@@ -91,15 +85,13 @@ def aggregates(bench: Bench) -> Iterator[Line]:
             },
             7,
         )
-        texts = (milliseconds(taken[side]) for side in ("ours", "theirs"))
         line = (f"Python aggregate, {name}, 1,000 groups", f"{against}, rows exported")
-        yield Line(*line, *texts, ratio(taken["theirs"], taken["ours"]), target)
+        yield compared(*line, taken["ours"], taken["theirs"], target)
     taken = bench.alternate(
         {groups: lambda groups=groups: ours("sum_of_rows", groups) for groups in ("few", "many")}, 5
     )
-    texts = (milliseconds(taken[groups]) for groups in ("many", "few"))
     line = ("Python aggregate, row-wise, 1,000,000 groups", "1,000 groups")
-    yield Line(*line, *texts, ratio(taken["many"], taken["few"]), 3, "times")
+    yield compared(*line, taken["many"], taken["few"], 3, "times")
 
 
 def streams(bench: Bench) -> Iterator[Line]:

@@ -13,8 +13,7 @@ import duckdb
 import crosslane
 
 from ..figures import Line
-from ..report import ratio
-from .engines import FOLDER, Bench, microseconds, milliseconds
+from .engines import FOLDER, TABLES, Bench, compared, microseconds, milliseconds
 from .https.server import server
 
 #: The names of the lines, and their queries.
@@ -41,10 +40,7 @@ def sandbox(bench: Bench) -> Iterator[Line]:
             for state in engines
         }
         taken = bench.alternate(runs)
-        texts = (milliseconds(taken["on"]), milliseconds(taken["off"]))
-        yield Line(
-            f"{name} in a sandbox", "without a sandbox", *texts, ratio(taken["off"], taken["on"]), 0.97
-        )
+        yield compared(f"{name} in a sandbox", "without a sandbox", taken["on"], taken["off"], 0.97)
     for con in engines.values():
         con.close()
     taken = bench.alternate({state: lambda state=state: _boot(state) for state in ("on", "off")})
@@ -68,17 +64,14 @@ def _requests(bench: Bench) -> Line:
         )
         for con in engines.values():
             con.close()
-    texts = (microseconds(taken["list"]), microseconds(taken["free"]))
-    name = "HTTPS request to a listed host"
-    return Line(name, "without a sandbox", *texts, ratio(taken["free"], taken["list"]), 0.91)
+    line = ("HTTPS request to a listed host", "without a sandbox")
+    return compared(*line, taken["list"], taken["free"], 0.91, shown=microseconds)
 
 
 def _engine(state: str) -> duckdb.DuckDBPyConnection:
     con = crosslane.connect(functions=[FOLDER / file for file in FILES], settings={"sandbox": state})
-    con.execute("CREATE TABLE ints5 AS SELECT i FROM range(5000000) r(i)")
-    con.execute(
-        "CREATE TABLE titles AS SELECT 'Hello, World: this is title ' || i AS s FROM range(1000000) r(i)"
-    )
+    for table in ("ints5", "titles"):
+        con.execute(f"CREATE TABLE {table} AS {TABLES[table]}")
     return con
 
 

@@ -15,7 +15,7 @@ import crosslane
 
 from ..figures import ROOT, Line
 from ..report import ratio
-from .engines import FOLDER, FUNCTIONS, PYTHON, ROUNDS, Bench, milliseconds, story_of
+from .engines import FOLDER, FUNCTIONS, PYTHON, ROUNDS, Bench, compared, milliseconds, story_of
 
 #: A program that calls over lanes which answer at once.
 WORKERS = ROOT / "target" / "release" / "examples" / "workers"
@@ -81,9 +81,8 @@ def dataframes(bench: Bench) -> Iterator[Line]:
             "theirs": lambda: seconds(lambda: con.sql(query).to_arrow_table().column(0)),
         }
         taken = bench.alternate(runs)
-    texts = (milliseconds(taken[name]) for name in runs)
     line = ("crosslane.Functions, 10 million integers", "the query in DuckDB")
-    yield Line(*line, *texts, ratio(taken["ours"], taken["theirs"]), 1.1, "times")
+    yield compared(*line, taken["ours"], taken["theirs"], 1.1, "times")
 
 
 def scaling(bench: Bench) -> Iterator[Line]:
@@ -91,13 +90,7 @@ def scaling(bench: Bench) -> Iterator[Line]:
     query = "SELECT bit_xor(heavy(i)) FROM quarter"
     runs = {str(n): lambda n=n: bench.seconds(bench.ours, query, n) for n in (1, 2)}
     taken = bench.alternate(runs, 5)
-    line = (
-        "20 us function, 1 to 2 threads",
-        "itself",
-        milliseconds(taken["2"]),
-        milliseconds(taken["1"]),
-    )
-    yield Line(*line, ratio(taken["1"], taken["2"]), 1.85)
+    yield compared("20 us function, 1 to 2 threads", "itself", taken["2"], taken["1"], 1.85)
 
 
 def fan_out(bench: Bench) -> Iterator[Line]:
@@ -108,14 +101,9 @@ def fan_out(bench: Bench) -> Iterator[Line]:
         "ours": lambda: bench.seconds(bench.ours, query, 2),
     }
     taken = bench.alternate(runs, 3 * ROUNDS)
-    line = (
-        "20 us function, 5,000 rows",
-        "DuckDB's own",
-        milliseconds(taken["ours"]),
-        milliseconds(taken["theirs"]),
-    )
-    story = story_of("a small table, Python\nfunction of 20 us", PYTHON, taken["ours"], taken["theirs"])
-    yield Line(*line, ratio(taken["theirs"], taken["ours"]), 1.8, story=story)
+    times = (taken["ours"], taken["theirs"])
+    story = story_of("a small table, Python\nfunction of 20 us", PYTHON, *times)
+    yield compared("20 us function, 5,000 rows", "DuckDB's own", *times, 1.8, story=story)
 
 
 def waiting(bench: Bench) -> Iterator[Line]:
@@ -172,8 +160,7 @@ def tracing(bench: Bench) -> Iterator[Line]:
         runs = {"on": lambda q=query: traced(q), "off": lambda q=query: bench.seconds(bench.ours, q, 2)}
         taken = bench.alternate(runs, 3 * ROUNDS)
         line = (f"row function, {name}, traced", "not traced")
-        texts = (milliseconds(taken["on"]), milliseconds(taken["off"]))
-        yield Line(*line, *texts, ratio(taken["on"], taken["off"]), 1.03, "times")
+        yield compared(*line, taken["on"], taken["off"], 1.03, "times")
 
 
 def workers(bench: Bench) -> Iterator[Line]:
@@ -212,13 +199,7 @@ def first_call(bench: Bench) -> Iterator[Line]:
         return taken
 
     taken = bench.alternate({"cold": cold, "warm": warm}, 7)
-    line = (
-        "first call, warm pool",
-        "cold import pyarrow",
-        milliseconds(taken["warm"]),
-        milliseconds(taken["cold"]),
-    )
-    yield Line(*line, ratio(taken["cold"], taken["warm"]), 20)
+    yield compared("first call, warm pool", "cold import pyarrow", taken["warm"], taken["cold"], 20)
 
 
 def stateful(bench: Bench) -> Iterator[Line]:
@@ -236,7 +217,6 @@ def stateful(bench: Bench) -> Iterator[Line]:
     taken = bench.alternate(
         {name: lambda name=name: first_query(name) for name in ("stateful", "stateless")}, 5
     )
-    texts = (milliseconds(taken[name]) for name in ("stateful", "stateless"))
     # Both functions take the same time, within a tenth.
     line = ("set-up of 1 s, warm pool: its first query", "without set-up")
-    yield Line(*line, *texts, ratio(taken["stateless"], taken["stateful"]), 0.9)
+    yield compared(*line, taken["stateful"], taken["stateless"], 0.9)

@@ -26,7 +26,7 @@ import psutil
 from rich.table import Table
 
 from ..figures import RESULTS, ROOT, Line, machine
-from ..report import in_turn, progress, ratio, say_written, shown, table_of, targets, wide_console
+from ..report import headed, in_turn, progress, ratio, say_written, shown, table_of, targets, wide_console
 from .pictures import Figures, Point, draw
 
 PEERS = ROOT / "target" / "dist" / "crosslane-bench-echo"
@@ -229,12 +229,7 @@ class Runs:
 
 def add_latencies(table: Table, points: list[Point], more: Callable[[Point], list[float | None]]) -> None:
     """Adds the points' servers, rates, latencies and `more` figures, with a heading for each load."""
-    load = ""
-    for point in points:
-        if point.load != load:
-            load = point.load
-            table.add_section()
-            table.add_row(f"[bold]{load}[/]")
+    for point in headed(table, points, lambda point: point.load):
         lost = f" [red]({point.lost:.0f} lost)[/]" if point.lost else ""
         figures = [shown(figure) for figure in (*(point.latency[name] for name in PERCENTILES), *more(point))]
         table.add_row(point.server, f"{point.qps:,.0f}{lost}", *figures)

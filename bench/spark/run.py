@@ -160,12 +160,7 @@ def rates(figures: Figures) -> Table:
     """Seconds and rows per second, work by work."""
     heads = ("seconds", "fastest", "slowest", "M rows/s", "CPU ns/row: JVM", "workers")
     table = report.table_of(f"Spark {figures.spark}, {MASTER}", "configuration", numbers=heads)
-    work = ""
-    for point in figures.points:
-        if point.work != work:
-            work = point.work
-            table.add_section()
-            table.add_row(f"[bold]{work}[/]")
+    for point in report.headed(table, figures.points, lambda point: point.work):
         times = statistics.median(point.seconds), min(point.seconds), max(point.seconds)
         table.add_row(
             point.who,
@@ -180,12 +175,7 @@ def rates(figures: Figures) -> Table:
 def peaks(figures: Figures) -> Table:
     """The memory of each configuration: of all its processes, of the JVM, and of the workers."""
     table = report.table_of("peak memory in MiB", "configuration", numbers=("all", "JVM", "workers"))
-    work = ""
-    for peak in figures.peaks:
-        if peak.work != work:
-            work = peak.work
-            table.add_section()
-            table.add_row(f"[bold]{work}[/]")
+    for peak in report.headed(table, figures.peaks, lambda peak: peak.work):
         parts = peak.total, peak.jvm, peak.total - peak.jvm
         table.add_row(peak.who, *(f"{part:.0f}" for part in parts))
     return table

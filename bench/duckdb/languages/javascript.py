@@ -15,8 +15,7 @@ import psutil
 import crosslane
 
 from ...figures import ROOT, Line
-from ...report import ratio
-from ..engines import LIBRARIES, ROUNDS, Bench, microseconds, milliseconds, story_of
+from ..engines import LIBRARIES, ROUNDS, Bench, compared, microseconds, story_of
 
 #: The library that boots isolates, in Node's program.
 GUESTS = ROOT / "bench" / "js" / "target" / "release" / "libcrosslane_bench_js.so"
@@ -40,8 +39,7 @@ def js_text(bench: Bench) -> Iterator[Line]:
     """A JavaScript function of text from one thread to two."""
     query = "SELECT sum(strlen(js_slugify(s))) FROM titles"
     taken = bench.alternate({str(n): lambda n=n: bench.seconds(bench.ours, query, n) for n in (1, 2)})
-    times = (milliseconds(taken["2"]), milliseconds(taken["1"]))
-    yield Line("JavaScript slugify, 1 to 2 threads", "itself", *times, ratio(taken["1"], taken["2"]), 1.85)
+    yield compared("JavaScript slugify, 1 to 2 threads", "itself", taken["2"], taken["1"], 1.85)
 
 
 def js_guests(bench: Bench) -> Iterator[Line]:
@@ -59,10 +57,9 @@ def js_guests(bench: Bench) -> Iterator[Line]:
         ("pool", "lane from a warm pool", "isolate boot", 20),
     ):
         ours, theirs = taken[key]["ours"], taken[key]["theirs"]
-        texts = microseconds(ours), microseconds(theirs)
         task = "1,024 rows, JavaScript\ngcd of two integers"
         story = story_of(task, against, ours, theirs) if key == "gcd" else None
-        yield Line(name, against, *texts, ratio(theirs, ours), target, story=story)
+        yield compared(name, against, ours, theirs, target, shown=microseconds, story=story)
 
 
 def js_memory(bench: Bench) -> Iterator[Line]:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from ...figures import RESULTS, ROOT, Line
 from ...report import ratio
-from ..engines import LIBRARIES, ROUNDS, Bench, microseconds, milliseconds
+from ..engines import LIBRARIES, ROUNDS, Bench, compared, microseconds
 
 PROGRAM = Path(__file__).parents[1] / "functions" / "ruby_program.rb"
 #: The same libraries as scripts, for the contexts of a Ruby program.
@@ -43,8 +43,7 @@ def ruby_lanes(bench: Bench) -> Iterator[Line]:
         ("light", "x*2+1 host lane, 1 thread", "a Ruby loop, 1/1.6 of it", 1 / 1.6),
         ("upcase", "upcase Ruby guest, 2 threads", "a Ruby loop", 1.6),
     ):
-        ours, theirs = taken[key]["ours"], taken[key]["theirs"]
-        yield Line(name, against, milliseconds(ours), milliseconds(theirs), ratio(theirs, ours), target)
+        yield compared(name, against, taken[key]["ours"], taken[key]["theirs"], target)
 
 
 def ruby_v8(bench: Bench) -> Iterator[Line]:
@@ -55,9 +54,8 @@ def ruby_v8(bench: Bench) -> Iterator[Line]:
     texts = microseconds(stall["ours"]), microseconds(stall["theirs"])
     name = "Ruby's longest stall while V8 boots"
     yield Line(name, "with the lock held", *texts, median["theirs"] / median["ours"], 10)
-    ours, theirs = taken["pool"]["ours"], taken["pool"]["theirs"]
-    texts = microseconds(ours), microseconds(theirs)
-    yield Line("V8 context from a warm pool, in Ruby", "context boot", *texts, ratio(theirs, ours), 20)
+    line = ("V8 context from a warm pool, in Ruby", "context boot")
+    yield compared(*line, taken["pool"]["ours"], taken["pool"]["theirs"], 20, shown=microseconds)
     ours, theirs = taken["call"]["ours"], taken["call"]["theirs"]
     texts = microseconds(ours), f"{microseconds(theirs)} by eval"
     yield Line("V8 call from Ruby, two integers", "a limit", *texts, statistics.median(ours) * 1e6, 5, "us")
