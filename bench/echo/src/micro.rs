@@ -39,22 +39,18 @@ pub fn measure() -> Vec<Step> {
             foreground(async {}).await.await.expect("the task ends");
         }
     }));
-    let in_background = scheduler.handle().spawn(async {
-        let start = Instant::now();
+    let in_background = scheduler.handle().spawn(timed(async {
         let tasks: Vec<_> = (0..STEPS).map(|_| spawn(async {})).collect();
         for task in tasks {
             task.await.expect("the task ends");
         }
-        start.elapsed()
-    });
-    let in_tokio = async {
-        let start = Instant::now();
+    }));
+    let in_tokio = timed(async {
         let tasks: Vec<_> = (0..STEPS).map(|_| tokio::spawn(async {})).collect();
         for task in tasks {
             task.await.expect("the task ends");
         }
-        start.elapsed()
-    };
+    });
     let one_by_one = timed(async {
         for _ in 0..STEPS {
             tokio::spawn(async {}).await.expect("the task ends");
@@ -125,23 +121,39 @@ fn push_and_pop() -> Duration {
     start.elapsed()
 }
 
-/// The thief gives the dispatcher back by a flag, because only its holder may queue it again.
-fn take() -> Duration {
-    let queue = Arc::new(PriorityQueue::new());
+/// The time in which this thread takes each step that another thread gives. The other thread waits
+/// for a flag, which says that the step before was taken.
+fn handed_over(mut give: impl FnMut(u64) + Send + 'static, mut take: impl FnMut(u64)) -> Duration {
     let taken = Arc::new(AtomicU64::new(0));
     let owner = {
-        let (queue, taken) = (queue.clone(), taken.clone());
+        let taken = taken.clone();
         thread::spawn(move || {
             for step in 0..u64::from(STEPS) {
                 while taken.load(Ordering::Acquire) < step {
                     std::hint::spin_loop();
                 }
-                queue.post([()]).expect("it was left idle").queue();
+                give(step);
             }
         })
     };
     let start = Instant::now();
     for step in 0..u64::from(STEPS) {
+        take(step);
+        taken.store(step + 1, Ordering::Release);
+    }
+    let time = start.elapsed();
+    owner.join().expect("the owner ends");
+    time
+}
+
+/// The thief gives the dispatcher back before the next step, because only its holder may queue it again.
+fn take() -> Duration {
+    let queue = Arc::new(PriorityQueue::new());
+    let owned = queue.clone();
+    let give = move |_| {
+        owned.post([()]).expect("it was left idle").queue();
+    };
+    handed_over(give, |_| {
         let mut turn = loop {
             match queue.take() {
                 Some(turn) => break turn,
@@ -150,39 +162,19 @@ fn take() -> Duration {
         };
         while turn.next_event().is_some() {}
         assert!(turn.idle().is_none(), "nobody brings events meanwhile");
-        taken.store(step + 1, Ordering::Release);
-    }
-    let time = start.elapsed();
-    owner.join().expect("the owner ends");
-    time
+    })
 }
 
 fn steal() -> Duration {
-    let taken = Arc::new(AtomicU64::new(0));
     let queue = Worker::new_lifo();
     let stealer = queue.stealer();
-    let owner = {
-        let taken = taken.clone();
-        thread::spawn(move || {
-            for step in 0..u64::from(STEPS) {
-                while taken.load(Ordering::Acquire) < step {
-                    std::hint::spin_loop();
-                }
-                queue.push(step);
-            }
-        })
-    };
-    let start = Instant::now();
-    for step in 0..u64::from(STEPS) {
-        loop {
+    handed_over(
+        move |step| queue.push(step),
+        |step| loop {
             match stealer.steal() {
                 Steal::Success(got) => break assert_eq!(got, step),
                 Steal::Empty | Steal::Retry => std::hint::spin_loop(),
             }
-        }
-        taken.store(step + 1, Ordering::Release);
-    }
-    let time = start.elapsed();
-    owner.join().expect("the owner ends");
-    time
+        },
+    )
 }
