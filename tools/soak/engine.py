@@ -12,7 +12,6 @@ a process outlived its engine, or if memory or descriptors grew.
 
 from __future__ import annotations
 
-import argparse
 import random
 import re
 import sys
@@ -28,6 +27,7 @@ from shared import (
     BAD,
     SOURCES,
     Tally,
+    arguments,
     make_numbers,
     mark,
     marked,
@@ -159,13 +159,9 @@ def run(seconds: float, seed: int) -> bool:
 
 def main() -> None:
     """The program."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("seconds", nargs="?", type=float, default=60.0)
-    parser.add_argument("--seed", type=int, default=None, help="repeats the choices of an earlier run")
-    options = parser.parse_args()
-    seed = random.randrange(1 << 32) if options.seed is None else options.seed
+    seconds, seed = arguments(__doc__)
     print(f"seed {seed}", flush=True)
-    sys.exit(0 if run(options.seconds, seed) else 1)
+    sys.exit(0 if run(seconds, seed) else 1)
 
 
 if __name__ == "__main__":

@@ -14,7 +14,6 @@ are killed (SIGKILL) or stopped for a moment, and a proxy cuts or stalls connect
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import os
 import random
@@ -34,6 +33,7 @@ from client import check
 from shared import (
     SOURCES,
     Tally,
+    arguments,
     ask,
     make_numbers,
     mark,
@@ -265,14 +265,10 @@ def contain() -> bool:
 
 def main() -> None:
     """The program."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("seconds", nargs="?", type=float, default=60.0)
-    parser.add_argument("--seed", type=int, default=None, help="repeats the choices of an earlier run")
-    options = parser.parse_args()
-    seed = random.randrange(1 << 32) if options.seed is None else options.seed
+    seconds, seed = arguments(__doc__)
     contained = contain()
     print(f"seed {seed}", flush=True)
-    sys.exit(0 if run(options.seconds, seed, contained) else 1)
+    sys.exit(0 if run(seconds, seed, contained) else 1)
 
 
 if __name__ == "__main__":

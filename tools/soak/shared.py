@@ -3,9 +3,11 @@ findings."""
 
 from __future__ import annotations
 
+import argparse
 import faulthandler
 import os
 import random
+import textwrap
 import threading
 import time
 import uuid
@@ -96,13 +98,20 @@ class Tally:
                 self.findings.append(f"{what}: {text}")
 
 
+def arguments(text: str) -> tuple[float, int]:
+    """The seconds of a run and the seed of its choices, from the command line. The text begins with what it does."""
+    parser = argparse.ArgumentParser(description=text.splitlines()[0])
+    parser.add_argument("seconds", nargs="?", type=float, default=60.0)
+    parser.add_argument("--seed", type=int, default=None, help="repeats the choices of an earlier run")
+    options = parser.parse_args()
+    return options.seconds, random.randrange(1 << 32) if options.seed is None else options.seed
+
+
 def write_sources(folder: Path, sources: dict[str, str]) -> list[Path]:
     """Writes the files of functions."""
     paths = [folder / f"soak.{language}" for language in sources]
     for path, text in zip(paths, sources.values()):
-        lines = text.strip("\n").splitlines()
-        margin = len(lines[0]) - len(lines[0].lstrip())
-        path.write_text("\n".join(line[margin:] for line in lines) + "\n")
+        path.write_text(textwrap.dedent(text).lstrip("\n"))
     return paths
 
 
