@@ -13,8 +13,8 @@ mod vector;
 pub use aggregate::{Aggregate, register_aggregate, sweep};
 pub use function::callback;
 pub use function::{
-    Bound, Callee, Client, Context, Query, RecentFailure, Scalar, Table, find_interrupts, is_version,
-    register_scalar, register_table,
+    Bound, Callee, Client, Context, Query, RecentFailure, Scalar, Table, add_result_columns, find_interrupts,
+    is_version, register_scalar, register_table,
 };
 pub use input::{Arguments, StreamInput, query_for};
 pub use output::{PendingRows, Projection, Results};

@@ -14,16 +14,11 @@ use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-const TEXT: DataType = DataType::Varchar;
-const COUNT: DataType = DataType::BigInt;
-const NUMBER: DataType = DataType::Double;
-
 /// The columns of commands that load: a row per function.
-const LOADED: &[(&CStr, DataType)] =
-    &[(c"function", TEXT), (c"signature", TEXT), (c"kind", TEXT), (c"options", TEXT), (c"version", COUNT)];
+const LOADED: &str = "function VARCHAR, signature VARCHAR, kind VARCHAR, options VARCHAR, version BIGINT";
 
 /// The columns of commands about definitions: a row per definition.
-const DEFINITIONS: &[(&CStr, DataType)] = &[(c"function", TEXT), (c"definition", TEXT), (c"error", TEXT)];
+const DEFINITIONS: &str = "function VARCHAR, definition VARCHAR, error VARCHAR";
 
 /// The flags of the commands that load; see [`Permissions`].
 const PERMISSIONS: &[&CStr] = &[c"replace", c"outdate"];
@@ -66,7 +61,7 @@ static COMMANDS: [Command; 24] = [
         name: c"crosslane_reload",
         parameters: &[],
         flags: &[c"watch", c"replace", c"outdate"],
-        columns: &[(c"library", TEXT), (c"version", COUNT), (c"error", TEXT)],
+        columns: "library VARCHAR, version BIGINT, error VARCHAR",
         run: |database, arguments, asker| {
             let watch = matches!(arguments.first(), Some(Argument::Flag(true)));
             let reloaded = database.reload(watch, permissions(arguments), asker)?;
@@ -160,7 +155,7 @@ static COMMANDS: [Command; 24] = [
         name: c"crosslane_drop",
         parameters: &[Parameter::Text],
         flags: &[],
-        columns: &[(c"function", TEXT), (c"signature", TEXT)],
+        columns: "function VARCHAR, signature VARCHAR",
         run: |database, arguments, _| {
             let dropped = database.drop_function(text(arguments, 0)?)?;
             let texts = |function: &Function| [function.name().to_owned(), function.signature.to_string()];
@@ -171,7 +166,7 @@ static COMMANDS: [Command; 24] = [
         name: c"crosslane_outdated",
         parameters: &[],
         flags: &[],
-        columns: &[(c"function", TEXT)],
+        columns: "function VARCHAR",
         run: |database, _, _| {
             Ok(database.outdated().into_iter().map(|name| vec![Cell::Text(name)]).collect())
         },
@@ -180,7 +175,7 @@ static COMMANDS: [Command; 24] = [
         name: c"crosslane_renew",
         parameters: &[Parameter::Text],
         flags: &[],
-        columns: &[(c"function", TEXT)],
+        columns: "function VARCHAR",
         run: |database, arguments, _| {
             let name = text(arguments, 0)?;
             database.renew(name)?;
@@ -191,27 +186,16 @@ static COMMANDS: [Command; 24] = [
         name: c"crosslane_functions",
         parameters: &[],
         flags: &[],
-        columns: &[
-            (c"function", TEXT),
-            (c"signature", TEXT),
-            (c"kind", TEXT),
-            (c"options", TEXT),
-            (c"library", TEXT),
-            (c"version", COUNT),
-            (c"file", TEXT),
-            (c"line", COUNT),
-            (c"language", TEXT),
-            (c"parameters", TEXT),
-            (c"returns", TEXT),
-            (c"description", TEXT),
-        ],
+        columns: "function VARCHAR, signature VARCHAR, kind VARCHAR, options VARCHAR, library VARCHAR, \
+                  version BIGINT, file VARCHAR, line BIGINT, language VARCHAR, parameters VARCHAR, \
+                  returns VARCHAR, description VARCHAR",
         run: |database, _, _| Ok(each_function(database, describe)),
     },
     Command {
         name: c"crosslane_types",
         parameters: &[],
         flags: &[],
-        columns: &[(c"name", TEXT), (c"type", TEXT)],
+        columns: "name VARCHAR, type VARCHAR",
         run: |database, _, _| {
             let row =
                 |(name, of): (&str, &DataType)| vec![Cell::Text(name.into()), Cell::Text(of.to_string())];
@@ -222,39 +206,17 @@ static COMMANDS: [Command; 24] = [
         name: c"crosslane_stats",
         parameters: &[],
         flags: &[],
-        columns: &[
-            (c"function", TEXT),
-            (c"calls", COUNT),
-            (c"rows", COUNT),
-            (c"by_columns", COUNT),
-            (c"reused", COUNT),
-            (c"errors", COUNT),
-            (c"retries", COUNT),
-            (c"lanes_lost", COUNT),
-            (c"fanned_out", COUNT),
-            (c"guest_seconds", NUMBER),
-            (c"ns_per_row", NUMBER),
-            (c"copy_in_us", NUMBER),
-            (c"travel_us", NUMBER),
-            (c"copy_out_us", NUMBER),
-            (c"mb_out", NUMBER),
-        ],
+        columns: "function VARCHAR, calls BIGINT, rows BIGINT, by_columns BIGINT, reused BIGINT, errors BIGINT, \
+                  retries BIGINT, lanes_lost BIGINT, fanned_out BIGINT, guest_seconds DOUBLE, ns_per_row DOUBLE, \
+                  copy_in_us DOUBLE, travel_us DOUBLE, copy_out_us DOUBLE, mb_out DOUBLE",
         run: |database, _, _| Ok(each_function(database, |_, function| statistics(function))),
     },
     Command {
         name: c"crosslane_lanes",
         parameters: &[],
         flags: &[],
-        columns: &[
-            (c"library", TEXT),
-            (c"lane", COUNT),
-            (c"pid", COUNT),
-            (c"busy", DataType::Boolean),
-            (c"calls", COUNT),
-            (c"rows", COUNT),
-            (c"guest_seconds", NUMBER),
-            (c"waited_seconds", NUMBER),
-        ],
+        columns: "library VARCHAR, lane BIGINT, pid BIGINT, busy BOOLEAN, calls BIGINT, rows BIGINT, \
+                  guest_seconds DOUBLE, waited_seconds DOUBLE",
         run: |database, _, _| {
             Ok(database.catalog.libraries().iter().flat_map(|library| lanes(library)).collect())
         },
@@ -263,21 +225,14 @@ static COMMANDS: [Command; 24] = [
         name: c"crosslane_pools",
         parameters: &[],
         flags: &[],
-        columns: &[
-            (c"library", TEXT),
-            (c"idle", COUNT),
-            (c"busy", COUNT),
-            (c"booted", COUNT),
-            (c"discarded", COUNT),
-            (c"waited", COUNT),
-        ],
+        columns: "library VARCHAR, idle BIGINT, busy BIGINT, booted BIGINT, discarded BIGINT, waited BIGINT",
         run: |database, _, _| Ok(database.catalog.libraries().iter().map(|library| pool(library)).collect()),
     },
     Command {
         name: c"crosslane_trace",
         parameters: &[Parameter::Boolean],
         flags: &[],
-        columns: &[(c"tracing", DataType::Boolean), (c"events", COUNT), (c"dropped", COUNT)],
+        columns: "tracing BOOLEAN, events BIGINT, dropped BIGINT",
         run: |database, arguments, _| {
             let trace = &database.trace;
             match arguments.first() {
@@ -297,25 +252,15 @@ static COMMANDS: [Command; 24] = [
         name: c"crosslane_events",
         parameters: &[],
         flags: &[],
-        columns: &[
-            (c"kind", TEXT),
-            (c"function", TEXT),
-            (c"library", TEXT),
-            (c"lane", COUNT),
-            (c"pid", COUNT),
-            (c"thread", COUNT),
-            (c"start_us", NUMBER),
-            (c"duration_us", NUMBER),
-            (c"rows", COUNT),
-            (c"detail", TEXT),
-        ],
+        columns: "kind VARCHAR, function VARCHAR, library VARCHAR, lane BIGINT, pid BIGINT, thread BIGINT, \
+                  start_us DOUBLE, duration_us DOUBLE, rows BIGINT, detail VARCHAR",
         run: |database, _, _| Ok(events(&database.trace)),
     },
     Command {
         name: c"crosslane_set",
         parameters: &[Parameter::Text, Parameter::Any],
         flags: &[],
-        columns: &[(c"name", TEXT), (c"value", TEXT)],
+        columns: "name VARCHAR, value VARCHAR",
         run: |database, arguments, _| {
             let name = text(arguments, 0)?;
             database.set(name, text(arguments, 1)?)?;
@@ -327,7 +272,7 @@ static COMMANDS: [Command; 24] = [
         name: c"crosslane_settings",
         parameters: &[],
         flags: &[],
-        columns: &[(c"name", TEXT), (c"value", TEXT), (c"description", TEXT)],
+        columns: "name VARCHAR, value VARCHAR, description VARCHAR",
         run: |database, _, _| {
             let settings = database.settings();
             let row = |(name, meaning): (&str, &str)| {
@@ -340,7 +285,7 @@ static COMMANDS: [Command; 24] = [
         name: c"crosslane_cancel",
         parameters: &[],
         flags: &[],
-        columns: &[(c"cancelled", DataType::Boolean)],
+        columns: "cancelled BOOLEAN",
         run: |database, _, _| {
             database.groups.cancel_all_before(u64::MAX);
             Ok(vec![vec![Cell::Boolean(true)]])
@@ -350,7 +295,7 @@ static COMMANDS: [Command; 24] = [
         name: c"crosslane_cancel_connection",
         parameters: &[Parameter::Integer],
         flags: &[],
-        columns: &[(c"cancelled", DataType::Boolean)],
+        columns: "cancelled BOOLEAN",
         run: |database, arguments, _| {
             let Some(Argument::Integer(connection)) = arguments.first() else { return Err(wrong_argument()) };
             let connection = u64::try_from(*connection).unwrap_or(u64::MAX);

@@ -4,7 +4,7 @@ use crate::database::{Connection, Database};
 use crate::signals::Asker;
 use crosslane::{DataType, Error};
 use crosslane_vectors::callback::{drop_box, run};
-use crosslane_vectors::{Context, LogicalType, Value};
+use crosslane_vectors::{Context, LogicalType, Value, add_result_columns};
 use libduckdb_sys as ffi;
 use std::ffi::CStr;
 use std::sync::Arc;
@@ -73,7 +73,8 @@ pub(crate) struct Command {
     /// Named parameters that are true or false, by default false. They come after the other
     /// arguments.
     pub(crate) flags: &'static [&'static CStr],
-    pub(crate) columns: &'static [(&'static CStr, DataType)],
+    /// The columns of its answer, as SQL writes those of a STRUCT.
+    pub(crate) columns: &'static str,
     pub(crate) run: Run,
 }
 
@@ -140,9 +141,8 @@ unsafe extern "C" fn bind(info: ffi::duckdb_bind_info) {
     // SAFETY: DuckDB passes its own info and the extra info that was registered.
     run(set_error, || unsafe {
         let registered = &*ffi::duckdb_bind_get_extra_info(info).cast::<Registered>();
-        for (name, data_type) in registered.command.columns {
-            ffi::duckdb_bind_add_result_column(info, name.as_ptr(), LogicalType::new(data_type)?.raw());
-        }
+        let columns = format!("STRUCT({})", registered.command.columns);
+        add_result_columns(info, &columns.parse()?)?;
         let mut arguments = Vec::new();
         for (index, parameter) in registered.command.parameters.iter().enumerate() {
             arguments.push(match parameter {

@@ -11,11 +11,11 @@ use super::scan::{Bound, Scan};
 use crate::database::library::Entry;
 use crate::database::{Connection, Database, names};
 use crosslane::call::MapOptions;
-use crosslane::{DataType, Error, Field, Function, Kind};
+use crosslane::{DataType, Error, Function, Kind};
 use crosslane_vectors::callback::{drop_box, run};
-use crosslane_vectors::{Context, LogicalType, Projection, Value, query_for};
+use crosslane_vectors::{Context, LogicalType, Projection, Value, add_result_columns, query_for};
 use libduckdb_sys as ffi;
-use std::ffi::{CStr, CString};
+use std::ffi::CStr;
 use std::sync::Arc;
 
 const NAME: &CStr = c"crosslane_map";
@@ -66,25 +66,12 @@ unsafe extern "C" fn bind(info: ffi::duckdb_bind_info) {
     run(set_error, || unsafe {
         let database = &*ffi::duckdb_bind_get_extra_info(info).cast::<Arc<Database>>();
         let bound = bound(database, info)?;
-        for column in columns(&bound.function.signature.returns) {
-            let name = CString::new(column.name.as_str());
-            let name = name.map_err(|error| Error::Engine(error.to_string()))?;
-            let logical = LogicalType::new(&column.data_type)?;
-            ffi::duckdb_bind_add_result_column(info, name.as_ptr(), logical.raw());
-        }
+        add_result_columns(info, &bound.function.signature.returns)?;
         ffi::duckdb_bind_set_cardinality(info, bound.cardinality as ffi::idx_t, false);
         let bound = Box::into_raw(Box::new(bound)).cast();
         ffi::duckdb_bind_set_bind_data(info, bound, Some(drop_box::<Bound>));
         Ok(())
     });
-}
-
-/// The columns of a table.
-fn columns(table: &DataType) -> &[Field] {
-    match table {
-        DataType::Struct(columns) => columns,
-        _ => &[],
-    }
 }
 
 /// # Safety
@@ -125,7 +112,10 @@ unsafe fn bound(database: &Arc<Database>, info: ffi::duckdb_bind_info) -> Result
         // The optimizer calls functions with constant arguments. That can take long, nothing can
         // interrupt it here, and the query that runs is optimized again.
         let _ = own.run("PRAGMA disable_optimizer");
-        let wanted = function.signature.parameters.first().map_or(&[][..], |table| columns(&table.data_type));
+        let wanted = match function.signature.parameters.first().map(|table| &table.data_type) {
+            Some(DataType::Struct(columns)) => &**columns,
+            _ => &[],
+        };
         let query = query_for(own.raw(), &query, wanted)?;
         let options = MapOptions { lanes: context.threads, depth: depth as usize, ordered };
         Ok(Bound { query, search_path, entry, function, options, cardinality, context })

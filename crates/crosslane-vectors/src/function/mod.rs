@@ -15,6 +15,7 @@ pub use callee::Callee;
 pub use context::Context;
 pub use failures::RecentFailure;
 pub use interrupt::{Client, find_interrupts};
+pub use registration::add_result_columns;
 pub(crate) use registration::{c_string, logical_types, registered};
 pub use scalar::{Scalar, register_scalar};
 pub use table::{Bound, Query, Table, register_table};

@@ -9,7 +9,7 @@
 use super::bind::arguments;
 use super::callback::{drop_box, run};
 use super::context::Context;
-use super::registration::c_string;
+use super::registration::{add_result_columns, c_string};
 use crate::input::Arguments;
 use crate::output::{Projection, Results};
 use crate::types::LogicalType;
@@ -157,13 +157,7 @@ unsafe extern "C" fn bind<T: Table>(info: ffi::duckdb_bind_info) {
         let types = || parameters.iter().map(|field| &field.data_type);
         let row = Row::of(&Arguments::new(arguments.0, types()), types().cloned())?;
         let bound = table.bind(&function, row, Context::of_bind(info))?;
-        let DataType::Struct(columns) = &bound.rows else {
-            return Err(Error::Engine(format!("{} has no columns", bound.rows)));
-        };
-        for column in &**columns {
-            let logical = LogicalType::new(&column.data_type)?;
-            ffi::duckdb_bind_add_result_column(info, c_string(&column.name)?.as_ptr(), logical.raw());
-        }
+        add_result_columns(info, &bound.rows)?;
         if let Some(rows) = function.spec.cardinality {
             ffi::duckdb_bind_set_cardinality(info, rows, false);
         }
