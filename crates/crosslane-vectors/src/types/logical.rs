@@ -6,6 +6,39 @@ use libduckdb_sys as ffi;
 use std::ffi::{CStr, CString, c_char};
 use std::sync::Arc;
 
+/// The types without parameters. JSON is a VARCHAR with an alias, and nothing has the type ANY.
+static PLAIN: [(DataType, ffi::duckdb_type); 29] = [
+    (DataType::Boolean, ffi::DUCKDB_TYPE_DUCKDB_TYPE_BOOLEAN),
+    (DataType::TinyInt, ffi::DUCKDB_TYPE_DUCKDB_TYPE_TINYINT),
+    (DataType::SmallInt, ffi::DUCKDB_TYPE_DUCKDB_TYPE_SMALLINT),
+    (DataType::Integer, ffi::DUCKDB_TYPE_DUCKDB_TYPE_INTEGER),
+    (DataType::BigInt, ffi::DUCKDB_TYPE_DUCKDB_TYPE_BIGINT),
+    (DataType::UTinyInt, ffi::DUCKDB_TYPE_DUCKDB_TYPE_UTINYINT),
+    (DataType::USmallInt, ffi::DUCKDB_TYPE_DUCKDB_TYPE_USMALLINT),
+    (DataType::UInteger, ffi::DUCKDB_TYPE_DUCKDB_TYPE_UINTEGER),
+    (DataType::UBigInt, ffi::DUCKDB_TYPE_DUCKDB_TYPE_UBIGINT),
+    (DataType::HugeInt, ffi::DUCKDB_TYPE_DUCKDB_TYPE_HUGEINT),
+    (DataType::UHugeInt, ffi::DUCKDB_TYPE_DUCKDB_TYPE_UHUGEINT),
+    (DataType::Float, ffi::DUCKDB_TYPE_DUCKDB_TYPE_FLOAT),
+    (DataType::Double, ffi::DUCKDB_TYPE_DUCKDB_TYPE_DOUBLE),
+    (DataType::Varchar, ffi::DUCKDB_TYPE_DUCKDB_TYPE_VARCHAR),
+    (DataType::Blob, ffi::DUCKDB_TYPE_DUCKDB_TYPE_BLOB),
+    (DataType::Date, ffi::DUCKDB_TYPE_DUCKDB_TYPE_DATE),
+    (DataType::Time, ffi::DUCKDB_TYPE_DUCKDB_TYPE_TIME),
+    (DataType::TimestampS, ffi::DUCKDB_TYPE_DUCKDB_TYPE_TIMESTAMP_S),
+    (DataType::TimestampMs, ffi::DUCKDB_TYPE_DUCKDB_TYPE_TIMESTAMP_MS),
+    (DataType::Timestamp, ffi::DUCKDB_TYPE_DUCKDB_TYPE_TIMESTAMP),
+    (DataType::TimestampNs, ffi::DUCKDB_TYPE_DUCKDB_TYPE_TIMESTAMP_NS),
+    (DataType::TimestampTz, ffi::DUCKDB_TYPE_DUCKDB_TYPE_TIMESTAMP_TZ),
+    (DataType::Interval, ffi::DUCKDB_TYPE_DUCKDB_TYPE_INTERVAL),
+    (DataType::Uuid, ffi::DUCKDB_TYPE_DUCKDB_TYPE_UUID),
+    (DataType::Bit, ffi::DUCKDB_TYPE_DUCKDB_TYPE_BIT),
+    (DataType::BigNum, ffi::DUCKDB_TYPE_DUCKDB_TYPE_BIGNUM),
+    (DataType::Geometry, ffi::DUCKDB_TYPE_DUCKDB_TYPE_GEOMETRY),
+    (DataType::TimeNs, ffi::DUCKDB_TYPE_DUCKDB_TYPE_TIME_NS),
+    (DataType::TimeTz, ffi::DUCKDB_TYPE_DUCKDB_TYPE_TIME_TZ),
+];
+
 /// A logical type that is destroyed when dropped.
 #[derive(Debug)]
 pub struct LogicalType(ffi::duckdb_logical_type);
@@ -18,37 +51,12 @@ impl LogicalType {
     pub fn new(data_type: &DataType) -> Result<Self, Error> {
         use DataType as T;
         let plain = match data_type {
-            T::Boolean => ffi::DUCKDB_TYPE_DUCKDB_TYPE_BOOLEAN,
-            T::TinyInt => ffi::DUCKDB_TYPE_DUCKDB_TYPE_TINYINT,
-            T::SmallInt => ffi::DUCKDB_TYPE_DUCKDB_TYPE_SMALLINT,
-            T::Integer => ffi::DUCKDB_TYPE_DUCKDB_TYPE_INTEGER,
-            T::BigInt => ffi::DUCKDB_TYPE_DUCKDB_TYPE_BIGINT,
-            T::UTinyInt => ffi::DUCKDB_TYPE_DUCKDB_TYPE_UTINYINT,
-            T::USmallInt => ffi::DUCKDB_TYPE_DUCKDB_TYPE_USMALLINT,
-            T::UInteger => ffi::DUCKDB_TYPE_DUCKDB_TYPE_UINTEGER,
-            T::UBigInt => ffi::DUCKDB_TYPE_DUCKDB_TYPE_UBIGINT,
-            T::HugeInt => ffi::DUCKDB_TYPE_DUCKDB_TYPE_HUGEINT,
-            T::UHugeInt => ffi::DUCKDB_TYPE_DUCKDB_TYPE_UHUGEINT,
-            T::Float => ffi::DUCKDB_TYPE_DUCKDB_TYPE_FLOAT,
-            T::Double => ffi::DUCKDB_TYPE_DUCKDB_TYPE_DOUBLE,
-            T::Varchar | T::Json => ffi::DUCKDB_TYPE_DUCKDB_TYPE_VARCHAR,
-            T::Blob => ffi::DUCKDB_TYPE_DUCKDB_TYPE_BLOB,
-            T::Date => ffi::DUCKDB_TYPE_DUCKDB_TYPE_DATE,
-            T::Time => ffi::DUCKDB_TYPE_DUCKDB_TYPE_TIME,
-            T::TimestampS => ffi::DUCKDB_TYPE_DUCKDB_TYPE_TIMESTAMP_S,
-            T::TimestampMs => ffi::DUCKDB_TYPE_DUCKDB_TYPE_TIMESTAMP_MS,
-            T::Timestamp => ffi::DUCKDB_TYPE_DUCKDB_TYPE_TIMESTAMP,
-            T::TimestampNs => ffi::DUCKDB_TYPE_DUCKDB_TYPE_TIMESTAMP_NS,
-            T::TimestampTz => ffi::DUCKDB_TYPE_DUCKDB_TYPE_TIMESTAMP_TZ,
-            T::Interval => ffi::DUCKDB_TYPE_DUCKDB_TYPE_INTERVAL,
-            T::Uuid => ffi::DUCKDB_TYPE_DUCKDB_TYPE_UUID,
-            T::Bit => ffi::DUCKDB_TYPE_DUCKDB_TYPE_BIT,
-            T::BigNum => ffi::DUCKDB_TYPE_DUCKDB_TYPE_BIGNUM,
-            T::Geometry => ffi::DUCKDB_TYPE_DUCKDB_TYPE_GEOMETRY,
-            T::TimeNs => ffi::DUCKDB_TYPE_DUCKDB_TYPE_TIME_NS,
-            T::TimeTz => ffi::DUCKDB_TYPE_DUCKDB_TYPE_TIME_TZ,
+            T::Json => ffi::DUCKDB_TYPE_DUCKDB_TYPE_VARCHAR,
             T::Any => ffi::DUCKDB_TYPE_DUCKDB_TYPE_ANY,
-            _ => return Self::parametric(data_type),
+            _ => match PLAIN.iter().find(|(known, _)| known == data_type) {
+                Some((_, plain)) => *plain,
+                None => return Self::parametric(data_type),
+            },
         };
         // SAFETY: the identifiers are those of plain types; the alias is a C string that is copied.
         unsafe {
@@ -154,41 +162,14 @@ unsafe fn data_type_within(logical: ffi::duckdb_logical_type, levels: usize) -> 
             data_type_within(owned.0, below)
         };
         Ok(match ffi::duckdb_get_type_id(logical) {
-            ffi::DUCKDB_TYPE_DUCKDB_TYPE_BOOLEAN => T::Boolean,
-            ffi::DUCKDB_TYPE_DUCKDB_TYPE_TINYINT => T::TinyInt,
-            ffi::DUCKDB_TYPE_DUCKDB_TYPE_SMALLINT => T::SmallInt,
             // DuckDB makes an INTEGER of a NULL without a type; so do we.
-            ffi::DUCKDB_TYPE_DUCKDB_TYPE_INTEGER | ffi::DUCKDB_TYPE_DUCKDB_TYPE_SQLNULL => T::Integer,
-            ffi::DUCKDB_TYPE_DUCKDB_TYPE_BIGINT => T::BigInt,
-            ffi::DUCKDB_TYPE_DUCKDB_TYPE_UTINYINT => T::UTinyInt,
-            ffi::DUCKDB_TYPE_DUCKDB_TYPE_USMALLINT => T::USmallInt,
-            ffi::DUCKDB_TYPE_DUCKDB_TYPE_UINTEGER => T::UInteger,
-            ffi::DUCKDB_TYPE_DUCKDB_TYPE_UBIGINT => T::UBigInt,
-            ffi::DUCKDB_TYPE_DUCKDB_TYPE_HUGEINT => T::HugeInt,
-            ffi::DUCKDB_TYPE_DUCKDB_TYPE_UHUGEINT => T::UHugeInt,
-            ffi::DUCKDB_TYPE_DUCKDB_TYPE_FLOAT => T::Float,
-            ffi::DUCKDB_TYPE_DUCKDB_TYPE_DOUBLE => T::Double,
+            ffi::DUCKDB_TYPE_DUCKDB_TYPE_SQLNULL => T::Integer,
             ffi::DUCKDB_TYPE_DUCKDB_TYPE_VARCHAR => {
                 let alias = ffi::duckdb_logical_type_get_alias(logical);
                 let json = !alias.is_null() && CStr::from_ptr(alias).to_bytes() == b"JSON";
                 ffi::duckdb_free(alias.cast());
                 if json { T::Json } else { T::Varchar }
             }
-            ffi::DUCKDB_TYPE_DUCKDB_TYPE_BLOB => T::Blob,
-            ffi::DUCKDB_TYPE_DUCKDB_TYPE_DATE => T::Date,
-            ffi::DUCKDB_TYPE_DUCKDB_TYPE_TIME => T::Time,
-            ffi::DUCKDB_TYPE_DUCKDB_TYPE_TIMESTAMP_S => T::TimestampS,
-            ffi::DUCKDB_TYPE_DUCKDB_TYPE_TIMESTAMP_MS => T::TimestampMs,
-            ffi::DUCKDB_TYPE_DUCKDB_TYPE_TIMESTAMP => T::Timestamp,
-            ffi::DUCKDB_TYPE_DUCKDB_TYPE_TIMESTAMP_NS => T::TimestampNs,
-            ffi::DUCKDB_TYPE_DUCKDB_TYPE_TIMESTAMP_TZ => T::TimestampTz,
-            ffi::DUCKDB_TYPE_DUCKDB_TYPE_INTERVAL => T::Interval,
-            ffi::DUCKDB_TYPE_DUCKDB_TYPE_UUID => T::Uuid,
-            ffi::DUCKDB_TYPE_DUCKDB_TYPE_BIT => T::Bit,
-            ffi::DUCKDB_TYPE_DUCKDB_TYPE_BIGNUM => T::BigNum,
-            ffi::DUCKDB_TYPE_DUCKDB_TYPE_GEOMETRY => T::Geometry,
-            ffi::DUCKDB_TYPE_DUCKDB_TYPE_TIME_NS => T::TimeNs,
-            ffi::DUCKDB_TYPE_DUCKDB_TYPE_TIME_TZ => T::TimeTz,
             ffi::DUCKDB_TYPE_DUCKDB_TYPE_DECIMAL => T::Decimal {
                 precision: ffi::duckdb_decimal_width(logical),
                 scale: ffi::duckdb_decimal_scale(logical),
@@ -230,6 +211,9 @@ unsafe fn data_type_within(logical: ffi::duckdb_logical_type, levels: usize) -> 
                 T::union(members.collect::<Result<_, Error>>()?)
             }
             number => {
+                if let Some((known, _)) = PLAIN.iter().find(|(_, plain)| *plain == number) {
+                    return Ok(known.clone());
+                }
                 let name = match number {
                     ffi::DUCKDB_TYPE_DUCKDB_TYPE_VARIANT => "VARIANT",
                     _ => "a type",

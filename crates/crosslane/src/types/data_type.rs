@@ -231,65 +231,73 @@ impl fmt::Display for Field {
     }
 }
 
+/// The names in SQL of the types without parts, first the one that texts have. A name that takes an
+/// addition, as TIMESTAMP does, has it in the parser.
+pub(super) static NAMES: [(DataType, &[&str]); 31] = [
+    (DataType::Boolean, &["BOOLEAN", "BOOL", "LOGICAL"]),
+    (DataType::TinyInt, &["TINYINT", "INT1"]),
+    (DataType::SmallInt, &["SMALLINT", "INT2", "INT16", "SHORT"]),
+    (DataType::Integer, &["INTEGER", "INT", "INT4", "INT32", "SIGNED", "INTEGRAL"]),
+    (DataType::BigInt, &["BIGINT", "INT8", "INT64", "LONG", "OID"]),
+    (DataType::UTinyInt, &["UTINYINT", "UINT8"]),
+    (DataType::USmallInt, &["USMALLINT", "UINT16"]),
+    (DataType::UInteger, &["UINTEGER", "UINT32"]),
+    (DataType::UBigInt, &["UBIGINT", "UINT64"]),
+    (DataType::HugeInt, &["HUGEINT", "INT128"]),
+    (DataType::UHugeInt, &["UHUGEINT", "UINT128"]),
+    (DataType::Float, &["FLOAT", "REAL", "FLOAT4"]),
+    (DataType::Double, &["DOUBLE", "FLOAT8"]),
+    (DataType::Varchar, &["VARCHAR", "TEXT", "STRING", "CHAR", "BPCHAR", "NVARCHAR", "NCHAR", "CHARACTER"]),
+    (DataType::Blob, &["BLOB", "BYTEA", "BINARY", "VARBINARY"]),
+    (DataType::Json, &["JSON"]),
+    (DataType::Bit, &["BIT", "BITSTRING"]),
+    (DataType::BigNum, &["BIGNUM", "VARINT"]),
+    (DataType::Geometry, &["GEOMETRY"]),
+    (DataType::Date, &["DATE"]),
+    (DataType::Time, &["TIME"]),
+    (DataType::TimeNs, &["TIME_NS"]),
+    (DataType::TimeTz, &["TIMETZ"]),
+    (DataType::TimestampS, &["TIMESTAMP_S"]),
+    (DataType::TimestampMs, &["TIMESTAMP_MS"]),
+    (DataType::Timestamp, &["TIMESTAMP", "DATETIME", "TIMESTAMP_US"]),
+    (DataType::TimestampNs, &["TIMESTAMP_NS"]),
+    (DataType::TimestampTz, &["TIMESTAMPTZ"]),
+    (DataType::Interval, &["INTERVAL"]),
+    (DataType::Uuid, &["UUID", "GUID"]),
+    (DataType::Any, &["ANY"]),
+];
+
 impl fmt::Display for DataType {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         use DataType as T;
-        let name = match self {
-            T::Boolean => "BOOLEAN",
-            T::TinyInt => "TINYINT",
-            T::SmallInt => "SMALLINT",
-            T::Integer => "INTEGER",
-            T::BigInt => "BIGINT",
-            T::UTinyInt => "UTINYINT",
-            T::USmallInt => "USMALLINT",
-            T::UInteger => "UINTEGER",
-            T::UBigInt => "UBIGINT",
-            T::HugeInt => "HUGEINT",
-            T::UHugeInt => "UHUGEINT",
-            T::Float => "FLOAT",
-            T::Double => "DOUBLE",
-            T::Varchar => "VARCHAR",
-            T::Blob => "BLOB",
-            T::Json => "JSON",
-            T::Bit => "BIT",
-            T::BigNum => "BIGNUM",
-            T::Geometry => "GEOMETRY",
-            T::Date => "DATE",
-            T::Time => "TIME",
-            T::TimeNs => "TIME_NS",
-            T::TimeTz => "TIMETZ",
-            T::TimestampS => "TIMESTAMP_S",
-            T::TimestampMs => "TIMESTAMP_MS",
-            T::Timestamp => "TIMESTAMP",
-            T::TimestampNs => "TIMESTAMP_NS",
-            T::TimestampTz => "TIMESTAMPTZ",
-            T::Interval => "INTERVAL",
-            T::Uuid => "UUID",
-            T::Any => "ANY",
-            T::Decimal { precision, scale } => return write!(f, "DECIMAL({precision},{scale})"),
+        match self {
+            T::Decimal { precision, scale } => write!(f, "DECIMAL({precision},{scale})"),
             T::Enum(values) => {
                 let quoted: Vec<_> = values.iter().map(|v| format!("'{}'", v.replace('\'', "''"))).collect();
-                return write!(f, "ENUM({})", quoted.join(", "));
+                write!(f, "ENUM({})", quoted.join(", "))
             }
-            T::List(child) => return write!(f, "{child}[]"),
-            T::Array(child, length) => return write!(f, "{child}[{length}]"),
+            T::List(child) => write!(f, "{child}[]"),
+            T::Array(child, length) => write!(f, "{child}[{length}]"),
             T::Struct(fields) => {
                 f.write_str("STRUCT(")?;
                 comma_separated(f, fields)?;
-                return f.write_str(")");
+                f.write_str(")")
             }
             T::Union(fields) => {
                 f.write_str("UNION(")?;
                 comma_separated(f, &fields[1..])?;
-                return f.write_str(")");
+                f.write_str(")")
             }
             T::Map(entry) => {
                 let mut parts = entry.children();
                 let (Some(key), Some(value)) = (parts.next(), parts.next()) else { return Err(fmt::Error) };
-                return write!(f, "MAP({key}, {value})");
+                write!(f, "MAP({key}, {value})")
             }
-        };
-        f.write_str(name)
+            plain => {
+                let known = NAMES.iter().find(|(known, _)| known == plain);
+                known.map_or(Err(fmt::Error), |(_, names)| f.write_str(names[0]))
+            }
+        }
     }
 }
 

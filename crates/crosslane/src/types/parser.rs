@@ -1,5 +1,6 @@
 //! The parser of signatures and types.
 
+use super::data_type::NAMES;
 use crate::types::{DataType, Field, MOST_LEVELS, MOST_MEMBERS, Signature, SignatureError, TypeNames};
 use std::str::FromStr;
 use std::sync::Arc;
@@ -302,51 +303,25 @@ fn plain(input: &mut &str) -> Parsed<DataType> {
     use DataType as T;
     let start = *input;
     let name = word.parse_next(input)?.to_ascii_uppercase();
-    let data_type = match name.as_str() {
-        "BOOLEAN" | "BOOL" | "LOGICAL" => T::Boolean,
-        "TINYINT" | "INT1" => T::TinyInt,
-        "SMALLINT" | "INT2" | "INT16" | "SHORT" => T::SmallInt,
-        "INTEGER" | "INT" | "INT4" | "INT32" | "SIGNED" | "INTEGRAL" => T::Integer,
-        "BIGINT" | "INT8" | "INT64" | "LONG" | "OID" => T::BigInt,
-        "UTINYINT" | "UINT8" => T::UTinyInt,
-        "USMALLINT" | "UINT16" => T::USmallInt,
-        "UINTEGER" | "UINT32" => T::UInteger,
-        "UBIGINT" | "UINT64" => T::UBigInt,
-        "HUGEINT" | "INT128" => T::HugeInt,
-        "UHUGEINT" | "UINT128" => T::UHugeInt,
-        "FLOAT" => match number_behind(input)? {
+    let known = NAMES.iter().find(|(_, names)| names.contains(&&name[..])).map(|(known, _)| known);
+    Ok(match known {
+        Some(T::Float) if name == "FLOAT" => match number_behind(input)? {
             None | Some(1..=24) => T::Float,
             Some(25..=53) => T::Double,
             Some(_) => return Err(cut("a FLOAT of 1 to 53 bits")),
         },
-        "REAL" | "FLOAT4" => T::Float,
-        "DOUBLE" | "FLOAT8" => {
+        Some(T::Double) => {
             let _: Option<_> = opt((multispace0, Caseless("PRECISION"))).parse_next(input)?;
             T::Double
         }
-        // DuckDB's default precision and scale.
-        "DECIMAL" | "NUMERIC" | "DEC" => T::Decimal { precision: 18, scale: 3 },
-        "VARCHAR" | "TEXT" | "STRING" | "CHAR" | "BPCHAR" | "NVARCHAR" | "NCHAR" | "CHARACTER" => {
+        Some(T::Varchar) => {
             opt((multispace0, a_word("VARYING"))).parse_next(input)?;
             // DuckDB ignores the length too.
             number_behind(input)?;
             T::Varchar
         }
-        "BLOB" | "BYTEA" | "BINARY" | "VARBINARY" => T::Blob,
-        "JSON" => T::Json,
-        "DATE" => T::Date,
-        "BIT" | "BITSTRING" => T::Bit,
-        "BIGNUM" | "VARINT" => T::BigNum,
-        "GEOMETRY" => T::Geometry,
-        "TIME" if zone(input)? == Some(true) => T::TimeTz,
-        "TIME" => T::Time,
-        "TIMETZ" => T::TimeTz,
-        "TIME_NS" => T::TimeNs,
-        "TIMESTAMP_S" => T::TimestampS,
-        "TIMESTAMP_MS" => T::TimestampMs,
-        "TIMESTAMP_NS" => T::TimestampNs,
-        "TIMESTAMPTZ" => T::TimestampTz,
-        "TIMESTAMP" | "DATETIME" | "TIMESTAMP_US" => match number_behind(input)? {
+        Some(T::Time) if zone(input)? == Some(true) => T::TimeTz,
+        Some(T::Timestamp) => match number_behind(input)? {
             Some(0) => T::TimestampS,
             Some(1..=3) => T::TimestampMs,
             Some(7..=9) => T::TimestampNs,
@@ -354,23 +329,23 @@ fn plain(input: &mut &str) -> Parsed<DataType> {
             _ if zone(input)? == Some(true) => T::TimestampTz,
             _ => T::Timestamp,
         },
-        "INTERVAL" => T::Interval,
-        "UUID" | "GUID" => T::Uuid,
-        "ANY" => {
+        Some(T::Any) => {
             *input = start;
             return Err(cut(
                 "a type known beforehand, such as VARCHAR: ANY is for parameters, as their whole type",
             ));
         }
-        _ => {
+        Some(known) => known.clone(),
+        // DuckDB's default precision and scale.
+        None if ["DECIMAL", "NUMERIC", "DEC"].contains(&&name[..]) => T::Decimal { precision: 18, scale: 3 },
+        None => {
             *input = start;
             return Err(match MISSING.iter().find(|(missing, _)| *missing == name) {
                 Some((_, advice)) => cut(advice),
                 None => ErrMode::Backtrack(ContextError::new()),
             });
         }
-    };
-    Ok(data_type)
+    })
 }
 
 /// Types that functions cannot have, and advice for the user.
