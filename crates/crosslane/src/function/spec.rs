@@ -33,109 +33,82 @@ impl Calling {
 
 /// The description that a guest gives of one function.
 #[derive(Debug, Clone, PartialEq, Deserialize, Serialize)]
+#[serde(default)]
 pub struct FunctionSpec {
     /// The signature as text.
     pub signature: String,
     /// The kind of the function.
-    #[serde(default)]
     pub kind: Kind,
     /// For each parameter, whether the function gets NULLs.
     pub admits_null: Vec<bool>,
     /// Whether equal arguments give equal results. If so, the engine may call the function once for
     /// many rows.
-    #[serde(default = "yes")]
     pub deterministic: bool,
     /// The way in which the guest calls it.
-    #[serde(default)]
     pub calling: Calling,
     /// Whether the guest itself ends calls that exceed `timeout`. Its lane then stays in use.
-    #[serde(default)]
     pub ends_late_calls: bool,
     /// The number of rows in flight at once in one lane. It is 1 unless the calling has several
     /// rows at a time.
-    #[serde(default = "one")]
     pub concurrency: u32,
     /// The seconds after which a call is ended.
-    #[serde(default)]
     pub timeout: Option<f64>,
     /// The bytes that the function may allocate.
-    #[serde(default)]
     pub memory_limit: Option<u64>,
     /// The bytes that kept results may take. Without it, no results are kept.
-    #[serde(default)]
     pub memoize: Option<u64>,
     /// The most calls in a time, such as "50/s".
-    #[serde(default)]
     pub rate: Option<String>,
     /// The most rows of a call that gets many rows.
-    #[serde(default)]
     pub batch: Option<u32>,
     /// What the function may do. The engine knows it, and not the guest. `None` if it is in no sandbox.
     #[serde(skip)]
     pub sandbox: Option<Arc<Sandbox>>,
     /// The sandbox that its lanes enter, in addition to that of the library. It then has lanes of its
     /// own.
-    #[serde(default)]
     pub own_sandbox: Option<Sandbox>,
     /// The file of results that are kept for later programs. It is "" for a file in the user's cache.
-    #[serde(default)]
     pub cache: Option<String>,
     /// The seconds after which a kept result holds no more.
-    #[serde(default)]
     pub ttl: Option<f64>,
     /// The most lanes that call the function. It then has lanes of its own.
-    #[serde(default)]
     pub workers: Option<u32>,
     /// The GPUs that each of its own lanes sees.
-    #[serde(default)]
     pub gpus: Option<u32>,
     /// The result of a row whose call failed.
-    #[serde(default)]
     pub on_error: OnError,
     /// The number of times that a failed call is tried again.
-    #[serde(default)]
     pub retries: u32,
     /// The user's file.
-    #[serde(default)]
     pub file: String,
     /// The line of the definition, from 1.
-    #[serde(default)]
     pub line: u32,
     /// For each parameter, whether SQL names it and may omit it. An omitted argument is sent as
     /// NULL. The guest omits it in the call, so the function uses its own default.
-    #[serde(default)]
     pub named: Vec<bool>,
     /// The number of parameters at the end that only the engine uses. SQL and errors do not show
     /// them. Only tables have such parameters.
-    #[serde(default)]
     pub hidden: usize,
     /// Whether a table has partitions, which several lanes can scan at once.
-    #[serde(default)]
     pub partitions: bool,
     /// The approximate number of rows of a table.
-    #[serde(default)]
     pub cardinality: Option<u64>,
     /// Whether the function prepares each lane before its first use there.
-    #[serde(default)]
     pub set_up: bool,
     /// The seconds that a set-up may take inside a call. This applies to guests that end late calls
     /// themselves, if a lane has lost its set-up.
-    #[serde(default)]
     pub set_up_timeout: Option<f64>,
     /// Whether a stream function is called once, with an iterator over all batches
     /// ([`Entry::Iterate`]).
-    #[serde(default)]
     pub iterates: bool,
     /// Whether the engine must not cut batches, because the result of a row may depend on the other
     /// rows.
-    #[serde(default)]
     pub whole_batches: bool,
     /// Whether the function is an overload: it leaves functions of its name with other types in
     /// place. Otherwise it replaces them.
-    #[serde(default)]
     pub overload: bool,
     /// The user's description: a docstring, or the comment above the function.
-    #[serde(default, deserialize_with = "bounded")]
+    #[serde(deserialize_with = "bounded")]
     pub description: String,
 }
 
@@ -152,6 +125,12 @@ pub const MOST_BATCH: u32 = 1_000_000;
 /// The largest `memory_limit`: 1 PiB.
 pub const LARGEST_MEMORY_LIMIT: u64 = 1 << 50;
 
+impl Default for FunctionSpec {
+    fn default() -> Self {
+        Self::new(String::new())
+    }
+}
+
 impl FunctionSpec {
     /// A scalar function without options. It gets no NULLs.
     pub fn new(signature: String) -> Self {
@@ -159,10 +138,10 @@ impl FunctionSpec {
             signature,
             kind: Kind::Scalar,
             admits_null: Vec::new(),
-            deterministic: yes(),
+            deterministic: true,
             calling: Calling::Row,
             ends_late_calls: false,
-            concurrency: one(),
+            concurrency: 1,
             timeout: None,
             memory_limit: None,
             memoize: None,
@@ -286,12 +265,4 @@ impl FunctionSpec {
         }
         Ok(())
     }
-}
-
-fn yes() -> bool {
-    true
-}
-
-fn one() -> u32 {
-    1
 }
