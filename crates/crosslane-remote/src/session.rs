@@ -13,7 +13,7 @@
 use crate::any::AnyZygote;
 use crate::client::{Remote, RemoteZygote, Watch};
 use crate::lane::LaneOptions;
-use crosslane::batch::{self, Encode, Frame};
+use crosslane::batch::{self, Encode, Frame, Typed};
 use crosslane::call::{
     Asked, CallGroup, Caller, Input, LARGEST_PARTITIONS, Map, MapOptions, Output, Results, Row, Scan, call,
 };
@@ -255,10 +255,7 @@ pub fn with_arguments(
 ) -> Result<(), Error> {
     let signature = &function.signature;
     let Some(element) = signature.rest() else {
-        match &function.types {
-            Some(types) => take(&Typed { types, columns }),
-            None => take(columns),
-        }
+        take(&Typed { types: function.types.as_ref(), columns });
         return Ok(());
     };
     let fixed = signature.fixed();
@@ -268,28 +265,11 @@ pub fn with_arguments(
     let mut columns = batch::columns(frame.bytes(), types)?;
     let rest = columns.split_off(fixed.len());
     let skips = function.spec.admits_null.last() != Some(&true);
-    let lists = ColumnBuilder::lists(element, &rest, rows, skips)
-        .map_err(|error| Error::Engine(error.to_string()))?;
+    let lists = ColumnBuilder::lists(element, &rest, rows, skips)?;
     let data_type = DataType::List(Arc::new(element.clone()));
     columns.push(lists.column(&data_type));
     take(&columns);
     Ok(())
-}
-
-/// Columns with their types as text.
-struct Typed<'a> {
-    types: &'a Arc<str>,
-    columns: &'a dyn Encode,
-}
-
-impl Encode for Typed<'_> {
-    fn plan(&self, plan: &mut batch::Plan) {
-        plan.types(self.types);
-        self.columns.plan(plan);
-    }
-    fn write(&self, body: &mut batch::Body<'_>) {
-        self.columns.write(body);
-    }
 }
 
 /// A limited number of places. Threads take them in the order in which they ask.

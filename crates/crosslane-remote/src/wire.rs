@@ -146,27 +146,6 @@ pub fn control(message: &impl Serialize) -> io::Result<Vec<u8>> {
 /// The most bytes of memory that a decoder keeps when it is empty.
 const KEPT: usize = 1 << 20;
 
-/// A message, at an address that is a multiple of 8.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Message {
-    words: Vec<u64>,
-    length: usize,
-}
-
-impl Message {
-    /// Copies the bytes.
-    pub fn new(bytes: &[u8]) -> Self {
-        let mut words = vec![0; bytes.len().div_ceil(8)];
-        bytemuck::cast_slice_mut(&mut words)[..bytes.len()].copy_from_slice(bytes);
-        Self { words, length: bytes.len() }
-    }
-
-    /// Its bytes.
-    pub fn bytes(&self) -> &[u8] {
-        &bytemuck::cast_slice(&self.words)[..self.length]
-    }
-}
-
 /// Cuts received bytes into messages.
 #[derive(Debug)]
 pub struct Decoder {
@@ -297,16 +276,6 @@ mod tests {
             let (lane, text) = decoder.message().unwrap().unwrap();
             assert_eq!(lane, CONTROL);
             assert_eq!(serde_json::from_slice::<Tell>(text).unwrap(), told);
-        }
-    }
-
-    #[test]
-    fn a_message_lies_where_columns_can_be_read() {
-        for length in 0..20 {
-            let bytes: Vec<u8> = (0..length).collect();
-            let message = Message::new(&bytes);
-            assert_eq!(message.bytes(), bytes);
-            assert!(message.bytes().as_ptr().addr().is_multiple_of(8));
         }
     }
 }

@@ -6,7 +6,7 @@
 
 use super::groups::Groups;
 use crosslane::DataType;
-use crosslane::batch::{self, Column, Malformed};
+use crosslane::batch::{self, Column, Frame, Malformed};
 use std::collections::HashSet;
 
 /// At least so many rows are buffered, or one for each group. Then a group costs less than its
@@ -18,8 +18,7 @@ const ENOUGH_BYTES: usize = 64 << 20;
 /// The buffered rows.
 #[derive(Debug, Default)]
 pub(crate) struct BufferedRows {
-    /// The messages, on the boundaries of words.
-    messages: Vec<(Box<[u64]>, usize)>,
+    messages: Vec<Frame>,
     bytes: usize,
     /// For each row the number of its group, its message, and its place there.
     numbers: Vec<u32>,
@@ -37,9 +36,7 @@ impl BufferedRows {
             self.numbers.push(number as u32);
             self.places.push((index, row as u32));
         }
-        let mut words = vec![0u64; message.len().div_ceil(size_of::<u64>())].into_boxed_slice();
-        bytemuck::cast_slice_mut(&mut words)[..message.len()].copy_from_slice(message);
-        self.messages.push((words, message.len()));
+        self.messages.push(Frame::of(message));
         self.bytes += message.len();
     }
 
@@ -72,14 +69,10 @@ impl BufferedRows {
     /// # Errors
     /// If a message has no such columns.
     pub(crate) fn sorted<'a>(&'a self, types: &'a [DataType]) -> Result<SortedRows<'a>, Malformed> {
-        let columns = self
-            .messages
-            .iter()
-            .map(|(words, length)| batch::columns(&bytemuck::cast_slice(words)[..*length], types.iter()));
-        let columns = columns.collect::<Result<_, _>>()?;
+        let columns = self.messages.iter().map(|message| batch::columns(message.bytes(), types.iter()));
         Ok(SortedRows {
             groups: Groups::new((0..).zip(self.numbers.iter().copied())),
-            columns,
+            columns: columns.collect::<Result<_, _>>()?,
             places: &self.places,
         })
     }
@@ -106,16 +99,11 @@ impl<'a> SortedRows<'a> {
 mod tests {
     use super::*;
     use crosslane::ColumnBuilder;
-    use crosslane::batch::{Encode, Header, Plan};
 
     fn message(values: &[i64]) -> Vec<u8> {
         let mut column = ColumnBuilder::new(&DataType::BigInt);
         column.fixed_all(values);
-        let mut plan = Plan::default();
-        column.plan(&mut plan);
-        let mut frame = vec![0; plan.size()];
-        column.write(&mut plan.start(&mut frame, Header { rows: values.len() as u32, ..Header::default() }));
-        frame
+        Frame::new(&column, values.len()).unwrap().bytes().to_vec()
     }
 
     fn values(buffered: &BufferedRows) -> Vec<(usize, Vec<i64>)> {

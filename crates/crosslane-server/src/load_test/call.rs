@@ -1,7 +1,7 @@
 //! A call of one row, with arguments that a user has written as JSON.
 
 use anyhow::{Result, anyhow, bail, ensure};
-use crosslane::batch::{self, BATCH, Body, Encode, Frame, Header, LAST, Plan};
+use crosslane::batch::{self, BATCH, Frame, Header, LAST, Typed};
 use crosslane::builder::Overflow;
 use crosslane::{ColumnBuilder, DataType, Entry, Function, FunctionSpec, Kind};
 use serde::Deserialize;
@@ -48,10 +48,10 @@ impl Call {
             "{name} is of the kind {}; only functions that make a value of a row can be measured",
             kind.name()
         );
-        let Row { columns, types } = Row::new(function, arguments).map_err(|what| {
+        let (columns, types) = row(function, arguments).map_err(|what| {
             anyhow!("{} cannot be called with these arguments: {what}", function.signature)
         })?;
-        let frame = Frame::new(&Row { columns, types }, 1)?;
+        let frame = Frame::new(&Typed { types: types.as_ref(), columns: &columns }, 1)?;
         let written = batch::header(frame.bytes())?;
         let function = function.index;
         let header = Header { kind: BATCH, flags: LAST, function, entry: Entry::Call as u32, ..written };
@@ -69,58 +69,37 @@ impl Call {
     }
 }
 
-/// A row of arguments.
-struct Row {
-    columns: Vec<ColumnBuilder>,
-    /// What the call says of its types, if its function takes any.
-    types: Option<Arc<str>>,
-}
-
-impl Row {
-    fn new(function: &Function, arguments: &[Value]) -> Result<Self, String> {
-        let fixed = function.signature.fixed();
-        let missing = fixed.get(arguments.len()..).unwrap_or_default();
-        let named = &function.spec.named[..fixed.len()];
-        if let Some((field, _)) = fixed.iter().zip(named).skip(arguments.len()).find(|(_, named)| !**named) {
-            return Err(format!("one for {} is missing", field.name));
-        }
-        if arguments.len() > fixed.len() && !function.signature.variadic {
-            return Err(format!("{} are given, and it takes {}", arguments.len(), fixed.len()));
-        }
-        // What is left out travels as NULL.
-        let values: Vec<Value> =
-            arguments.iter().cloned().chain(missing.iter().map(|_| Value::Null)).collect();
-        if function.signature.takes_any() {
-            let declared = fixed.iter().map(|field| &field.data_type);
-            let declared = declared.chain(function.signature.rest().into_iter().cycle());
-            let types = values.iter().zip(declared).map(|(value, declared)| match declared {
-                DataType::Any => type_of(value),
-                declared => Ok(declared.clone()),
-            });
-            let types = types.collect::<Result<Vec<_>, _>>()?;
-            let concrete = function.for_arguments(types).map_err(|error| error.to_string())?;
-            let fields = concrete.signature.parameters.iter().zip(&values);
-            let columns = fields.map(|(field, value)| column(&field.data_type, value));
-            return Ok(Self { columns: columns.collect::<Result<_, _>>()?, types: concrete.types });
-        }
-        let (first, rest) = values.split_at(fixed.len());
-        let rest = function.signature.variadic.then(|| Value::Array(rest.to_vec()));
-        let fields = function.signature.parameters.iter().zip(first.iter().chain(&rest));
+/// A row of arguments, and what the call says of its types, if its function takes any.
+fn row(function: &Function, arguments: &[Value]) -> Result<(Vec<ColumnBuilder>, Option<Arc<str>>), String> {
+    let fixed = function.signature.fixed();
+    let missing = fixed.get(arguments.len()..).unwrap_or_default();
+    let named = &function.spec.named[..fixed.len()];
+    if let Some((field, _)) = fixed.iter().zip(named).skip(arguments.len()).find(|(_, named)| !**named) {
+        return Err(format!("one for {} is missing", field.name));
+    }
+    if arguments.len() > fixed.len() && !function.signature.variadic {
+        return Err(format!("{} are given, and it takes {}", arguments.len(), fixed.len()));
+    }
+    // What is left out travels as NULL.
+    let values: Vec<Value> = arguments.iter().cloned().chain(missing.iter().map(|_| Value::Null)).collect();
+    if function.signature.takes_any() {
+        let declared = fixed.iter().map(|field| &field.data_type);
+        let declared = declared.chain(function.signature.rest().into_iter().cycle());
+        let types = values.iter().zip(declared).map(|(value, declared)| match declared {
+            DataType::Any => type_of(value),
+            declared => Ok(declared.clone()),
+        });
+        let types = types.collect::<Result<Vec<_>, _>>()?;
+        let concrete = function.for_arguments(types).map_err(|error| error.to_string())?;
+        let fields = concrete.signature.parameters.iter().zip(&values);
         let columns = fields.map(|(field, value)| column(&field.data_type, value));
-        Ok(Self { columns: columns.collect::<Result<_, _>>()?, types: None })
+        return Ok((columns.collect::<Result<_, _>>()?, concrete.types));
     }
-}
-
-impl Encode for Row {
-    fn plan(&self, plan: &mut Plan) {
-        if let Some(types) = &self.types {
-            plan.types(types);
-        }
-        self.columns.plan(plan);
-    }
-    fn write(&self, body: &mut Body<'_>) {
-        self.columns.write(body);
-    }
+    let (first, rest) = values.split_at(fixed.len());
+    let rest = function.signature.variadic.then(|| Value::Array(rest.to_vec()));
+    let fields = function.signature.parameters.iter().zip(first.iter().chain(&rest));
+    let columns = fields.map(|(field, value)| column(&field.data_type, value));
+    Ok((columns.collect::<Result<_, _>>()?, None))
 }
 
 /// The type of a value where any may come.
@@ -223,7 +202,7 @@ mod tests {
         let mut written = Vec::new();
         call.write(7, &mut written);
         assert_eq!(written.len(), call.size());
-        let message = crosslane_remote::wire::Message::new(&written);
+        let message = Frame::of(&written);
         let header = batch::header(message.bytes()).unwrap();
         assert_eq!((header.kind, header.flags, header.exchange, header.rows), (BATCH, LAST, 7, 1));
         let function = Function::new(0, functions[0].clone()).unwrap();

@@ -13,7 +13,7 @@ use crosslane::batch::{self, BATCH, FAILURE, LAST};
 use crosslane::pool::Stop;
 use crosslane_load::Connection;
 use crosslane_remote::stream::Stream;
-use crosslane_remote::wire::{self, Ask, CONTROL, Decoder, Message, Tell, prefix};
+use crosslane_remote::wire::{self, Ask, CONTROL, Decoder, Tell, prefix};
 use std::collections::{HashMap, VecDeque};
 use std::io::{ErrorKind, IoSlice};
 use std::os::fd::{AsFd, BorrowedFd};
@@ -223,9 +223,7 @@ impl Connection for Lanes {
 
 /// The words of a failure.
 fn explain(bytes: &[u8]) -> String {
-    let message = Message::new(bytes);
-    let text = batch::failure_text(message.bytes());
-    match text.map(serde_json::from_slice::<Failure>) {
+    match batch::failure_text(bytes).map(serde_json::from_slice::<Failure>) {
         Ok(Ok(failure)) => failure.to_string(),
         _ => "a failure that cannot be read".into(),
     }

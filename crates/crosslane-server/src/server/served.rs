@@ -10,7 +10,7 @@
 //! own, cut to 16 bytes. Bytes go back to a worker only if they have the code of their function.
 
 use super::counters::FunctionCounters;
-use crosslane::batch::{self, BATCH, Body, Column, Encode, FAILURE, Header, Plan};
+use crosslane::batch::{self, BATCH, Column, Encode, FAILURE, Header, Plan, Typed};
 use crosslane::lane::LaneError;
 use crosslane::values::unfit;
 use crosslane::{ColumnBuilder, DataType, Entry, Function, Kind};
@@ -185,8 +185,11 @@ impl ServedFunction {
                 }
                 None => None,
             };
-            let batch = Checked { columns, opened: opened.as_ref(), types: text };
-            let passed = pass(header.rows as usize, &batch);
+            let mut sent: Vec<_> = columns.iter().map(|column| column as &dyn Encode).collect();
+            if let Some((at, opened)) = &opened {
+                sent[*at] = opened;
+            }
+            let passed = pass(header.rows as usize, &Typed { types: text.as_ref(), columns: &sent });
             if let Ok(Some(_)) = passed {
                 states.note(entry, columns);
                 if entry == Entry::Update {
@@ -196,37 +199,6 @@ impl ServedFunction {
             }
             Ok(passed)
         })
-    }
-}
-
-/// A batch that was checked.
-struct Checked<'a> {
-    columns: &'a [Column<'a>],
-    /// The column that replaces the sealed one.
-    opened: Option<&'a (usize, ColumnBuilder)>,
-    types: Option<Arc<str>>,
-}
-
-impl Checked<'_> {
-    fn each(&self, mut body: impl FnMut(&dyn Encode)) {
-        for (at, column) in self.columns.iter().enumerate() {
-            match self.opened {
-                Some((place, opened)) if *place == at => body(opened),
-                _ => body(column),
-            }
-        }
-    }
-}
-
-impl Encode for Checked<'_> {
-    fn plan(&self, plan: &mut Plan) {
-        if let Some(types) = &self.types {
-            plan.types(types);
-        }
-        self.each(|column| column.plan(plan));
-    }
-    fn write(&self, body: &mut Body<'_>) {
-        self.each(|column| column.write(body));
     }
 }
 

@@ -343,22 +343,10 @@ impl<'a> VectorRows<'a> {
 
 impl Encode for VectorRows<'_> {
     fn plan(&self, plan: &mut Plan) {
-        let rows = self.rows.len();
         if i32::try_from(self.total).is_err() {
             plan.overflow();
         }
-        plan.node(rows, self.nulls);
-        plan.buffer(if self.nulls > 0 { rows.div_ceil(8) } else { 0 });
-        match self.data_type.layout() {
-            Layout::Bits => plan.buffer(rows.div_ceil(8)),
-            Layout::Fixed(width) => plan.buffer(rows * width),
-            Layout::Bytes { .. } => {
-                plan.buffer((rows + 1) * 4);
-                plan.buffer(self.total);
-            }
-            Layout::List => plan.buffer((rows + 1) * 4),
-            Layout::FixedList(_) | Layout::Struct => {}
-        }
+        plan.column(self.data_type.layout(), self.rows.len(), self.nulls, self.total);
         self.children.iter().for_each(|child| child.plan(plan));
     }
 

@@ -421,29 +421,12 @@ fn extend_bits(bits: &mut Vec<u8>, rows: usize, more: &[u8], count: usize) {
 
 impl Encode for ColumnBuilder {
     fn plan(&self, plan: &mut Plan) {
-        plan.node(self.rows, self.nulls);
-        plan.buffer(if self.nulls > 0 { self.validity.len() } else { 0 });
-        match self.layout {
-            Layout::Bits | Layout::Fixed(_) => plan.buffer(self.data.len()),
-            Layout::Bytes { .. } => {
-                plan.buffer(self.offsets.len() * 4);
-                plan.buffer(self.data.len());
-            }
-            Layout::List => plan.buffer(self.offsets.len() * 4),
-            Layout::FixedList(_) | Layout::Struct => {}
-        }
+        plan.column(self.layout, self.rows, self.nulls, self.data.len());
         self.children.iter().for_each(|child| child.plan(plan));
     }
 
     fn write(&self, body: &mut Body<'_>) {
-        let validity = body.buffer();
-        validity.copy_from_slice(&self.validity[..validity.len()]);
-        if matches!(self.layout, Layout::Bytes { .. } | Layout::List) {
-            body.buffer().copy_from_slice(bytemuck::cast_slice(&self.offsets));
-        }
-        if matches!(self.layout, Layout::Bits | Layout::Fixed(_) | Layout::Bytes { .. }) {
-            body.buffer().copy_from_slice(&self.data);
-        }
+        body.column(self.layout, &self.validity, &self.offsets, &self.data);
         self.children.iter().for_each(|child| child.write(body));
     }
 }

@@ -50,23 +50,6 @@ impl<'a> Column<'a> {
         self.validity.is_none_or(|bits| bit(bits, row))
     }
 
-    /// The bytes of the validity bitmap that have bits of rows.
-    fn bitmap(&self) -> Option<&'a [u8]> {
-        self.validity.map(|bits| &bits[..self.rows.div_ceil(8)])
-    }
-
-    /// The buffers after the validity bitmap.
-    fn buffers(&self) -> impl Iterator<Item = &'a [u8]> + use<'a> {
-        let (offsets, data) = (bytemuck::cast_slice(self.offsets), self.data);
-        let (first, second) = match self.data_type.layout() {
-            Layout::Bits | Layout::Fixed(_) => (Some(data), None),
-            Layout::Bytes { .. } => (Some(offsets), Some(data)),
-            Layout::List => (Some(offsets), None),
-            Layout::FixedList(_) | Layout::Struct => (None, None),
-        };
-        first.into_iter().chain(second)
-    }
-
     /// The rows as fixed-width values of up to 8 bytes; `None` if `T` has another width.
     #[inline]
     pub fn values<T: Pod>(&self) -> Option<&'a [T]> {
@@ -104,15 +87,13 @@ impl<'a> Column<'a> {
 /// have its values, as [`columns`] and [`column`] return it.
 impl Encode for Column<'_> {
     fn plan(&self, plan: &mut Plan) {
-        let bitmap = self.bitmap();
-        plan.node(self.rows, bitmap.map_or(0, |bits| self.rows - ones(bits, self.rows)));
-        plan.buffer(bitmap.map_or(0, <[u8]>::len));
-        self.buffers().for_each(|buffer| plan.buffer(buffer.len()));
+        let nulls = self.validity.map_or(0, |bits| self.rows - ones(bits, self.rows));
+        plan.column(self.data_type.layout(), self.rows, nulls, self.data.len());
         self.children.iter().for_each(|child| child.plan(plan));
     }
     fn write(&self, body: &mut Body<'_>) {
-        body.buffer().copy_from_slice(self.bitmap().unwrap_or_default());
-        self.buffers().for_each(|buffer| body.buffer().copy_from_slice(buffer));
+        let validity = self.validity.unwrap_or_default();
+        body.column(self.data_type.layout(), validity, self.offsets, self.data);
         self.children.iter().for_each(|child| child.write(body));
     }
 }
@@ -441,6 +422,16 @@ mod tests {
         fn write(&self, body: &mut Body<'_>) {
             body.buffer();
             body.buffer().copy_from_slice(&[0, 1, 2, 3, 4, 5, 6, 7, 8, 9]);
+        }
+    }
+
+    #[test]
+    fn a_copy_lies_where_columns_can_be_read() {
+        for length in 0..20 {
+            let bytes: Vec<u8> = (0..length).collect();
+            let frame = Frame::of(&bytes);
+            assert_eq!(frame.bytes(), bytes);
+            assert!(frame.bytes().as_ptr().addr().is_multiple_of(8));
         }
     }
 

@@ -2,6 +2,7 @@
 
 use super::header::{HEADER, Header, Node, Span};
 use crate::error::Error;
+use crate::types::Layout;
 use std::sync::Arc;
 
 /// Nodes and buffers, in the order in which they are written.
@@ -47,6 +48,23 @@ impl Plan {
     pub fn buffer(&mut self, length: usize) {
         self.spans.push(Span { offset: self.body, length: length as u64 });
         self.body += (length as u64).next_multiple_of(8);
+    }
+
+    /// Adds a column of this layout with its buffers, and not its children. `bytes` is the number of
+    /// bytes of all values, for a column of bytes.
+    pub fn column(&mut self, layout: Layout, rows: usize, nulls: usize, bytes: usize) {
+        self.node(rows, nulls);
+        self.buffer(if nulls > 0 { rows.div_ceil(8) } else { 0 });
+        match layout {
+            Layout::Bits => self.buffer(rows.div_ceil(8)),
+            Layout::Fixed(width) => self.buffer(rows * width),
+            Layout::Bytes { .. } => {
+                self.buffer((rows + 1) * size_of::<i32>());
+                self.buffer(bytes);
+            }
+            Layout::List => self.buffer((rows + 1) * size_of::<i32>()),
+            Layout::FixedList(_) | Layout::Struct => {}
+        }
     }
 
     fn body_start(&self) -> usize {
@@ -103,6 +121,21 @@ impl<'a> Body<'a> {
         self.at = span.offset + span.length;
         buffer
     }
+
+    /// Fills the buffers that [`Plan::column`] planned, with the first bytes of each of these.
+    pub fn column(&mut self, layout: Layout, validity: &[u8], offsets: &[i32], data: &[u8]) {
+        let mut copy = |bytes: &[u8]| {
+            let buffer = self.buffer();
+            buffer.copy_from_slice(&bytes[..buffer.len()]);
+        };
+        copy(validity);
+        if matches!(layout, Layout::Bytes { .. } | Layout::List) {
+            copy(bytemuck::cast_slice(offsets));
+        }
+        if matches!(layout, Layout::Bits | Layout::Fixed(_) | Layout::Bytes { .. }) {
+            copy(data);
+        }
+    }
 }
 
 /// Data that can become a batch. It is planned first, and then written once, in its final place.
@@ -120,6 +153,34 @@ impl<T: Encode> Encode for Vec<T> {
     }
     fn write(&self, body: &mut Body<'_>) {
         self.iter().for_each(|column| column.write(body));
+    }
+}
+
+impl Encode for &dyn Encode {
+    fn plan(&self, plan: &mut Plan) {
+        (**self).plan(plan);
+    }
+    fn write(&self, body: &mut Body<'_>) {
+        (**self).write(body);
+    }
+}
+
+/// Columns, with their types as text if the signature does not have them.
+#[derive(Debug)]
+pub struct Typed<'a, T: ?Sized> {
+    /// The types of the columns.
+    pub types: Option<&'a Arc<str>>,
+    /// The columns.
+    pub columns: &'a T,
+}
+
+impl<T: Encode + ?Sized> Encode for Typed<'_, T> {
+    fn plan(&self, plan: &mut Plan) {
+        self.types.into_iter().for_each(|types| plan.types(types));
+        self.columns.plan(plan);
+    }
+    fn write(&self, body: &mut Body<'_>) {
+        self.columns.write(body);
     }
 }
 
@@ -158,7 +219,7 @@ impl Frame {
     }
 
     /// A batch that was written elsewhere, at an address that readers need.
-    pub(crate) fn of(bytes: &[u8]) -> Self {
+    pub fn of(bytes: &[u8]) -> Self {
         let mut words = vec![0; bytes.len().div_ceil(8)];
         bytemuck::cast_slice_mut(&mut words)[..bytes.len()].copy_from_slice(bytes);
         Self { words, length: bytes.len() }

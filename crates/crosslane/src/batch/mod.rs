@@ -14,7 +14,7 @@ pub use column::{
     Column, Malformed, bit, column, column_before, columns, failure_frame, failure_text, header, last_buffer,
     member, types,
 };
-pub use encode::{Body, Encode, Frame, Plan};
+pub use encode::{Body, Encode, Frame, Plan, Typed};
 pub use header::{BATCH, CANCEL, FAILURE, HEAD, Header, LAST};
 pub(crate) use key::append_key;
 pub use rows::Rows;

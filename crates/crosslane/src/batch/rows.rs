@@ -59,19 +59,9 @@ fn copy_bits(bits: &[u8], rows: &Range<usize>, out: &mut [u8]) {
 
 impl Encode for Rows<'_> {
     fn plan(&self, plan: &mut Plan) {
-        let rows = self.rows.len();
-        plan.node(rows, self.nulls);
-        plan.buffer(if self.nulls > 0 { rows.div_ceil(8) } else { 0 });
-        match self.column.data_type.layout() {
-            Layout::Bits => plan.buffer(rows.div_ceil(8)),
-            Layout::Fixed(width) => plan.buffer(rows * width),
-            Layout::Bytes { .. } => {
-                plan.buffer((rows + 1) * size_of::<i32>());
-                plan.buffer(self.bytes().len());
-            }
-            Layout::List => plan.buffer((rows + 1) * size_of::<i32>()),
-            Layout::FixedList(_) | Layout::Struct => {}
-        }
+        let layout = self.column.data_type.layout();
+        let bytes = if matches!(layout, Layout::Bytes { .. }) { self.bytes().len() } else { 0 };
+        plan.column(layout, self.rows.len(), self.nulls, bytes);
         self.children.iter().for_each(|child| child.plan(plan));
     }
 

@@ -1,6 +1,6 @@
 //! Columns of states: their numbers, their saved bytes, and their results.
 
-use crate::batch::{Body, Column, ColumnBuilder, Encode, Plan};
+use crate::batch::{Column, ColumnBuilder, Encode};
 use crate::call::{Input, Output};
 use crate::error::Error;
 use crate::types::DataType;
@@ -25,28 +25,13 @@ impl Input for Numbered<'_> {
         });
         let numbers: Vec<_> = columns.collect();
         let Some((rest, from)) = self.rest else {
-            take(&Joined { numbers: &numbers, rest: None });
+            take(&numbers);
             return Ok(());
         };
         rest.slice(from + rows.start..from + rows.end, &mut |rest| {
-            take(&Joined { numbers: &numbers, rest: Some(rest) });
+            let numbers = numbers.iter().map(|column| column as &dyn Encode);
+            take(&numbers.chain([rest]).collect::<Vec<_>>());
         })
-    }
-}
-
-pub(super) struct Joined<'a> {
-    pub(super) numbers: &'a [ColumnBuilder],
-    pub(super) rest: Option<&'a dyn Encode>,
-}
-
-impl Encode for Joined<'_> {
-    fn plan(&self, plan: &mut Plan) {
-        self.numbers.iter().for_each(|column| column.plan(plan));
-        self.rest.iter().for_each(|rest| rest.plan(plan));
-    }
-    fn write(&self, body: &mut Body<'_>) {
-        self.numbers.iter().for_each(|column| column.write(body));
-        self.rest.iter().for_each(|rest| rest.write(body));
     }
 }
 

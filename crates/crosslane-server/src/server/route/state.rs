@@ -3,9 +3,9 @@
 use crate::server::budget::Held;
 use crate::server::served::States;
 use crate::server::workers::Slot;
+use crosslane::batch::Frame;
 use crosslane::lane::rest_until;
 use crosslane::{Entry, Failure, Part};
-use crosslane_remote::wire::Message;
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Instant;
@@ -17,7 +17,7 @@ const MOST_QUEUED: (usize, usize) = (64, 1 << 20);
 /// An entry of a route's queue. Entries are handled in order.
 pub(super) enum Item {
     Batch {
-        message: Message,
+        message: Frame,
         exchange: u64,
         served: usize,
         entry: Entry,

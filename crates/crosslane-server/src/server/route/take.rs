@@ -5,7 +5,7 @@ use super::state::{Item, State};
 use crate::lock::lock;
 use crate::server::budget::Held;
 use crate::server::served::{ServedFunction, Violation, violation};
-use crosslane::batch::{Header, LAST};
+use crosslane::batch::{Frame, Header, LAST};
 use crosslane::lane::Lane as _;
 use crosslane::{Entry, Part};
 use crosslane_remote::wire::Message;
@@ -60,7 +60,7 @@ impl Route {
             // The function has ended the exchange first.
             return Ok(());
         }
-        let message = Message::new(bytes);
+        let message = Frame::of(bytes);
         let calls = self.offer.functions[served].calls(message.bytes(), entry)?;
         state.bytes += bytes.len();
         let came = Instant::now();

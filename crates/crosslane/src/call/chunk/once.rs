@@ -11,7 +11,7 @@
 //!
 //! [`Repeats`]: crate::function::Repeats
 
-use crate::batch::{self, Body, Column, ColumnBuilder, Encode, Frame, Plan, Rows, append_key};
+use crate::batch::{self, Column, ColumnBuilder, Encode, Frame, Plan, Rows, Typed, append_key};
 use crate::call::{Input, Output};
 use crate::error::Error;
 use crate::function::{EntryTypes, Function, KeptResults, Memo, OnError, milliseconds};
@@ -354,28 +354,12 @@ impl Input for Chosen<'_> {
     fn slice(&self, rows: Range<usize>, take: &mut dyn FnMut(&dyn Encode)) -> Result<(), Error> {
         let columns = self.columns.iter().zip(self.types.takes());
         let columns: Vec<_> = columns.map(|(column, data_type)| column.column(data_type)).collect();
-        let columns = columns.iter().map(|column| Rows::new(column, rows.clone())).collect();
-        take(&Typed { text: self.text, columns });
+        let columns: Vec<_> = columns.iter().map(|column| Rows::new(column, rows.clone())).collect();
+        take(&Typed { types: self.text, columns: &columns });
         Ok(())
     }
 
     fn number(&self, row: usize) -> usize {
         self.input.number(self.rows[row].1)
-    }
-}
-
-/// Columns, with their types as text.
-struct Typed<'a> {
-    text: Option<&'a Arc<str>>,
-    columns: Vec<Rows<'a>>,
-}
-
-impl Encode for Typed<'_> {
-    fn plan(&self, plan: &mut Plan) {
-        self.text.into_iter().for_each(|text| plan.types(text));
-        self.columns.plan(plan);
-    }
-    fn write(&self, body: &mut Body<'_>) {
-        self.columns.write(body);
     }
 }
