@@ -4,7 +4,7 @@
 //! user works, only the sources are allowed: a database may lie beside them.
 
 use crate::machine::Machine;
-use crosslane::{Net, Sandbox};
+use crosslane::{Net, Sandbox, lock};
 use landlock::{
     ABI, Access, AccessFs, BitFlags, CompatLevel, Compatible, PathBeneath, PathFd, PathFdError, Ruleset,
     RulesetAttr, RulesetCreated, RulesetCreatedAttr, RulesetStatus, Scope, make_bitflags,
@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 use std::collections::hash_map::Entry;
 use std::collections::{HashMap, VecDeque};
 use std::path::{Path, PathBuf};
-use std::sync::{LazyLock, Mutex, PoisonError};
+use std::sync::{LazyLock, Mutex};
 use std::{fs, io};
 
 /// Files of `/proc` that stay open for their rules.
@@ -231,7 +231,7 @@ impl Rules {
         if path.starts_with("/proc") {
             // If no process has had this file open for a while, the kernel makes another file of the
             // same name. The rule is for this file, so it stays open.
-            let mut kept = KEPT.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut kept = lock(&KEPT);
             if let Entry::Vacant(place) = kept.entry(path.to_owned()) {
                 place.insert(PathFd::new(path).map_err(|error| error.to_string())?);
             }

@@ -13,7 +13,6 @@
 pub mod flight;
 pub mod http;
 pub mod load_test;
-mod lock;
 pub mod log;
 pub mod server;
 

@@ -20,6 +20,7 @@ pub mod function;
 #[path = "../tests/it/idle.rs"]
 mod idle;
 pub mod lane;
+mod lock;
 pub mod pool;
 mod sandbox;
 pub mod settings;
@@ -36,6 +37,7 @@ pub use function::{
     Store, Verdict, catalog,
 };
 pub use lane::{Address, Entry, Exchanges, Part};
+pub use lock::lock;
 pub use pool::warm_limit;
 pub use sandbox::{Host, Net, Sandbox};
 pub use settings::Settings;

@@ -1,7 +1,8 @@
 //! The end of the process: it stops the watchdogs before static data is destroyed, and lets
 //! functions clean up.
 
-use super::state::{Database, lock};
+use super::state::Database;
+use crosslane::lock;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, Weak};
 

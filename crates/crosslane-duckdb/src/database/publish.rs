@@ -3,13 +3,13 @@
 use super::connection::Connection;
 use super::library::AnyLibrary;
 use super::names::{self, Names, Permissions};
-use super::state::{Database, lock};
+use super::state::Database;
 use super::watched::WatchedLibrary;
 use crate::function::scalar::Registered;
 use crate::function::{aggregate, scalar};
 use crosslane::catalog::Registration;
 use crosslane::pool::Pool;
-use crosslane::{DataType, Error, Function, Kind, Sandbox, Signature};
+use crosslane::{DataType, Error, Function, Kind, Sandbox, Signature, lock};
 use crosslane_process::{Files, Watched, definition};
 use crosslane_remote::AnyZygote;
 use std::collections::HashSet;

@@ -3,10 +3,10 @@
 use super::library::AnyLibrary;
 use super::names::Permissions;
 use super::publish::Ready;
-use super::state::{Database, lock};
+use super::state::Database;
 use crate::signals::Asker;
 use crosslane::pool::Stop;
-use crosslane::{Error, Sandbox};
+use crosslane::{Error, Sandbox, lock};
 use crosslane_process::Looks;
 use crosslane_remote::client::{Remote, Watch};
 use std::path::{Path, PathBuf};

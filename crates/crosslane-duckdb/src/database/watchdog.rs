@@ -1,7 +1,8 @@
 //! The watchdog: the thread that closes the extension's connection when no other is left. It also
 //! notices when a server has other functions.
 
-use super::state::{Database, lock};
+use super::state::Database;
+use crosslane::lock;
 use std::sync::Arc;
 use std::time::Duration;
 

@@ -6,9 +6,9 @@ use super::devices::{Devices, Visible};
 use super::process::{Loaded, Parent, ZygoteOptions};
 use crate::lane::ProcessLane;
 use crosslane::pool::{self, Reserved, SetUp, Stop};
-use crosslane::{Error, Function};
+use crosslane::{Error, Function, lock};
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 
 /// The functions whose lanes a zygote boots.
 #[derive(Debug)]
@@ -47,12 +47,8 @@ impl Zygote {
     /// # Errors
     /// [`Error::Load`] if a file cannot be used.
     pub fn open_caches(&self) -> Result<(), Error> {
-        let parent = self.parent();
+        let parent = lock(&self.parent);
         caches::open(parent.source(), parent.functions(), parent.files())
-    }
-
-    fn parent(&self) -> MutexGuard<'_, Parent> {
-        self.parent.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -102,7 +98,7 @@ impl pool::Zygote for Zygote {
     type Lane = ProcessLane;
 
     fn boot(&mut self) -> Result<ProcessLane, Error> {
-        let mut parent = self.parent.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut parent = lock(&self.parent);
         let (function, devices) = match &self.lanes {
             Lanes::Shared => return parent.boot(None, &BTreeMap::new()),
             Lanes::Own(function, Ok(None)) => return parent.boot(Some(*function), &BTreeMap::new()),
@@ -116,7 +112,7 @@ impl pool::Zygote for Zygote {
     }
 
     fn set_up(&self) -> Option<SetUp> {
-        let parent = self.parent();
+        let parent = lock(&self.parent);
         let only = if let Lanes::Own(function, _) = self.lanes { Some(function) } else { None };
         let is_ours = |function: &&Arc<Function>| match only {
             Some(number) => function.index == number,
@@ -133,7 +129,7 @@ impl pool::Zygote for Zygote {
     }
 
     fn reserved(&self) -> Vec<(Reserved, Self)> {
-        let parent = self.parent();
+        let parent = lock(&self.parent);
         let own = declarations(parent.functions()).into_iter().map(|(function, functions)| {
             let devices = devices(function, parent.is_thread());
             let count = devices.as_ref().ok().and_then(Option::as_ref).map(Devices::count);

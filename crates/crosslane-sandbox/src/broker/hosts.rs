@@ -1,9 +1,9 @@
 //! The hosts that may be connected to, and the addresses at which they are.
 
-use crosslane::Host;
+use crosslane::{Host, lock};
 use std::collections::{HashMap, HashSet};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, ToSocketAddrs};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
 /// The port of name servers.
@@ -46,7 +46,7 @@ impl Hosts {
     /// Whether a connection to this address may be made.
     pub(super) fn allows(&self, to: SocketAddr) -> bool {
         let ip = to.ip().to_canonical();
-        let resolved = unpoisoned(&self.resolved);
+        let resolved = lock(&self.resolved);
         let is_known = |port| resolved.get(&(ip, port)).is_some_and(|when| when.elapsed() < VALID);
         // A user that lists all ports of a host does not mean the name server that may be on it.
         let all_ports = to.port() != NAME_SERVER;
@@ -60,7 +60,7 @@ impl Hosts {
             self.refused(&format!("the name {name}"));
             return Some(None);
         }
-        let answers = unpoisoned(&self.answers);
+        let answers = lock(&self.answers);
         let last = answers.get(name.trim_end_matches('.')).filter(|(when, _)| when.elapsed() < FRESH);
         last.map(|(_, addresses)| Some(addresses.clone()))
     }
@@ -78,7 +78,7 @@ impl Hosts {
         // The owner of a listed name decides which addresses it has. A special address must be listed
         // itself.
         let known = addresses.iter().filter(|address| !is_special(**address));
-        let mut resolved = unpoisoned(&self.resolved);
+        let mut resolved = lock(&self.resolved);
         resolved.retain(|_, when| when.elapsed() < VALID);
         for key in known.flat_map(|address| ports.iter().map(|port| (*address, *port))) {
             if resolved.len() < MOST_ADDRESSES || resolved.contains_key(&key) {
@@ -87,7 +87,7 @@ impl Hosts {
         }
         drop(resolved);
         if !addresses.is_empty() {
-            let mut answers = unpoisoned(&self.answers);
+            let mut answers = lock(&self.answers);
             answers.retain(|_, (when, _)| when.elapsed() < FRESH);
             if answers.len() < MOST_ADDRESSES {
                 answers.insert(name.to_owned(), (Instant::now(), addresses.clone()));
@@ -98,7 +98,7 @@ impl Hosts {
 
     /// Reports that something was refused, once.
     pub(super) fn refused(&self, what: &str) {
-        let mut reported = unpoisoned(&self.reported);
+        let mut reported = lock(&self.reported);
         if reported.len() >= MOST_REPORTS || !reported.insert(what.to_owned()) {
             return;
         }
@@ -140,10 +140,6 @@ fn is_special_v4(address: Ipv4Addr) -> bool {
         || address.is_broadcast()
         || address.is_link_local()
         || METADATA_V4.contains(&address)
-}
-
-pub(crate) fn unpoisoned<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl std::fmt::Debug for Hosts {
@@ -203,12 +199,12 @@ mod tests {
     fn refusals_are_reported_once_and_not_for_ever() {
         let reports = std::sync::Arc::new(Mutex::new(Vec::new()));
         let all = std::sync::Arc::clone(&reports);
-        let hosts = Hosts::new(Vec::new(), Box::new(move |what| unpoisoned(&all).push(what.to_owned())));
+        let hosts = Hosts::new(Vec::new(), Box::new(move |what| lock(&all).push(what.to_owned())));
         for number in 0..2 * MOST_REPORTS {
             hosts.refused("the same");
             hosts.refused(&number.to_string());
         }
-        let reports = unpoisoned(&reports);
+        let reports = lock(&reports);
         assert_eq!((reports.len(), &reports[0][..]), (MOST_REPORTS + 1, "the same"));
         assert!(reports[MOST_REPORTS].contains("not reported"));
     }

@@ -1,6 +1,6 @@
 //! The file of notes.
 
-use crate::broker::hosts::unpoisoned;
+use crosslane::lock;
 use serde_json::json;
 use std::collections::HashSet;
 use std::fs::File;
@@ -33,7 +33,7 @@ impl Notes {
     /// Adds a note. `network` says that a sandbox with a network allows it.
     pub(super) fn add(&self, kind: &str, what: &str, network: bool) {
         let line = format!("{}\n", json!({ "kind": kind, "what": what, "network": network }));
-        let mut known = unpoisoned(&self.known);
+        let mut known = lock(&self.known);
         if known.bytes > MOST || known.lines.contains(&line) {
             return;
         }

@@ -3,12 +3,12 @@
 use super::files::{Used, used};
 use super::notes::Notes;
 use crate::broker::connect::{connect_to_here, own_descriptors, take_socket};
-use crate::broker::hosts::{NAME_SERVER, is_special, unpoisoned};
+use crate::broker::hosts::{NAME_SERVER, is_special};
 use crate::broker::listener::{Call, Listener};
 use crate::broker::names;
 use crate::calls;
 use crate::files::{Accesses, HOSTS, OWN_PROCESS, Runtime, Unnamed, refuse_to_write};
-use crosslane::Net;
+use crosslane::{Net, lock};
 use landlock::AccessFs;
 use rustix::io::Errno;
 use rustix::net::SocketType;
@@ -293,7 +293,7 @@ impl Names {
         let found = (&name[..], 0).to_socket_addrs().into_iter().flatten();
         let addresses: Vec<_> = found.map(|address| address.ip().to_canonical()).collect();
         self.notes.add("name", &name, false);
-        let mut known = unpoisoned(&self.by_address);
+        let mut known = lock(&self.by_address);
         for address in &addresses {
             if known.len() < MOST_ADDRESSES || known.contains_key(address) {
                 known.insert(*address, name.clone());
@@ -307,7 +307,7 @@ impl Names {
     fn hosts(&self, to: SocketAddr) -> Vec<String> {
         let ip = to.ip().to_canonical();
         let port = to.port();
-        let name = unpoisoned(&self.by_address).get(&ip).cloned();
+        let name = lock(&self.by_address).get(&ip).cloned();
         let address = match ip {
             ip if ip.is_loopback() => "localhost".to_owned(),
             IpAddr::V4(ip) => ip.to_string(),

@@ -3,9 +3,8 @@
 use super::function::FlightFunction;
 use super::status;
 use crate::client::RemoteZygote;
-use crate::lock::lock;
 use arrow_flight::FlightDescriptor;
-use crosslane::Library;
+use crosslane::{Library, lock};
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 use subtle::ConstantTimeEq;

@@ -6,7 +6,6 @@ use super::{incoming, status};
 use crate::Server;
 use crate::client::RemoteZygote;
 use crate::lane::LaneOptions;
-use crate::lock::lock;
 use arrow_array::RecordBatch;
 use arrow_flight::flight_service_server::{FlightService, FlightServiceServer};
 use arrow_flight::{
@@ -15,7 +14,7 @@ use arrow_flight::{
 };
 use arrow_ipc::writer::{CompressionContext, DictionaryTracker, IpcDataGenerator, IpcWriteOptions};
 use crosslane::pool::{Pool, PoolOptions};
-use crosslane::{Error, Library, Settings};
+use crosslane::{Error, Library, Settings, lock};
 use futures_util::TryFutureExt;
 use futures_util::stream::{self, BoxStream, StreamExt};
 use std::fmt;

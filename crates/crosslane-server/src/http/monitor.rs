@@ -5,8 +5,8 @@
 //! asks, and once a second ([`Monitor::tick`]). From these readings it makes the percentiles and
 //! rates of the last minute.
 
-use crate::lock::lock;
 use crate::server::{Census, FunctionCounters, Offer, ServedFunction, Shared};
+use crosslane::lock;
 use crosslane::stats::Counters;
 use crosslane_process::guests::language_of;
 use histogram::{Histogram, SparseHistogram};

@@ -14,11 +14,10 @@
 use super::metrics;
 use super::monitor::Monitor;
 use super::runtime::HttpRuntime;
-use crate::lock::lock;
 use crate::server::Server;
 use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
-use crosslane::Error;
+use crosslane::{Error, lock};
 use http_body_util::Full;
 use hyper::body::{Bytes, Incoming};
 use hyper::header::{

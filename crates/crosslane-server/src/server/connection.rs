@@ -13,7 +13,7 @@ use super::outbox::{Outbox, PIECE, Task, gathered};
 use super::route::Route;
 use super::served::Violation;
 use super::shared::Shared;
-use crate::lock::lock;
+use crosslane::lock;
 use crosslane_remote::stream::Stream;
 use crosslane_remote::wire::{Ask, CONTROL, Decoder, LONGEST_HELLO, PROTOCOL, TooLong};
 use crosslane_sched::{Interest, Io, timeout};

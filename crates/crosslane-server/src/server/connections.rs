@@ -1,7 +1,7 @@
 //! The open connections, and the choice of one to end if there is no room for more bytes.
 
 use super::budget::{Account, Budget};
-use crate::lock::lock;
+use crosslane::lock;
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex};

@@ -10,8 +10,7 @@
 
 use super::served::{Seal, ServedFunction};
 use super::workers::{Borrower, Watcher, Workers};
-use crate::lock::lock;
-use crosslane::{Error, Function, FunctionSpec, Library};
+use crosslane::{Error, Function, FunctionSpec, Library, lock};
 use crosslane_process::{Zygote, hash};
 use crosslane_remote::wire::{self, PROTOCOL, Tell};
 use crosslane_sched::Handle;

@@ -7,7 +7,7 @@
 use super::budget::Account;
 use super::connections::Connections;
 use super::served::Violation;
-use crate::lock::lock;
+use crosslane::lock;
 use crosslane_remote::stream::Stream;
 use crosslane_remote::wire::{self, Tell, prefix};
 use crosslane_sched::Io;

@@ -4,15 +4,11 @@ use super::memory_map::MemoryMap;
 use super::version::unknown;
 use crate::function::Client;
 use crate::function::callback::guard;
-use crosslane::Error;
 use crosslane::states::Accumulates;
+use crosslane::{Error, lock};
 use std::collections::HashMap;
 use std::sync::atomic::Ordering::Relaxed;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-
-pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
+use std::sync::{Arc, Mutex};
 
 /// How many virtual functions are copied; the table has fewer.
 const VIRTUAL: usize = 12;

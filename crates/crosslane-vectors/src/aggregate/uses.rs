@@ -1,10 +1,10 @@
 //! The states that a use of an aggregate has.
 
-use super::bind_data::{all_uses, lock, use_of};
+use super::bind_data::{all_uses, use_of};
 use super::version::{is_deferred, unknown};
 use crate::function::Client;
 use crosslane::states::Accumulates;
-use crosslane::{Error, Function};
+use crosslane::{Error, Function, lock};
 use std::sync::Arc;
 
 /// What an adapter knows of a registered aggregate.

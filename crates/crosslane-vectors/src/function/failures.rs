@@ -2,11 +2,11 @@
 //! constant. DuckDB ignores such a failure, and makes the same call again: while it plans, and when
 //! the query runs.
 
-use crosslane::Error;
 use crosslane::batch::Frame;
 use crosslane::call::Input;
+use crosslane::{Error, lock};
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
-use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 /// How long a failure counts. A prepared query may run much later, and then makes the call again.
@@ -70,7 +70,7 @@ impl RecentFailure {
             && let Ok(row) = arguments.frame(0..1)
         {
             let failed = Failed { when: Instant::now(), statement, row, error: error.clone() };
-            *self.last.lock().unwrap_or_else(PoisonError::into_inner) = Some(failed);
+            *lock(&self.last) = Some(failed);
             self.failed.store(true, Relaxed);
         }
         outcome
@@ -81,7 +81,7 @@ impl RecentFailure {
         if !self.failed.load(Relaxed) || arguments.rows() == 0 {
             return None;
         }
-        let last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
+        let last = lock(&self.last);
         let counts = |failed: &&Failed| failed.when.elapsed() < COUNTS && failed.statement == statement;
         let failed = last.as_ref().filter(counts)?;
         let row = arguments.frame(0..1).ok()?;
@@ -91,7 +91,7 @@ impl RecentFailure {
     /// Forgets the failure, so that the call is made again.
     pub fn forget(&self) {
         self.failed.store(false, Relaxed);
-        *self.last.lock().unwrap_or_else(PoisonError::into_inner) = None;
+        *lock(&self.last) = None;
     }
 }
 

@@ -7,13 +7,14 @@
 
 use crate::error::Error;
 use crate::function::{Function, Library};
+use crate::lock;
 use crate::pool::per_thread::{Gauge, Taken};
 use crate::pool::{PooledLane, Zygote};
 use crate::stats::now;
 use std::collections::HashMap;
 use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex, Weak};
 
 /// The state that all calls of one engine instance share.
 #[derive(Debug, Default)]
@@ -102,15 +103,11 @@ pub struct CallGroups {
 }
 
 impl CallGroups {
-    fn lock(&self) -> MutexGuard<'_, HashMap<u64, Weak<CallGroup>>> {
-        self.groups.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// The group of a connection, which lasts as long as a caller holds it. The first caller that asks
     /// for the group provides its `stop`. Waiting calls ask `stop`, each on its own thread, whether a
     /// call that began at a moment should end.
     pub fn of(&self, connection: u64, stop: impl Fn(u64) -> bool + Send + Sync + 'static) -> Arc<CallGroup> {
-        let mut groups = self.lock();
+        let mut groups = lock(&self.groups);
         if let Some(group) = groups.get(&connection).and_then(Weak::upgrade) {
             return group;
         }
@@ -126,7 +123,7 @@ impl CallGroups {
 
     /// Ends the calls of a connection that are running now. False if the connection has no group.
     pub fn cancel(&self, connection: u64) -> bool {
-        let group = self.lock().get(&connection).and_then(Weak::upgrade);
+        let group = lock(&self.groups).get(&connection).and_then(Weak::upgrade);
         group.is_some_and(|group| {
             group.cancel();
             true
@@ -137,7 +134,7 @@ impl CallGroups {
     /// now.
     pub fn cancel_all_before(&self, moment: u64) {
         let moment = moment.min(now());
-        self.lock().values().filter_map(Weak::upgrade).for_each(|group| group.cancel_before(moment));
+        lock(&self.groups).values().filter_map(Weak::upgrade).for_each(|group| group.cancel_before(moment));
     }
 
     /// Sets whether calls may use idle lanes in addition to their own.

@@ -2,13 +2,14 @@
 
 use super::accumulates::Accumulates;
 use super::columns::Numbered;
-use super::registry::{AnyLane, Numbers, Pinned, lock, registry};
+use super::registry::{AnyLane, Numbers, Pinned, registry};
 use super::state::{State, States};
 use crate::batch::ColumnBuilder;
 use crate::call::{Behind, CallGroup, Caller, Clock, Input, Output, Results, call_on, pause};
 use crate::error::Error;
 use crate::function::{Function, Library};
 use crate::lane::{Address, Entry, Lane};
+use crate::lock;
 use crate::pool::Zygote;
 use crate::stats::now;
 use crate::types::DataType;

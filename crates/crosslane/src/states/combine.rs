@@ -2,10 +2,11 @@
 
 use super::accumulation::Accumulation;
 use super::columns::{Keep, Numbered, Saved};
-use super::registry::{Pinned, lock};
+use super::registry::Pinned;
 use super::state::{State, States};
 use crate::error::Error;
 use crate::lane::Entry;
+use crate::lock;
 use crate::pool::Zygote;
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};

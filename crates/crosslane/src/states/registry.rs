@@ -1,9 +1,10 @@
 //! The lanes that hold states, and the numbers of their states.
 
 use super::state::States;
+use crate::lock;
 use crate::pool::{PooledLane, Zygote};
 use std::collections::HashMap;
-use std::sync::{Mutex, MutexGuard, PoisonError, RwLock, Weak};
+use std::sync::{Mutex, PoisonError, RwLock, Weak};
 
 /// The most states of a lane: a batch has one row for each.
 const MOST_STATES: u64 = 1 << 31;
@@ -31,10 +32,6 @@ pub(super) type Registry = RwLock<HashMap<u64, Weak<dyn AnyLane>>>;
 pub(super) fn registry() -> &'static Registry {
     static REGISTRY: std::sync::LazyLock<Registry> = std::sync::LazyLock::new(RwLock::default);
     &REGISTRY
-}
-
-pub(super) fn lock<T: ?Sized>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// The state numbers of a lane that are in use.

@@ -2,11 +2,12 @@
 
 use super::event::{Event, Subject};
 use super::slowest::Slowest;
+use crate::lock;
 use crate::pool::per_thread::PerThread;
 use crate::stats::{FunctionStats, now};
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Relaxed};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 
 /// The most events of a trace. They take 16 MiB.
 pub const MOST_EVENTS: usize = 1 << 18;
@@ -67,10 +68,6 @@ impl Default for Trace {
     fn default() -> Self {
         Self::with_room(MOST_EVENTS)
     }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Trace {

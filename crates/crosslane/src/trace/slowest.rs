@@ -1,9 +1,10 @@
 //! Which calls are among the slowest of a trace so far.
 
+use crate::lock;
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// How many calls count as the slowest.
 pub(super) const SLOWEST: usize = 10;
@@ -17,16 +18,12 @@ pub(super) struct Slowest {
 }
 
 impl Slowest {
-    fn lock(&self) -> MutexGuard<'_, BinaryHeap<Reverse<u64>>> {
-        self.durations.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Whether a call is among the slowest so far. Most calls are not, and only read a number.
     pub(super) fn admits(&self, duration: u64) -> bool {
         if duration <= self.bar.load(Relaxed) {
             return false;
         }
-        let mut durations = self.lock();
+        let mut durations = lock(&self.durations);
         durations.push(Reverse(duration));
         if durations.len() > SLOWEST {
             durations.pop();
@@ -39,7 +36,7 @@ impl Slowest {
 
     /// Forgets all calls.
     pub(super) fn clear(&self) {
-        self.lock().clear();
+        lock(&self.durations).clear();
         self.bar.store(0, Relaxed);
     }
 }

@@ -20,11 +20,10 @@ use super::budget::Held;
 use super::offer::Offer;
 use super::outbox::{self, Outbox};
 use super::served::{ServedFunction, Violation, violation};
-use super::workers::{Borrower, Grant, Slot, check};
-use crate::lock::lock;
+use super::workers::{Borrower, Grant, Slot};
 use crosslane::batch::{self, BATCH, CANCEL, FAILURE, Header, LAST};
 use crosslane::lane::{Lane, LaneError, rest_until};
-use crosslane::{Address, Entry, Error, Failure, Part};
+use crosslane::{Address, Entry, Error, Failure, Part, lock};
 use state::{Flying, Item, Seen, State};
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Mutex};
@@ -515,7 +514,7 @@ impl Borrower for Route {
         }
         let mut guard = lock(&slot.lane);
         let Some(lane) = guard.as_mut() else { return };
-        let mut why = check(lane).err();
+        let mut why = lane.check().err().map(|error| error.to_string());
         let (progress, rests_until) = (lane.progress(), lane.rests_until());
         // More messages may have come before its end.
         let is_left = why.is_some() && lane.has_news() && !slot.stalled.load(Relaxed);

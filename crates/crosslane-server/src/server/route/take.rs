@@ -2,13 +2,11 @@
 
 use super::Route;
 use super::state::{Item, State};
-use crate::lock::lock;
 use crate::server::budget::Held;
 use crate::server::served::{ServedFunction, Violation, violation};
 use crosslane::batch::{Frame, Header, LAST};
 use crosslane::lane::Lane as _;
-use crosslane::{Entry, Part};
-use crosslane_remote::wire::Message;
+use crosslane::{Entry, Part, lock};
 use std::time::Instant;
 
 impl Route {

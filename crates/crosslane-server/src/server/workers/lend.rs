@@ -2,9 +2,8 @@
 
 use super::slot::{Borrower, Grant, Slot};
 use super::watcher::Watcher;
-use crate::lock::lock;
 use crosslane::pool::Pool;
-use crosslane::{Error, Function, Library};
+use crosslane::{Error, Function, Library, lock};
 use crosslane_process::Zygote;
 use crosslane_sched::Handle;
 use serde::Serialize;

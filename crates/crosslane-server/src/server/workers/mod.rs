@@ -34,5 +34,5 @@ mod slot;
 mod watcher;
 
 pub(crate) use lend::{Census, Workers};
-pub(crate) use slot::{Borrower, Grant, Slot, check};
+pub(crate) use slot::{Borrower, Grant, Slot};
 pub(crate) use watcher::Watcher;

@@ -1,9 +1,8 @@
 //! A worker's lane in the server, and the trait of its borrowers.
 
-use crate::lock::lock;
-use crosslane::Error;
 use crosslane::lane::{Lane, LaneError};
 use crosslane::pool::PooledLane;
+use crosslane::{Error, lock};
 use crosslane_process::ProcessLane;
 use crosslane_ring::{MappedRing, Watch};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -101,9 +100,4 @@ impl Grant {
             grants.extend(borrower.granted(slot));
         }
     }
-}
-
-/// Whether the worker of a lane lives, and how it ended if it does not.
-pub(crate) fn check(lane: &mut ProcessLane) -> Result<(), String> {
-    if lane.lives() { Ok(()) } else { lane.check().map_err(|error| error.to_string()) }
 }

@@ -1,8 +1,8 @@
 //! The thread that waits for all workers.
 
 use super::slot::Slot;
-use crate::lock::lock;
 use crate::server::outbox::gathered;
+use crosslane::lock;
 use crosslane_ring::{Bell, Slice, Spin, wait_any};
 use crosslane_sched::BusyPoll;
 use std::iter;
