@@ -1,7 +1,7 @@
 //! The files that `crosslane serve` serves. With `--watch`, they are loaded again when they change.
 
 use crosslane::pool::{Common, Pool, PoolOptions};
-use crosslane::{Error, Library, Settings, TypeNames};
+use crosslane::{Error, Library, Settings};
 use crosslane_process::{Files, Looks, Origin, Source, Watched, Zygote, ZygoteOptions, guests};
 use crosslane_server::server::ServedLibrary;
 use std::path::{Path, PathBuf};
@@ -94,19 +94,9 @@ impl Loading {
         if self.is_sandboxed && settings.sandbox().is_none() {
             settings.set("sandbox", "on")?;
         }
-        let options = ZygoteOptions {
-            origin: Origin::Process(guests::program(&source, &settings)?),
-            source,
-            types: TypeNames::default(),
-            load_timeout: settings.load_timeout,
-            stuck: settings.stuck(),
-            sandbox: settings.sandbox(),
-            ring_size: settings.ring_size,
-            largest_batch: settings.largest_batch,
-            spin: settings.spin,
-            // The terminal's Ctrl-C reaches this program, too.
-            on_interrupt: Arc::new(|_| {}),
-        };
+        // The terminal's Ctrl-C reaches this program, too.
+        let origin = Origin::Process(guests::program(&source, &settings)?);
+        let options = ZygoteOptions::new(origin, source, &settings);
         let warm = if settings.warm_lanes == 0 { self.workers } else { settings.warm_lanes };
         let pool = PoolOptions { warm, idle_timeout: settings.idle_timeout };
         let ends = || self.ends.load(Relaxed);

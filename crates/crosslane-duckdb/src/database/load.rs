@@ -221,18 +221,11 @@ impl Database {
         let name = source.name();
         let groups = Arc::clone(&self.groups);
         let options = ZygoteOptions {
-            origin,
-            source,
             types,
-            load_timeout: settings.load_timeout,
-            stuck: settings.stuck(),
-            sandbox: settings.sandbox(),
-            ring_size: settings.ring_size,
-            largest_batch: settings.largest_batch,
-            spin: settings.spin,
             // A terminal sends Ctrl-C to the whole process, so it ends the calls of all
             // connections.
             on_interrupt: Arc::new(move |at| groups.cancel_all_before(at)),
+            ..ZygoteOptions::new(origin, source, settings)
         };
         self.start(name, settings, should_end, move |stop| {
             let (zygote, loaded) = Zygote::start(options, stop)?;

@@ -3,7 +3,7 @@
 
 use crate::{beside, soon};
 use crosslane::pool::Stop;
-use crosslane::{Error, TypeNames};
+use crosslane::{Error, Settings};
 use crosslane_process::control::{ControlSocket, Report, Request};
 use crosslane_process::{ForkServer, Origin, Program, Source, Zygote, ZygoteOptions};
 use rustix::process::{Pid, Signal};
@@ -28,17 +28,13 @@ fn server(behaviour: &str, file: &Path) -> Arc<ForkServer> {
 }
 
 fn start(server: &Arc<ForkServer>, load_timeout: Duration) -> Result<Zygote, Error> {
+    let origin = Origin::Fork { server: Arc::clone(server), modules: vec!["a".into()] };
+    let source = Source::Pickle { name: "test".into(), pickles: Vec::new(), by_name: false };
     let options = ZygoteOptions {
-        origin: Origin::Fork { server: Arc::clone(server), modules: vec!["a".into()] },
-        source: Source::Pickle { name: "test".into(), pickles: Vec::new(), by_name: false },
-        types: TypeNames::default(),
         load_timeout,
-        stuck: Default::default(),
-        sandbox: None,
         ring_size: 4096,
-        largest_batch: 4 << 30,
         spin: Duration::ZERO,
-        on_interrupt: Arc::new(|_| {}),
+        ..ZygoteOptions::new(origin, source, &Settings::default())
     };
     Zygote::start(options, Stop::default()).map(|(zygote, _)| zygote)
 }

@@ -4,7 +4,7 @@
 use crate::{beside, soon};
 use crosslane::lane::Lane as _;
 use crosslane::pool::{Pool, PoolOptions, Stop, Zygote as _};
-use crosslane::{Error, TypeNames};
+use crosslane::{Error, Settings};
 use crosslane_process::control::{ControlSocket, Request};
 use crosslane_process::{Origin, Program, Source, Zygote, ZygoteOptions};
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, UCred};
@@ -18,7 +18,6 @@ use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
-use std::sync::Arc;
 use std::time::Duration;
 
 const LOADED: &str = r#"{"op": "loaded", "functions": [], "runtime": "Test 1"}"#;
@@ -35,21 +34,17 @@ fn start_with(behaviour: impl Into<PathBuf>, stop: Stop) -> Result<Zygote, Error
     let program = std::env::current_exe().unwrap().display().to_string();
     let arguments = ["zygote::guest", "--exact", "--nocapture"].map(String::from);
     let program = ["env".to_owned(), format!("{GUEST}=1"), program];
+    let origin = Origin::Process(Program {
+        command: [&program[..], &arguments[..]].concat(),
+        environment: Vec::new(),
+        advice: "a test's",
+    });
+    let source = Source::File { path: behaviour.into() };
     let options = ZygoteOptions {
-        origin: Origin::Process(Program {
-            command: [&program[..], &arguments[..]].concat(),
-            environment: Vec::new(),
-            advice: "a test's",
-        }),
-        source: Source::File { path: behaviour.into() },
-        types: TypeNames::default(),
         load_timeout: Duration::from_secs(30),
-        stuck: Default::default(),
-        sandbox: None,
         ring_size: 4096,
-        largest_batch: 4 << 30,
         spin: Duration::ZERO,
-        on_interrupt: Arc::new(|_| {}),
+        ..ZygoteOptions::new(origin, source, &Settings::default())
     };
     Zygote::start(options, stop).map(|(zygote, _)| zygote)
 }

@@ -9,7 +9,7 @@ use crosslane::batch::{Column, Encode};
 use crosslane::call::{self, CallGroup, Caller, Input, Output, Scan};
 use crosslane::lane::Stuck;
 use crosslane::pool::{Pool, PoolOptions};
-use crosslane::{ColumnBuilder, DataType, Entry, Error, Failure, Library, TypeNames};
+use crosslane::{ColumnBuilder, DataType, Entry, Error, Failure, Library, Settings};
 use crosslane_process::control::{ControlSocket, Report, Request};
 use crosslane_process::guest::{Call, Emitted, GuestLane, Next, RowCounts};
 use crosslane_process::{Files, Origin, Source, Zygote, ZygoteOptions};
@@ -176,16 +176,11 @@ const POOL: PoolOptions = PoolOptions { warm: 0, idle_timeout: Duration::from_se
 
 fn library(origin: Origin, name: &str) -> Result<ServedLibrary, Error> {
     let options = ZygoteOptions {
-        origin,
-        source: Source::Thread { name: name.into() },
-        types: TypeNames::default(),
         load_timeout: Duration::from_secs(20),
         ring_size: 1 << 16,
         largest_batch: 64 << 20,
         spin: Duration::ZERO,
-        stuck: Stuck::default(),
-        sandbox: None,
-        on_interrupt: Arc::new(|_| {}),
+        ..ZygoteOptions::new(origin, Source::Thread { name: name.into() }, &Settings::default())
     };
     let (pool, loaded) = Pool::start(POOL, move |stop| Zygote::start(options, stop))?;
     let library = Arc::new(Library { name: name.into(), version: 1, functions: loaded.functions, pool });

@@ -9,7 +9,7 @@ use crate::lane::ProcessLane;
 use crate::source::Source;
 use crosslane::lane::Stuck;
 use crosslane::pool::Stop;
-use crosslane::{Error, Function, Sandbox, TypeNames};
+use crosslane::{Error, Function, Sandbox, Settings, TypeNames};
 use running::Running;
 use std::collections::BTreeMap;
 use std::os::unix::net::UnixStream;
@@ -62,6 +62,24 @@ pub struct ZygoteOptions {
     pub sandbox: Option<Sandbox>,
     /// Called when a Ctrl-C in the terminal reached the zygote.
     pub on_interrupt: Arc<dyn Fn(u64) + Send + Sync>,
+}
+
+impl ZygoteOptions {
+    /// Options as the settings say, without types of a database. A Ctrl-C has no effect.
+    pub fn new(origin: Origin, source: Source, settings: &Settings) -> Self {
+        Self {
+            origin,
+            source,
+            types: TypeNames::default(),
+            load_timeout: settings.load_timeout,
+            ring_size: settings.ring_size,
+            largest_batch: settings.largest_batch,
+            spin: settings.spin,
+            stuck: settings.stuck(),
+            sandbox: settings.sandbox(),
+            on_interrupt: Arc::new(|_| {}),
+        }
+    }
 }
 
 impl std::fmt::Debug for ZygoteOptions {
