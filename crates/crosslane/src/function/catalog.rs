@@ -99,46 +99,30 @@ struct Key {
 
 impl Key {
     fn new(function: &Function) -> Self {
-        let signature = &function.signature;
-        if function.spec.kind == Kind::Stream {
+        let (signature, spec) = (&function.signature, &function.spec);
+        let parameters: Vec<_> = if spec.kind == Kind::Stream {
             // The engine registers no stream functions. A caller that maps a stream finds the
             // function by its name.
-            return Self {
-                name: signature.name.to_lowercase(),
-                table: true,
-                parameters: String::new(),
-                returns: String::new(),
-                admits_null: false,
-                deterministic: true,
-                kind: Kind::Stream,
-            };
-        }
-        if signature.table {
-            let parameters = signature.parameters.iter().zip(&function.spec.named);
+            Vec::new()
+        } else if signature.table {
+            let parameters = signature.parameters.iter().zip(&spec.named);
             let parameters = parameters.map(|(field, named)| match named {
                 true => format!("{} := {}", field.name.to_lowercase(), field.data_type),
                 false => field.data_type.to_string(),
             });
-            return Self {
-                name: signature.name.to_lowercase(),
-                table: true,
-                parameters: parameters.collect::<Vec<_>>().join(", "),
-                returns: String::new(),
-                admits_null: false,
-                deterministic: true,
-                kind: function.spec.kind,
-            };
-        }
-        let fixed = signature.fixed().iter().map(|field| field.data_type.to_string());
-        let types = fixed.chain(signature.rest().map(|data_type| format!("*{data_type}")));
+            parameters.collect()
+        } else {
+            let fixed = signature.fixed().iter().map(|field| field.data_type.to_string());
+            fixed.chain(signature.rest().map(|data_type| format!("*{data_type}"))).collect()
+        };
         Self {
             name: signature.name.to_lowercase(),
-            table: false,
-            parameters: types.collect::<Vec<_>>().join(", "),
-            returns: signature.returns.to_string(),
-            admits_null: function.admits_null(),
-            deterministic: function.spec.deterministic,
-            kind: function.spec.kind,
+            table: signature.table,
+            parameters: parameters.join(", "),
+            returns: if signature.table { String::new() } else { signature.returns.to_string() },
+            admits_null: !signature.table && function.admits_null(),
+            deterministic: signature.table || spec.deterministic,
+            kind: spec.kind,
         }
     }
 
