@@ -95,10 +95,8 @@ impl pool::Zygote for AnyZygote {
     }
 
     fn set_up(&self) -> Option<SetUp> {
-        match self {
-            AnyZygote::Process(zygote) => zygote.set_up(),
-            AnyZygote::Remote(zygote) => zygote.set_up(),
-        }
+        let AnyZygote::Process(zygote) = self else { return None };
+        zygote.set_up()
     }
 
     /// A server bounds the workers of its functions itself.

@@ -44,7 +44,7 @@ pub enum Ask {
         text: Option<String>,
         /// Whether the client only waits on this connection: the server ends it when it has loaded
         /// other functions.
-        #[serde(default, skip_serializing_if = "is_false")]
+        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
         watches: bool,
     },
     /// The client does not use a lane any more. The server cancels the lane's calls in flight.
@@ -71,7 +71,7 @@ pub enum Tell {
         /// The most bytes of a message that the server takes.
         largest: usize,
         /// Whether the server loads its files again when they change.
-        #[serde(default, skip_serializing_if = "is_false")]
+        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
         reloads: bool,
     },
     /// The server refuses the client and ends the connection.
@@ -104,11 +104,6 @@ pub enum Tell {
         #[serde(default, skip_serializing_if = "Option::is_none")]
         held: Option<u32>,
     },
-}
-
-#[allow(clippy::trivially_copy_pass_by_ref)] // serde gives a reference
-fn is_false(flag: &bool) -> bool {
-    !*flag
 }
 
 #[allow(clippy::trivially_copy_pass_by_ref)] // serde gives a reference

@@ -19,4 +19,4 @@ pub use function::{
 pub use input::{Arguments, StreamInput, query_for};
 pub use output::{PendingRows, Projection, Results};
 pub use types::{LogicalType, data_type, type_names};
-pub use vector::{Chunk, QueryError, Value, owned_text, query};
+pub use vector::{Chunk, QueryError, Value, owned_text, query, quoted};

@@ -22,13 +22,13 @@ pub struct Failure {
     #[serde(default, skip_serializing_if = "is_zero")]
     pub ticket: u64,
     /// Whether the function's set-up failed, before any work on the batch.
-    #[serde(default, skip_serializing_if = "is_false")]
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub set_up: bool,
     /// The time after which the function may be called again, if the exception says so.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub retry_after: Option<RetryAfter>,
     /// Whether the guest's process ends after this failure.
-    #[serde(default, skip_serializing_if = "is_false")]
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub ended: bool,
     /// The time that the guest worked on the batch before the failure, as the guest reports it.
     #[serde(skip)]
@@ -75,10 +75,6 @@ pub(crate) fn bounded<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Stri
 
 fn is_zero(ticket: &u64) -> bool {
     *ticket == 0
-}
-
-fn is_false(flag: &bool) -> bool {
-    !flag
 }
 
 impl fmt::Display for Failure {

@@ -8,6 +8,7 @@ use super::connection::Connection;
 use crosslane::catalog::Catalog;
 use crosslane::{Error, Function};
 use crosslane_remote::AnyZygote;
+use crosslane_vectors::quoted;
 use std::collections::{BTreeSet, HashSet};
 use std::sync::Arc;
 
@@ -234,9 +235,4 @@ pub(crate) fn unknown(
         format!("did you mean {}?", similar.join(" or "))
     };
     Error::Engine(format!("Crosslane has no {what} {name}; {advice}"))
-}
-
-pub(super) fn quoted(text: &str, quote: char) -> String {
-    let doubled = text.replace(quote, &format!("{quote}{quote}"));
-    format!("{quote}{doubled}{quote}")
 }

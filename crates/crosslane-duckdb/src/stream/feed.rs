@@ -4,7 +4,7 @@ use crate::database::{Connection, Database};
 use crosslane::call::MapInput;
 use crosslane::{DataType, Error};
 use crosslane_vectors::callback::guard;
-use crosslane_vectors::{StreamInput, is_version};
+use crosslane_vectors::{StreamInput, is_version, quoted};
 use libduckdb_sys as ffi;
 use std::fmt;
 use std::sync::Arc;
@@ -31,7 +31,7 @@ pub(super) fn open(database: &Database, search_path: Option<&str>) -> Result<Con
     // query. It would not find them where the query runs. Other clients have no such option.
     let _ = own.run("SET SESSION python_enable_replacements = false");
     if let Some(path) = search_path {
-        own.run(&format!("SET search_path = '{}'", path.replace('\'', "''")))?;
+        own.run(&format!("SET search_path = {}", quoted(path, '\'')))?;
     }
     Ok(own)
 }

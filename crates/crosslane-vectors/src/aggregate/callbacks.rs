@@ -8,8 +8,7 @@ use crate::input::Arguments;
 use crate::output::Results;
 use crate::types::LogicalType;
 use crate::vector::Scratch;
-use crosslane::batch::Column;
-use crosslane::call::Output;
+use crosslane::call::Behind;
 use crosslane::states::{Accumulates, State, States, destroy};
 use crosslane::{Error, Function};
 use libduckdb_sys as ffi;
@@ -144,8 +143,8 @@ unsafe extern "C" fn finalize(
             let in_order = states(sources, rows);
             let lanes: Vec<u64> = in_order.lanes().collect();
             if lanes.is_sorted() {
-                let results = Results::new(result, returns, first + rows);
-                return accumulation.finish(&in_order, &mut FromRow(first, results));
+                let output = &mut Results::new(result, returns, first + rows);
+                return accumulation.finish(&in_order, &mut Behind { first, output });
             }
             // Each lane gets one request; afterwards the results are put into the order of the
             // rows.
@@ -170,16 +169,4 @@ pub(super) unsafe extern "C" fn destroyed(ended: *mut ffi::duckdb_aggregate_stat
         destroy(&unsafe { states(ended, count as usize) });
         Ok(())
     });
-}
-
-/// Results from a row of a vector on.
-struct FromRow<'a>(usize, Results<'a>);
-
-impl Output for FromRow<'_> {
-    fn accept(&mut self, first: usize, results: &Column<'_>) -> Result<(), Error> {
-        self.1.accept(self.0 + first, results)
-    }
-    fn null(&mut self, row: usize) {
-        self.1.null(self.0 + row);
-    }
 }

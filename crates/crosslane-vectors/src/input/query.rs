@@ -1,6 +1,6 @@
 //! The query of a stream: its text, and its result, chunk by chunk.
 
-use crate::vector::{Chunk, copied_text, owned_text};
+use crate::vector::{Chunk, copied_text, owned_text, quoted};
 use crosslane::{Error, Field};
 use libduckdb_sys as ffi;
 use std::ffi::{CStr, CString, c_char};
@@ -18,12 +18,6 @@ unsafe fn refused(text: *const c_char) -> Error {
 
 fn c_string(text: &str) -> Result<CString, Error> {
     CString::new(text).map_err(|error| Error::Engine(format!("a query: {error}")))
-}
-
-/// A text in quotes, as SQL has it.
-fn quoted(text: &str, quote: char) -> String {
-    let doubled = text.replace(quote, &format!("{quote}{quote}"));
-    format!("{quote}{doubled}{quote}")
 }
 
 struct Extracted(ffi::duckdb_extracted_statements);

@@ -1,7 +1,7 @@
 //! The types that a database has besides DuckDB's own (`CREATE TYPE`).
 
 use super::logical::{LogicalType, data_type};
-use crate::vector::{owned_text, query};
+use crate::vector::{owned_text, query, quoted};
 use crosslane::{DataType, Error, TypeNames};
 use libduckdb_sys as ffi;
 use std::ffi::{CStr, CString};
@@ -55,8 +55,7 @@ unsafe fn types(connection: ffi::duckdb_connection, all: &[[String; 4]]) -> Vec<
         return Vec::new();
     }
     let value = |[database, schema, name, _]: &[String; 4]| {
-        let [database, schema, name] =
-            [database, schema, name].map(|part| format!("\"{}\"", part.replace('"', "\"\"")));
+        let [database, schema, name] = [database, schema, name].map(|part| quoted(part, '"'));
         format!("NULL::{database}.{schema}.{name}")
     };
     let select = format!("SELECT {}", all.iter().map(value).collect::<Vec<_>>().join(", "));

@@ -9,7 +9,7 @@ pub(crate) mod validity;
 mod value;
 
 pub use chunk::Chunk;
-pub use query::{QueryError, query};
+pub use query::{QueryError, query, quoted};
 pub(crate) use scratch::Scratch;
 pub(crate) use value::copied_text;
 pub use value::{Value, owned_text};

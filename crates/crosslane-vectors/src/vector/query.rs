@@ -30,6 +30,12 @@ impl From<QueryError> for Error {
     }
 }
 
+/// A text in quotes, as SQL has it.
+pub fn quoted(text: &str, quote: char) -> String {
+    let doubled = text.replace(quote, &format!("{quote}{quote}"));
+    format!("{quote}{doubled}{quote}")
+}
+
 /// Runs a query, and reads its result.
 ///
 /// # Errors

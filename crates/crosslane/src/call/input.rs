@@ -64,12 +64,15 @@ impl Output for () {
 }
 
 /// An output for results whose first row is `first` in another output.
-pub(crate) struct Behind<'a> {
-    pub(crate) first: usize,
-    pub(crate) output: &'a mut dyn Output,
+#[derive(Debug)]
+pub struct Behind<'a, O: ?Sized> {
+    /// The row of the other output.
+    pub first: usize,
+    /// The other output.
+    pub output: &'a mut O,
 }
 
-impl Output for Behind<'_> {
+impl<O: Output + ?Sized> Output for Behind<'_, O> {
     fn accept(&mut self, first: usize, results: &Column<'_>) -> Result<(), Error> {
         self.output.accept(self.first + first, results)
     }

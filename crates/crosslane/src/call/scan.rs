@@ -13,7 +13,7 @@ use super::answers::{MOST_ROWS, copied, failure, forgiven, made};
 use super::clock::{Clock, Seen, Trouble};
 use super::loss::{Loss, MOST_UNBEGUN, died};
 use super::{Caller, Input, place};
-use crate::batch::builder::{ColumnBuilder, Overflow};
+use crate::batch::builder::ColumnBuilder;
 use crate::batch::{self, BATCH, Column, Encode, FAILURE, Frame, Header};
 use crate::error::{Error, Failure, Place};
 use crate::function::{Function, Library, Verdict};
@@ -280,8 +280,7 @@ impl<Z: Zygote, I: Input> Scan<Z, I> {
             return Ok(Some(self.changed.column(&self.returns)));
         }
         let Some(lane) = &self.lane else { return Ok(None) };
-        let read = batch::column(lane.frame(), &self.returns);
-        read.map(Some).map_err(|malformed| Error::Engine(malformed.to_string()))
+        Ok(Some(batch::column(lane.frame(), &self.returns)?))
     }
 
     /// Takes the next batch with rows that the caller does not have. Returns whether the batch is
@@ -326,8 +325,7 @@ impl<Z: Zygote, I: Input> Scan<Z, I> {
         let nulls = matches!(self.returns, DataType::Struct(_)) && column.validity.is_some();
         let changed = skip > 0 || nulls || !unfit.is_empty();
         if changed {
-            copied(&mut self.changed, &column, skip, &unfit)
-                .map_err(|error| Error::Engine(error.to_string()))?;
+            copied(&mut self.changed, &column, skip, &unfit).map_err(Error::from)?;
         }
         let log = self.library.log(&self.function);
         log.counters().errors.add(unfit.range(skip..).count() as u64);
@@ -510,8 +508,7 @@ impl Row {
     /// # Errors
     /// [`Error::Engine`] if it was not made of an input with these columns.
     pub fn columns(&self) -> Result<Vec<Column<'_>>, Error> {
-        let columns = batch::columns(self.frame.bytes(), self.types.iter());
-        columns.map_err(|malformed| Error::Engine(malformed.to_string()))
+        Ok(batch::columns(self.frame.bytes(), self.types.iter())?)
     }
 
     /// The same row with another column of this type at the end.
@@ -554,15 +551,14 @@ impl Input for Asked {
     }
 
     fn slice(&self, _rows: Range<usize>, take: &mut dyn FnMut(&dyn Encode)) -> Result<(), Error> {
-        let full = |error: Overflow| Error::Engine(error.to_string());
         let mut partition = ColumnBuilder::new(&DataType::Blob);
         match &self.partition {
-            Some(bytes) => partition.bytes(bytes).map_err(full)?,
+            Some(bytes) => partition.bytes(bytes)?,
             None => partition.null(),
         }
         let mut wanted = ColumnBuilder::new(&DataType::List(Arc::new(DataType::Integer)));
         self.wanted.iter().for_each(|place| wanted.children[0].fixed(*place as i32));
-        wanted.nested().map_err(full)?;
+        wanted.nested()?;
         let (types, data_type) = (DataType::Blob, DataType::List(Arc::new(DataType::Integer)));
         let mut columns = vec![partition.column(&types), wanted.column(&data_type)];
         columns.extend(self.arguments.columns()?);

@@ -5,10 +5,10 @@
 //! if it has exactly the columns that Crosslane gives it, and it is written as a whole, as a new table.
 
 use super::super::connection::Connection;
-use super::super::names::quoted;
 use super::Kept;
 use crosslane::ddl::Definition;
 use crosslane::{Error, TypeNames};
+use crosslane_vectors::quoted;
 
 /// The table, below the name of a database.
 const TABLE: &str = "crosslane.definitions";

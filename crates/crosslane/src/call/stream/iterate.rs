@@ -329,7 +329,7 @@ impl<Z: Zygote> Iteration<Z> {
             // If a row is NULL as a whole, its fields have no values that may be read.
             if column.validity.is_some() || !unfit.is_empty() {
                 let changed = self.changed.insert(ColumnBuilder::new(&self.returns));
-                copied(changed, &column, 0, &unfit).map_err(|error| Error::Engine(error.to_string()))?;
+                copied(changed, &column, 0, &unfit)?;
                 log.counters().errors.add(unfit.len() as u64);
             }
         }

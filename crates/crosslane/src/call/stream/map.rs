@@ -512,7 +512,7 @@ impl<Z: Zygote> Map<Z> {
             // If a row is NULL as a whole, its fields have no values that may be read.
             if column.validity.is_some() || !unfit.is_empty() {
                 let changed = self.changed.insert(ColumnBuilder::new(returns));
-                copied(changed, &column, 0, &unfit).map_err(|error| Error::Engine(error.to_string()))?;
+                copied(changed, &column, 0, &unfit)?;
                 let skipped = self.workers[index].jobs[0].1.skip;
                 let count = unfit.keys().filter(|row| **row as u64 >= skipped).count();
                 log.counters().errors.add(count as u64);
