@@ -26,7 +26,6 @@ use crosslane::stats::now;
 use crosslane::{Address as Target, Exchanges};
 use crosslane_process::Aligned;
 use std::collections::VecDeque;
-use std::fmt;
 use std::io;
 use std::ops::Range;
 use std::os::fd::AsFd;
@@ -154,6 +153,7 @@ enum Came {
 }
 
 /// A lane to a server. Dropping it ends its connection.
+#[derive(Debug)]
 pub struct RemoteLane {
     id: u64,
     /// The beginning of error messages, which names the server.
@@ -183,12 +183,6 @@ pub struct RemoteLane {
     /// Why the connection has ended.
     ended: Option<String>,
     engine: u32,
-}
-
-impl fmt::Debug for RemoteLane {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("RemoteLane").field("id", &self.id).field("from", &self.from).finish_non_exhaustive()
-    }
 }
 
 impl RemoteLane {

@@ -40,13 +40,8 @@ pub fn server(certificate: &Path, key: &Path) -> io::Result<Arc<ServerConfig>> {
 }
 
 /// The TLS state of a connection: its keys, and the bytes that were not yet written or read.
+#[derive(Debug)]
 pub(crate) struct Session(Connection);
-
-impl fmt::Debug for Session {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Session")
-    }
-}
 
 /// Starts a session with a server. The server must prove that it has this name.
 pub(crate) fn client(host: &str) -> io::Result<Session> {

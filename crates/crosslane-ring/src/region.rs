@@ -6,7 +6,6 @@ use rustix::fs::{MemfdFlags, SealFlags};
 use rustix::io::Errno;
 use rustix::mm::{MapFlags, ProtFlags};
 use rustix::process::Resource;
-use std::fmt;
 use std::os::fd::{AsFd, OwnedFd};
 use std::ptr::NonNull;
 use std::sync::Arc;
@@ -45,16 +44,11 @@ struct LaneHeader {
     locations: [Line<AtomicU32>; 2],
 }
 
+#[derive(Debug)]
 struct Mapping {
     base: NonNull<u8>,
     length: usize,
     capacity: usize,
-}
-
-impl fmt::Debug for Mapping {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Mapping").field("length", &self.length).finish_non_exhaustive()
-    }
 }
 
 // SAFETY: the mapping is plain memory. The words in it are atomics, and the ring protocol gives

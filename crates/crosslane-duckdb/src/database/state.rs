@@ -10,14 +10,14 @@ use crosslane::catalog::Catalog;
 use crosslane::pool::PoolOptions;
 use crosslane::trace::Trace;
 use crosslane::warm_limit::WarmLimit;
-use crosslane::{Error, Settings, TypeNames};
+use crosslane::{Error, Settings, TypeNames, lock};
 use crosslane_remote::AnyZygote;
 use crosslane_vectors::type_names;
 use std::collections::{HashMap, HashSet};
-use std::fmt;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 
 /// The extension's part of one database.
+#[derive(Debug)]
 pub(crate) struct Database {
     /// `None` while the database is being closed.
     pub(super) connection: Mutex<Option<Connection>>,
@@ -42,16 +42,6 @@ pub(crate) struct Database {
     pub(super) warm_limit: Arc<WarmLimit>,
     /// What happens in the libraries, while a user wants to see it.
     pub(crate) trace: Arc<Trace>,
-}
-
-impl fmt::Debug for Database {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Database").finish_non_exhaustive()
-    }
-}
-
-pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Database {

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// The files of a library, and what it was loaded with.
+#[derive(Debug)]
 pub(super) struct WatchedLibrary {
     pub(super) files: Watched,
     /// Whether it was loaded with the permission to take names.
@@ -24,6 +25,7 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(60);
 const CALM: Duration = Duration::from_secs(10);
 
 /// A server that loads its files again when they change.
+#[derive(Debug)]
 pub(super) struct WatchedServer {
     pub(super) remote: Remote,
     /// Says when the server has other functions.

@@ -6,7 +6,6 @@ use crosslane::{DataType, Error};
 use crosslane_vectors::callback::guard;
 use crosslane_vectors::{StreamInput, is_version, quoted};
 use libduckdb_sys as ffi;
-use std::fmt;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
 use std::thread::JoinHandle;
@@ -40,6 +39,7 @@ pub(super) fn open(database: &Database, search_path: Option<&str>) -> Result<Con
 pub(super) type Fed = Result<Option<MapInput>, Error>;
 
 /// The query on a thread of its own. Dropping this ends the query and waits for the thread.
+#[derive(Debug)]
 pub(super) struct Feed {
     batches: Option<Receiver<Fed>>,
     database: Arc<Database>,
@@ -47,13 +47,8 @@ pub(super) struct Feed {
     thread: Option<JoinHandle<()>>,
 }
 
-impl fmt::Debug for Feed {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Feed").finish_non_exhaustive()
-    }
-}
-
 /// The connection of a query. One thread uses it, and another may interrupt it.
+#[derive(Debug)]
 struct Own {
     connection: Connection,
     /// DuckDB's number of it.

@@ -34,6 +34,7 @@ const RESOLVERS: [&str; 5] =
     ["/run/systemd/resolve", "/run/nscd", "/var/run/nscd", "/run/avahi-daemon", "/var/run/avahi-daemon"];
 
 /// Notes what a library touches.
+#[derive(Debug)]
 pub struct Recorder {
     listener: Listener,
     runtime: Runtime,
@@ -64,12 +65,6 @@ impl Recorder {
             recorder: self,
         };
         serving.run();
-    }
-}
-
-impl std::fmt::Debug for Recorder {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Recorder").field("file", &self.file).finish_non_exhaustive()
     }
 }
 

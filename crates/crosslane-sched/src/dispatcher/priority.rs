@@ -38,7 +38,6 @@
 
 use crate::sync::{AtomicU8, Mutex, Ordering, UnsafeCell, lock};
 use std::collections::VecDeque;
-use std::fmt;
 use std::sync::Arc;
 
 const IDLE: u8 = 0;
@@ -47,6 +46,7 @@ const MAIL: u8 = 2;
 const QUEUED: u8 = 3;
 
 /// The queue of one dispatcher, with the events that the dispatcher has to handle.
+#[derive(Debug)]
 pub struct PriorityQueue<E> {
     state: AtomicU8,
     mail: Mutex<Vec<E>>,
@@ -57,13 +57,6 @@ pub struct PriorityQueue<E> {
 unsafe impl<E: Send> Send for PriorityQueue<E> {}
 // SAFETY: as above; `mail` has a lock.
 unsafe impl<E: Send> Sync for PriorityQueue<E> {}
-
-impl<E> fmt::Debug for PriorityQueue<E> {
-    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let states = ["idle", "running", "running, with mail", "queued"];
-        write!(out, "PriorityQueue({})", states[usize::from(self.state.load(Ordering::Relaxed))])
-    }
-}
 
 impl<E> Default for PriorityQueue<E> {
     fn default() -> Self {
@@ -125,13 +118,8 @@ impl<E> PriorityQueue<E> {
 }
 
 /// The right to run a dispatcher and to put it into its queue. There is one at a time.
+#[derive(Debug)]
 pub struct Turn<E>(Arc<PriorityQueue<E>>);
-
-impl<E> fmt::Debug for Turn<E> {
-    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        out.write_str("Turn")
-    }
-}
 
 impl<E> Turn<E> {
     /// Takes the next event.

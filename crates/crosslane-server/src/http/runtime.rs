@@ -3,24 +3,18 @@
 //! Connections of clients are tasks of the scheduler, and calls never use this thread. Dropping the
 //! [`HttpRuntime`] drops its tasks, and all tasks that they have spawned.
 
-use std::fmt;
 use std::io;
 use std::thread::JoinHandle;
 use tokio::runtime::{Builder, Handle};
 use tokio::sync::oneshot;
 
 /// A thread with a runtime of tokio. Dropping it ends the thread.
+#[derive(Debug)]
 pub struct HttpRuntime {
     handle: Handle,
     /// Ends the thread when it is dropped.
     open: Option<oneshot::Sender<()>>,
     thread: Option<JoinHandle<()>>,
-}
-
-impl fmt::Debug for HttpRuntime {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("HttpRuntime").finish_non_exhaustive()
-    }
 }
 
 impl HttpRuntime {

@@ -29,6 +29,7 @@ impl Drop for Extracted {
     }
 }
 
+#[derive(Debug)]
 struct Prepared(ffi::duckdb_prepared_statement);
 
 impl Prepared {
@@ -145,6 +146,7 @@ fn cast(query: &str, given: &[String], wanted: &[Field]) -> Result<String, Error
 }
 
 /// The chunks of a streaming query.
+#[derive(Debug)]
 pub(super) struct Chunks {
     result: ffi::duckdb_result,
     /// Whether there are no more chunks. DuckDB 1.5 returns an error when it is asked again.

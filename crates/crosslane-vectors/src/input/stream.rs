@@ -30,6 +30,7 @@ const FEW_ROWS: usize = 2048;
 const SLOW: Duration = Duration::from_millis(10);
 
 /// The rows of a query as the batches of a stream.
+#[derive(Debug)]
 pub struct StreamInput {
     chunks: Chunks,
     /// A STRUCT of the query's columns.
@@ -45,12 +46,6 @@ pub struct StreamInput {
     waiting: Option<Chunk>,
     /// Further pieces of a batch that was cut.
     pieces: VecDeque<MapInput>,
-}
-
-impl std::fmt::Debug for StreamInput {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("StreamInput").field("rows", &self.rows).finish_non_exhaustive()
-    }
 }
 
 impl StreamInput {

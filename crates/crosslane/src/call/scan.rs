@@ -21,7 +21,6 @@ use crate::lane::{Address, Entry, Lane, LaneError, Patience};
 use crate::pool::{PooledLane, Zygote};
 use crate::stats::now;
 use crate::types::DataType;
-use std::fmt;
 use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
@@ -35,6 +34,7 @@ const MOST_PARTITIONS: usize = 1 << 20;
 pub const LARGEST_PARTITIONS: usize = 1 << 30;
 
 /// A running scan. Its lane belongs to the calling thread until the guest has sent its last batch.
+#[derive(Debug)]
 pub struct Scan<Z: Zygote, I: Input> {
     library: Arc<Library<Z>>,
     function: Arc<Function>,
@@ -79,12 +79,6 @@ enum Again {
 impl From<Error> for Stop {
     fn from(error: Error) -> Self {
         Self { error, again: Again::Never }
-    }
-}
-
-impl<Z: Zygote, I: Input> fmt::Debug for Scan<Z, I> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Scan").field("function", &self.function.name()).field("lane", &self.lane).finish()
     }
 }
 

@@ -11,13 +11,14 @@
 
 use crate::error::Error;
 use crate::function::{Function, Kind, Library};
+use crate::lock;
 use crate::pool::{Pool, Zygote};
 use arc_swap::ArcSwap;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
-use std::fmt;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 
 /// A function and the library that runs it.
+#[derive(Debug)]
 pub struct Current<Z: Zygote> {
     /// The library, in the version that the function belongs to.
     pub library: Arc<Library<Z>>,
@@ -28,12 +29,6 @@ pub struct Current<Z: Zygote> {
 impl<Z: Zygote> Clone for Current<Z> {
     fn clone(&self) -> Self {
         Self { library: Arc::clone(&self.library), function: Arc::clone(&self.function) }
-    }
-}
-
-impl<Z: Zygote> fmt::Debug for Current<Z> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Current").field("function", &self.function.signature).finish_non_exhaustive()
     }
 }
 
@@ -56,13 +51,8 @@ enum Why {
 }
 
 /// The current meaning of a function that an engine has registered.
+#[derive(Debug)]
 pub struct Entry<Z: Zygote>(ArcSwap<Result<Current<Z>, Gone>>);
-
-impl<Z: Zygote> fmt::Debug for Entry<Z> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("Entry").field(&*self.0.load()).finish()
-    }
-}
 
 impl<Z: Zygote> Entry<Z> {
     /// The current function.
@@ -86,7 +76,7 @@ impl<Z: Zygote> Entry<Z> {
 
 /// All that an engine learns about a function at its registration. For a table function, it asks
 /// for the rest when a statement uses the function.
-#[derive(PartialEq, Eq, Hash)]
+#[derive(Debug, PartialEq, Eq, Hash)]
 struct Key {
     name: String,
     table: bool,
@@ -137,6 +127,7 @@ impl Key {
 pub type Registration<Z> = (Arc<Function>, Arc<Entry<Z>>);
 
 /// All loaded libraries of one engine instance.
+#[derive(Debug)]
 pub struct Catalog<Z: Zygote> {
     libraries: Mutex<BTreeMap<String, Arc<Library<Z>>>>,
     entries: Mutex<HashMap<Key, Arc<Entry<Z>>>>,
@@ -146,16 +137,6 @@ impl<Z: Zygote> Default for Catalog<Z> {
     fn default() -> Self {
         Self { libraries: Mutex::default(), entries: Mutex::default() }
     }
-}
-
-impl<Z: Zygote> fmt::Debug for Catalog<Z> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Catalog").field("libraries", &self.libraries().len()).finish_non_exhaustive()
-    }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Ends the processes of libraries, all at the same time, and waits for their ends. A library that

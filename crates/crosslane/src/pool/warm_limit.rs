@@ -12,9 +12,9 @@
 //! The list of members is locked before a member's own state, and never after it. So a pool asks
 //! the bound without holding its own lock.
 
-use std::fmt;
+use crate::lock;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
-use std::sync::{Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Mutex, Weak};
 use std::time::{Duration, Instant};
 
 /// How long a library must be unused before its lanes may end in favour of others. A query uses its
@@ -42,15 +42,10 @@ pub(crate) trait Member: Send + Sync {
 }
 
 /// A bound on the idle lanes that several pools have together.
+#[derive(Debug)]
 pub struct WarmLimit {
     limit: AtomicUsize,
     members: Mutex<Vec<Weak<dyn Member>>>,
-}
-
-impl fmt::Debug for WarmLimit {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("WarmLimit").field("limit", &self.limit).finish_non_exhaustive()
-    }
 }
 
 impl WarmLimit {
@@ -64,25 +59,21 @@ impl WarmLimit {
         self.limit.store(limit, Relaxed);
     }
 
-    fn lock(&self) -> MutexGuard<'_, Vec<Weak<dyn Member>>> {
-        self.members.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Adds a pool, which shares the bound as long as it lives.
     pub(crate) fn join(&self, member: Weak<dyn Member>) {
-        let mut members = self.lock();
+        let mut members = lock(&self.members);
         members.retain(|member| member.strong_count() > 0);
         members.push(member);
     }
 
     /// Removes a pool that has ended, with its lanes.
     pub(crate) fn leave(&self) {
-        self.lock().iter().filter_map(Weak::upgrade).for_each(|member| member.reconsider());
+        lock(&self.members).iter().filter_map(Weak::upgrade).for_each(|member| member.reconsider());
     }
 
     /// Whether there may be another idle lane.
     pub(crate) fn has_room(&self) -> bool {
-        let members = self.lock();
+        let members = lock(&self.members);
         let idle: usize = members.iter().filter_map(Weak::upgrade).map(|member| member.census().idle).sum();
         idle < self.limit.load(Relaxed)
     }
@@ -90,7 +81,7 @@ impl WarmLimit {
     /// Tells pools to end the lanes that exceed the bound. False if too many of the lanes were used
     /// a moment ago.
     pub(crate) fn balance(&self) -> bool {
-        let members = self.lock();
+        let members = lock(&self.members);
         let mut counted: Vec<_> = members
             .iter()
             .filter_map(Weak::upgrade)

@@ -329,6 +329,6 @@ fn a_catalog_finds_streams_that_no_engine_registers() {
     assert_eq!(entry.current().unwrap().library.name, "b");
     assert_eq!(catalog.libraries().len(), 1);
     assert_eq!(catalog.forget("f").len(), 1);
-    assert!(entry.current().unwrap_err().to_string().contains("was dropped"));
+    assert!(entry.current().err().unwrap().to_string().contains("was dropped"));
     assert!(catalog.libraries().is_empty());
 }

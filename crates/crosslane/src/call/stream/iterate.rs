@@ -23,10 +23,10 @@ use crate::lane::{Address, Entry, Lane, LaneError, Part, Patience};
 use crate::pool::{PooledLane, Zygote};
 use crate::stats::now;
 use crate::types::DataType;
-use std::fmt;
 use std::sync::Arc;
 
 /// A running stream. Its lane is given back when the guest has ended it, or when it is dropped.
+#[derive(Debug)]
 pub struct Iteration<Z: Zygote> {
     library: Arc<Library<Z>>,
     function: Arc<Function>,
@@ -60,12 +60,6 @@ pub struct Iteration<Z: Zygote> {
     changed: Option<ColumnBuilder>,
     clock: Clock,
     seen: Seen,
-}
-
-impl<Z: Zygote> fmt::Debug for Iteration<Z> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Iteration").field("function", &self.function.name()).finish_non_exhaustive()
-    }
 }
 
 /// The outcome of a look at the guest's messages.

@@ -72,6 +72,7 @@ pub enum MapStep<'a> {
 }
 
 /// A batch that is not finished.
+#[derive(Debug)]
 pub(super) struct Job {
     /// Its place in the input, from 1.
     pub(super) number: u64,
@@ -93,6 +94,7 @@ impl Job {
     }
 }
 
+#[derive(Debug)]
 pub(super) struct Worker<L: Lane> {
     pub(super) lane: PooledLane<L>,
     /// The batches that it works on, the oldest first, with the numbers of their exchanges.
@@ -105,6 +107,7 @@ pub(super) struct Worker<L: Lane> {
 }
 
 /// A running stream. Dropping it ends it, and gives its lanes back.
+#[derive(Debug)]
 pub struct Map<Z: Zygote> {
     pub(super) library: Arc<Library<Z>>,
     pub(super) function: Arc<Function>,
@@ -124,12 +127,6 @@ pub struct Map<Z: Zygote> {
     /// The current results, if the engine has changed them.
     pub(super) changed: Option<ColumnBuilder>,
     pub(super) clock: Clock,
-}
-
-impl<Z: Zygote> fmt::Debug for Map<Z> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Map").field("function", &self.function.name()).finish_non_exhaustive()
-    }
 }
 
 /// The outcome of a look at all workers' replies.
