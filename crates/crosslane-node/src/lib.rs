@@ -17,6 +17,5 @@ pub mod library;
 pub mod start;
 
 pub use host::attention;
-pub use isolate::Snapshot;
 
 crate::main_in_node!(host::main);
