@@ -2,7 +2,8 @@
 
     python tools/structure.py [FOLDER]
 
-- A folder has at most 12 files of code, and a file of code at most 600 lines.
+- A folder has at most 12 files of code, and a file of code at most 600 lines. A page of `docs/internals` has at
+  most 150 lines.
 - The modules of a Rust crate have no circles. A circle is a group of modules that depend on each other. A module and
   one of its direct children may depend on each other.
 
@@ -23,7 +24,7 @@ from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 
 ROOT = Path(__file__).resolve().parent.parent
-MOST_FILES, MOST_LINES = 12, 600
+MOST_FILES, MOST_LINES, MOST_LINES_OF_PAGE = 12, 600, 150
 #: How the names of files of code end. A file without an ending is code if it is a script.
 CODE = {".cc", ".h", ".java", ".js", ".lua", ".mjs", ".py", ".pyi", ".rb", ".rs", ".scala", ".ts"}
 
@@ -201,10 +202,14 @@ def wrong_sizes(root: Path, files: list[str]) -> Iterator[str]:
     for folder, count in sorted(Counter(str(PurePosixPath(file).parent) for file in code).items()):
         if count > MOST_FILES:
             yield f"{folder} has {count} files of code: move those of a subject into a folder (at most {MOST_FILES})"
-    for file in code:
+    pages = [file for file in files if file.startswith("docs/internals/")]
+    for file, most in [
+        *((file, MOST_LINES) for file in code),
+        *((page, MOST_LINES_OF_PAGE) for page in pages),
+    ]:
         lines = len((root / file).read_bytes().splitlines())
-        if lines > MOST_LINES:
-            yield f"{file} has {lines} lines: split it by subject (at most {MOST_LINES})"
+        if lines > most:
+            yield f"{file} has {lines} lines: split it by subject (at most {most})"
 
 
 def main() -> None:

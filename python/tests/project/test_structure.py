@@ -101,11 +101,17 @@ def test_folders_and_files(tmp_path: Path) -> None:
     # Data files do not count.
     files |= {f"few/{number}.json": "{}\n" * 700 for number in range(13)}
     files |= {"long.rb": "x\n" * 601, "just.rs": "\n" * 600, "script": "#!/bin/sh\n" + "x\n" * 600}
+    files |= {
+        "docs/internals/long.md": "x\n" * 151,
+        "docs/internals/just.md": "\n" * 150,
+        "docs/a.md": "x\n" * 700,
+    }
     assert check(tmp_path, files) == (
         1,
         [
             "many has 13 files of code: move those of a subject into a folder (at most 12)",
             "long.rb has 601 lines: split it by subject (at most 600)",
             "script has 601 lines: split it by subject (at most 600)",
+            "docs/internals/long.md has 151 lines: split it by subject (at most 150)",
         ],
     )
