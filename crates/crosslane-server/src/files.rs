@@ -7,7 +7,6 @@ use crosslane_server::server::ServedLibrary;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
-use std::time::{Duration, Instant};
 use tracing::{info, warn};
 
 /// How files are loaded.
@@ -21,14 +20,6 @@ pub(crate) struct Loading {
     pub(crate) ends: Arc<AtomicBool>,
 }
 
-/// How often a file is loaded again that has changed during each of its loads. After that, it is left
-/// alone until it changes at another time.
-const MOST_RESTLESS: u32 = 6;
-/// The pause after the first load during which a file has changed. It doubles with each further one.
-const PAUSE: Duration = Duration::from_millis(500);
-/// The longest pause.
-const LONGEST_PAUSE: Duration = Duration::from_secs(30);
-
 /// A file that was loaded.
 pub(crate) struct LoadedFile {
     /// The path as the user has given it. It may be a symbolic link, which a deployment changes.
@@ -38,17 +29,12 @@ pub(crate) struct LoadedFile {
     pub(crate) served: ServedLibrary,
     /// `None` if its guest does not say what it has read.
     watched: Option<Watched>,
-    /// During how many of the last loads it has changed.
-    restless: u32,
-    /// It is not loaded again before this time.
-    rests_until: Instant,
 }
 
 impl LoadedFile {
     /// How the files look now, if the file should be loaded again.
     fn change(&self) -> Option<Looks> {
-        let watched = self.watched.as_ref().filter(|_| Instant::now() >= self.rests_until)?;
-        self.difference().filter(|looks| !watched.is_left(looks))
+        self.watched.as_ref()?.change(|| self.difference())
     }
 
     /// How the files look now, if they are not what was loaded.
@@ -56,25 +42,15 @@ impl LoadedFile {
         let watched = self.watched.as_ref()?;
         match self.given.canonicalize() {
             Ok(now) if now != self.path => Some(watched.looks(&now)),
-            _ => watched.change(&self.path, false),
+            _ => watched.difference(&self.path),
         }
     }
 
-    /// Notes what a load has left that began when the files looked like `before`. The user may have
-    /// changed a file during the load. Or the load changes it each time.
+    /// Notes what a load has left ([`Watched::settle`]).
     fn settle(&mut self, before: &Looks, restless: u32) {
-        self.restless = 0;
-        let Some(looks) = self.difference() else { return };
-        if looks != *before {
-            self.restless = restless + 1;
-            let pause = PAUSE.saturating_mul(1 << restless.min(MOST_RESTLESS));
-            self.rests_until = Instant::now() + pause.min(LONGEST_PAUSE);
-            if self.restless < MOST_RESTLESS {
-                return;
-            }
-        }
+        let difference = self.difference();
         if let Some(watched) = &mut self.watched {
-            watched.leave(looks);
+            watched.settle(before, restless, difference);
         }
     }
 }
@@ -109,14 +85,7 @@ impl Loading {
         let text = loaded.files.as_ref().map(Files::hash);
         let library = Arc::new(Library { name, version, functions: loaded.functions, pool });
         let watched = loaded.files.map(Watched::new);
-        Ok(LoadedFile {
-            given: given.to_owned(),
-            path,
-            served: ServedLibrary { library, text },
-            watched,
-            restless: 0,
-            rests_until: Instant::now(),
-        })
+        Ok(LoadedFile { given: given.to_owned(), path, served: ServedLibrary { library, text }, watched })
     }
 
     /// Loads a file again, and waits for the first worker.
@@ -148,7 +117,7 @@ impl Loading {
                 Ok(loaded)
             });
             let file = &mut files[at];
-            let restless = file.restless;
+            let restless = file.watched.as_ref().map_or(0, Watched::restless);
             let name = file.served.library.name.clone();
             match loaded {
                 Ok(loaded) => {

@@ -4,6 +4,7 @@ use super::library::AnyLibrary;
 use super::names::Permissions;
 use super::publish::Ready;
 use super::state::Database;
+use super::watched::WatchedLibrary;
 use crate::signals::Asker;
 use crosslane::pool::Stop;
 use crosslane::{Error, Sandbox, lock};
@@ -22,6 +23,8 @@ pub(crate) struct Reloaded {
 struct Reload {
     /// How its files look.
     looks: Looks,
+    /// During how many of its last loads a file has changed.
+    restless: u32,
     /// Whether it may take names.
     replace: bool,
     /// The sandbox of the settings that it was loaded with.
@@ -31,7 +34,7 @@ struct Reload {
 impl Database {
     /// Loads the libraries again whose files have changed. A library that cannot be loaded stays as it
     /// was, and the others are loaded. If `only_new`, a library that failed is tried again when a file
-    /// of its folder has changed since.
+    /// of its folder has changed since, and one that its own load changes rests ([`crosslane_process::Watched::settle`]).
     ///
     /// # Errors
     /// If files may not be loaded.
@@ -45,15 +48,18 @@ impl Database {
         lock(&self.watched).retain(|library, _| loaded.contains(library));
         let mut reloaded = Vec::new();
         for library in loaded {
-            let Some(Reload { looks, replace, allowed }) = self.should_reload(&library, only_new) else {
+            let Some(Reload { looks, restless, replace, allowed }) = self.should_reload(&library, only_new)
+            else {
                 continue;
             };
             // Checked late, because a watch asks often, and in vain most of the time.
             self.may_load()?;
             let permissions = Permissions { replace: replace || permissions.replace, ..permissions };
             let outcome = self.load_again(&library, allowed, permissions, asker);
-            if let (Err(_), Some(watched)) = (&outcome, lock(&self.watched).get_mut(&library)) {
-                watched.files.leave(looks);
+            // These are other files if the load has succeeded.
+            if let Some(WatchedLibrary { files, .. }) = lock(&self.watched).get_mut(&library) {
+                let difference = files.difference(Path::new(&library));
+                files.settle(&looks, restless, difference);
             }
             reloaded.push(Reloaded { library, outcome });
         }
@@ -141,8 +147,9 @@ impl Database {
     /// How a library is to be loaded again, if it should be.
     fn should_reload(&self, library: &str, only_new: bool) -> Option<Reload> {
         let watched = lock(&self.watched);
-        let watched = watched.get(library)?;
-        let looks = watched.files.change(Path::new(library), only_new)?;
-        Some(Reload { looks, replace: watched.replace, allowed: watched.allowed.clone() })
+        let WatchedLibrary { files, replace, allowed } = watched.get(library)?;
+        let difference = || files.difference(Path::new(library));
+        let looks = if only_new { files.change(difference) } else { difference() }?;
+        Some(Reload { looks, restless: files.restless(), replace: *replace, allowed: allowed.clone() })
     }
 }
