@@ -34,7 +34,8 @@ struct Reload {
 impl Database {
     /// Loads the libraries again whose files have changed. A library that cannot be loaded stays as it
     /// was, and the others are loaded. If `only_new`, a library that failed is tried again when a file
-    /// of its folder has changed since, and one that its own load changes rests ([`crosslane_process::Watched::settle`]).
+    /// of its folder has changed since, and one that its own load changes rests
+    /// ([`crosslane_process::Watched::settle`]).
     ///
     /// # Errors
     /// If files may not be loaded.

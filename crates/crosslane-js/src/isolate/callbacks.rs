@@ -3,8 +3,9 @@
 use super::engine::{Host, Reason};
 use super::ffi::{ClHost, ClText};
 use super::url;
+use crosslane::lock;
 use std::ffi::c_void;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 
 /// The host behind a thin pointer, and the answer that V8 is reading.
 pub(crate) struct HostBox {
@@ -24,7 +25,7 @@ impl HostBox {
 
     /// Keeps the answer until the next one.
     fn answer(&self, first: impl Into<Vec<u8>>, second: Vec<u8>) -> (ClText, ClText) {
-        let mut answer = self.answer.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut answer = lock(&self.answer);
         *answer = (first.into(), second);
         (ClText::new(&answer.0), ClText::new(&answer.1))
     }
