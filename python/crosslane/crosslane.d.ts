@@ -67,6 +67,8 @@ declare namespace Crosslane {
     memoize?: number | string | null;
     /** The most rows that may be called in a time, such as `"50/s"`. */
     rate?: string | null;
+    /** The most calls within one query. */
+    budget?: number | null;
     /** The most rows that a call gets, for a vectorized function or one that returns promises. */
     batch?: number | null;
     /** `true`: results are kept for later programs, in a file in the user's cache. */

@@ -337,6 +337,21 @@ def test_registered_functions(spark: SparkSession) -> None:
     assert rows(spark.sql(query)) == [(4, "a-b"), (7, "a-b")]
 
 
+def test_tasks_of_a_query_share_its_budget(spark: SparkSession) -> None:
+    crosslane.spark.register(spark, lambda x: x, "paid(x BIGINT) -> BIGINT", budget=1000)
+    # Two stages of one query, and a query after it.
+    for _ in range(2):
+        first = spark.range(0, 500, 1, 4).selectExpr("paid(id) AS x").repartition(3)
+        assert rows(first.selectExpr("sum(paid(x))")) == [(sum(range(500)),)]
+    for frame in (
+        first.selectExpr("sum(paid(x))", "paid(1)"),
+        spark.range(0, 100_000, 1, 4).selectExpr("paid(id)"),
+    ):
+        assert "paid: the query has used up its budget of 1000 calls" in error(
+            lambda frame=frame: rows(frame)
+        )
+
+
 def test_a_registered_class_has_state_in_each_worker(spark: SparkSession) -> None:
     class Running:
         def __init__(self) -> None:

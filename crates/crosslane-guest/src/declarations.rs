@@ -71,7 +71,7 @@ impl<Callee> Declarations<Callee> {
 }
 
 /// The options besides [`OWN_SANDBOX`], and their possible values.
-const OPTIONS: [(&str, &str); 15] = [
+const OPTIONS: [(&str, &str); 16] = [
     ("nulls", "\"skip\" or \"call\""),
     ("deterministic", "true or false"),
     ("vectorized", "true or false"),
@@ -80,6 +80,7 @@ const OPTIONS: [(&str, &str); 15] = [
     ("memory_limit", "a size in bytes, or such as \"500 MB\" or \"2 GiB\""),
     ("memoize", "a size in bytes, or such as \"500 MB\" or \"2 GiB\""),
     ("rate", "a text such as \"50/s\""),
+    ("budget", "a whole number from 1"),
     ("batch", "a whole number from 1"),
     ("workers", "a whole number from 1"),
     ("cache", "the path of a file, or true for one in the user's cache"),
@@ -145,9 +146,10 @@ fn spec(
                 continue;
             }
             ("cache", Value::String(path)) => !path.is_empty(),
-            ("memory_limit" | "memoize" | "retries" | "batch" | "workers", Value::Number(number)) => {
-                number.is_u64()
-            }
+            (
+                "memory_limit" | "memoize" | "retries" | "budget" | "batch" | "workers",
+                Value::Number(number),
+            ) => number.is_u64(),
             ("rate", Value::String(_)) => true,
             ("on_error", Value::String(choice)) => matches!(&choice[..], "fail" | "null"),
             _ => false,
@@ -233,6 +235,8 @@ mod tests {
             (json!({ "memory_limit": "1 parsec" }), "memory_limit is a size"),
             (json!({ "memoize": true }), "memoize is a size"),
             (json!({ "rate": 5 }), "rate is a text such as \"50/s\", not 5"),
+            (json!({ "budget": 0 }), "budget is 1 to 1000000000000000 calls, not 0"),
+            (json!({ "budget": "5" }), "budget is a whole number from 1, not \"5\""),
             (json!({ "rate": "5/s", "vectorized": true }), "rate is for scalar functions"),
             (json!({ "memoize": 5, "deterministic": false }), "memoize is for scalar functions"),
             (json!({ "retries": -1 }), "retries is a whole number"),

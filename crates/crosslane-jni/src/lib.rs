@@ -8,6 +8,7 @@
 //! |---|---|
 //! | [`columns`] | columns in the JVM's memory, and columns of ours that the JVM reads |
 //! | [`library`] | the libraries of this process, and what Spark needs to know of their functions |
+//! | `queries` | the calls that a query has made of functions with a `budget` |
 //! | [`states`] | the states of an aggregate in one Spark task |
 //! | [`task`] | the calls of one Spark task: batches go in while results come out |
 //!
@@ -18,5 +19,6 @@ pub mod columns;
 pub mod library;
 mod method;
 mod natives;
+mod queries;
 pub mod states;
 pub mod task;

@@ -7,6 +7,7 @@
 use crate::columns::{WORDS, write_table};
 use crate::library::{self, ProcessLibrary, described, language};
 use crate::method::{Failed, Throws, native_methods};
+use crate::queries;
 use crate::states::Slots;
 use crate::task::{Argument, Program, Step, Task};
 use crosslane::call::CallGroup;
@@ -192,8 +193,8 @@ native_methods! {
         Ok(())
     }
 
-    /// Begins a task. `program` is JSON with its steps.
-    fn begin(env, inputs: jint, program: JString<'local>, depth: jint) -> jlong {
+    /// Begins a task of a query, whose number is -1 if it is unknown. `program` is JSON with its steps.
+    fn begin(env, inputs: jint, program: JString<'local>, depth: jint, query: jlong) -> jlong {
         let text = program.try_to_string(env)?;
         let described: Vec<DescribedStep> =
             serde_json::from_str(&text).map_err(|error| Error::Engine(error.to_string()))?;
@@ -201,7 +202,11 @@ native_methods! {
             // SAFETY: Java passes libraries that it has not unloaded.
             let library = Arc::clone(unsafe { library(step.library) });
             let function = function_of(&library, step.function, ": is it another file here?")?;
-            Ok(Step { library, function, arguments: step.arguments, aligned: step.aligned })
+            let spent = function.spec.budget.map(|_| {
+                let query = (query >= 0).then_some(query);
+                queries::spent(query, &library.name, step.function)
+            });
+            Ok(Step { library, function, arguments: step.arguments, aligned: step.aligned, spent })
         });
         let steps = steps.collect::<Result<Vec<_>, Error>>()?;
         let program = Program::new(inputs as usize, steps, depth as usize)?;

@@ -65,7 +65,7 @@ fn unlucky(lane: &mut GuestLane, call: Call) {
 
 fn step(library: &Arc<Library<Guests>>, argument: Argument) -> Step<Guests> {
     let function = Arc::clone(&library.functions[0]);
-    Step { library: Arc::clone(library), function, arguments: vec![argument], aligned: false }
+    Step { library: Arc::clone(library), function, arguments: vec![argument], aligned: false, spent: None }
 }
 
 fn task(steps: Vec<Step<Guests>>) -> Task {

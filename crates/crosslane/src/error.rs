@@ -193,6 +193,18 @@ pub enum Error {
         /// The row that the worker worked on.
         place: Place,
     },
+    /// The query has had a function called as often as its `budget` allows.
+    #[error(
+        "{function}: the query has used up its budget of {budget} calls\n  at {place}\nAsk for fewer rows, or raise the option budget of the function."
+    )]
+    OverBudget {
+        /// The function's name.
+        function: String,
+        /// The most calls.
+        budget: u64,
+        /// Where the function is declared.
+        place: String,
+    },
     /// The query was cancelled.
     #[error("{function}: cancelled")]
     Cancelled {

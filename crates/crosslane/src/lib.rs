@@ -33,8 +33,8 @@ pub use batch::{Borrowed, ColumnBuilder, Rows, builder, member};
 pub use error::{Error, Failure, Place, Stall, shortened};
 pub use function::{
     Calling, EntryTypes, ErrorPolicy, Function, FunctionSpec, Instances, Kind, LARGEST_MEMORY_LIMIT,
-    LONGEST_TIMEOUT, Library, MOST_BATCH, MOST_CONCURRENCY, MOST_RETRIES, MOST_WORKERS, OnError, RetryAfter,
-    Store, Verdict, catalog,
+    LONGEST_TIMEOUT, Library, MOST_BATCH, MOST_BUDGET, MOST_CONCURRENCY, MOST_RETRIES, MOST_WORKERS, OnError,
+    RetryAfter, Store, Verdict, catalog,
 };
 pub use lane::{Address, Entry, Exchanges, Part};
 pub use lock::lock;

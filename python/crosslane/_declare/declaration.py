@@ -23,6 +23,7 @@ _MOST_CONCURRENCY = 65_536
 _MOST_RETRIES = 1_000_000
 _MOST_BATCH = 1_000_000
 _MOST_WORKERS = 1024
+_MOST_BUDGET = 10**15
 _LONGEST_TIMEOUT = 1_000_000_000
 _LARGEST_MEMORY_LIMIT = 1 << 50
 _MOST_ROWS = (1 << 63) - 1
@@ -66,6 +67,7 @@ class Options(AggregateOptions, total=False):
     overload: bool
     memoize: int | str | None
     rate: str | None
+    budget: int | None
     batch: int | None
     workers: int | None
     gpus: int | None
@@ -95,6 +97,7 @@ class EngineOptions:
     memory_limit: int | None = None
     memoize: int | None = None
     rate: str | None = None
+    budget: int | None = None
     batch: int | None = None
     workers: int | None = None
     gpus: int | None = None
@@ -300,6 +303,7 @@ def parse_bytes(option: str, size: int | str) -> int:
 #: For each option that may be None: what makes its value that of the engine, or raises a ValueError.
 _CHECKS: dict[str, Callable[[str, Any], Any]] = {
     "batch": partial(_count, most=_MOST_BATCH),
+    "budget": partial(_count, most=_MOST_BUDGET),
     "workers": partial(_count, most=_MOST_WORKERS),
     "gpus": partial(_count, most=_MOST_WORKERS),
     "concurrency": partial(_count, most=_MOST_CONCURRENCY),

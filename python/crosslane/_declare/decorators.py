@@ -57,6 +57,7 @@ def udf(function: Any = None, /, **options: Unpack[Options]) -> Any:
             and does not call the function again with the same arguments.
         rate: the most rows that may be called in a time, such as ``"50/s"``, ``"300/min"`` or
             ``"1000/h"``, by all workers of the engine together.
+        budget: the most rows that one query may have called. Then the query fails.
         batch: the most rows that a call gets, for a vectorized function, and that one call of the
             engine has in work, for an ``async`` one; for services that take only so many at once.
         cache: a file that keeps results for later programs; ``True`` for one in the user's cache.

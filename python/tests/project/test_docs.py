@@ -40,7 +40,7 @@ PAGES = {
     "docs/clients.md": 18,
     "docs/dataframes.md": 6,
     "docs/definitions.md": 3,
-    "docs/functions.md": 16,
+    "docs/functions.md": 18,
     "docs/javascript.md": 14,
     "docs/kinds.md": 8,
     "docs/lua.md": 2,

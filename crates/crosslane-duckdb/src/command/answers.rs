@@ -109,6 +109,7 @@ fn options(function: &Function) -> String {
     options.extend(spec.gpus.map(|count| format!("gpus={count}")));
     options.extend(spec.batch.map(|rows| format!("batch={rows}")));
     options.extend(spec.rate.as_ref().map(|rate| format!("rate={rate}")));
+    options.extend(spec.budget.map(|calls| format!("budget={calls}")));
     let sandbox = spec.own_sandbox.as_ref().or(spec.sandbox.as_deref());
     options.extend(sandbox.iter().flat_map(|sandbox| sandbox.words()));
     if spec.on_error == OnError::Null {

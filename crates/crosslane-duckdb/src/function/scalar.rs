@@ -6,7 +6,7 @@
 use crate::database::Connection;
 use crate::database::library::{AnyLibrary, Entry};
 use crate::signals;
-use crosslane::call::{CallGroup, CallGroups, Caller, call};
+use crosslane::call::{CallGroup, CallGroups, Caller, Spent, call};
 use crosslane::catalog::Current;
 use crosslane::stats::now;
 use crosslane::{Error, Function, Kind};
@@ -68,11 +68,12 @@ impl Scalar for Registered {
     fn call(
         state: &State,
         function: &Function,
+        spent: &Spent,
         arguments: &Arguments<'_>,
         results: &mut Results<'_>,
     ) -> Result<(), Error> {
         let (library, _) = state.current.as_ref().map_err(Error::clone)?;
-        let caller = Caller::since(&state.group, state.width, state.begun);
+        let caller = Caller::since(&state.group, state.width, state.begun).spending(spent);
         call(library, function, caller, arguments, results)
     }
 }

@@ -1,6 +1,7 @@
 //! What a program consists of, and the check that its parts fit.
 
 use super::counts::Counts;
+use crosslane::call::Spent;
 use crosslane::pool::Zygote;
 use crosslane::{DataType, Error, Function, Kind, Library};
 use serde::Deserialize;
@@ -28,6 +29,8 @@ pub struct Step<Z: Zygote> {
     /// Whether a function that is called with an iterator gives one result for each row, in their
     /// order.
     pub aligned: bool,
+    /// The calls of the query, if the function has a budget.
+    pub spent: Option<Arc<Spent>>,
 }
 
 impl<Z: Zygote> fmt::Debug for Step<Z> {

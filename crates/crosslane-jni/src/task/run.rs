@@ -47,6 +47,7 @@ impl<Z: Zygote> Program<Z> {
             });
             let arguments = Arguments { rows: 0..batch.rows, columns: columns.collect() };
             let mut output = Results::new(step.function.signature.returns.clone());
+            let caller = step.spent.as_deref().map_or(caller, |spent| caller.spending(spent));
             call(&step.library, &step.function, caller, &arguments, &mut output)?;
             if output.rows() != batch.rows {
                 let (got, due) = (output.rows(), batch.rows);

@@ -6,7 +6,7 @@
 
 use crosslane::builder::Overflow;
 use crosslane::{
-    DataType, LARGEST_MEMORY_LIMIT, LONGEST_TIMEOUT, MOST_BATCH, MOST_CONCURRENCY, MOST_RETRIES,
+    DataType, LARGEST_MEMORY_LIMIT, LONGEST_TIMEOUT, MOST_BATCH, MOST_BUDGET, MOST_CONCURRENCY, MOST_RETRIES,
     MOST_WORKERS, calendar, timetz,
 };
 use crosslane_guest::{DAY, Fault, NULL_KEY, Refusal, SIZE_UNITS, units_per_second};
@@ -30,6 +30,7 @@ pub(crate) fn source() -> String {
             "retries": MOST_RETRIES,
             "timeout": LONGEST_TIMEOUT,
             "memory_limit": LARGEST_MEMORY_LIMIT,
+            "budget": MOST_BUDGET,
             "workers": MOST_WORKERS,
         },
         "refusals": { "wrong": refusal(Refusal::Mismatch), "unfit": refusal(Refusal::TooLarge) },

@@ -8,7 +8,7 @@ use arrow_array::{Array, ArrayRef, BooleanArray, Int32Array, RecordBatch, new_em
 use arrow_buffer::BooleanBufferBuilder;
 use arrow_schema::{ArrowError, DataType as Arrow, Fields};
 use crosslane::batch::{self, Column, Encode};
-use crosslane::call::{Asked, CallGroup, Caller, Input, Output, Row, Scan, call};
+use crosslane::call::{Asked, CallGroup, Caller, Input, Output, Row, Scan, Spent, call};
 use crosslane::values::unfit;
 use crosslane::{DataType, Error, Kind, Library};
 use std::ops::Range;
@@ -47,6 +47,8 @@ pub(super) struct Calls {
     pub(super) function: Arc<FlightFunction>,
     /// Those of an exchange, which end with it.
     pub(super) group: Arc<CallGroup>,
+    /// The calls that the exchange has made.
+    pub(super) spent: Spent,
 }
 
 impl Calls {
@@ -64,7 +66,7 @@ impl Calls {
             _ => {
                 let mut results =
                     Results { due: self.function.value(), parts: Vec::new(), nulls: Vec::new() };
-                let caller = Caller::new(&self.group, 1);
+                let caller = Caller::new(&self.group, 1).spending(&self.spent);
                 call(&self.library, &self.function.function, caller, &arguments, &mut results)?;
                 let column = results.finish(arguments.rows)?;
                 give(RecordBatch::try_new(Arc::clone(&self.function.results), vec![column])?);

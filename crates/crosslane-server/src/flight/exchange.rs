@@ -17,7 +17,7 @@ use arrow_flight::decode::{DecodedFlightData, DecodedPayload, FlightDataDecoder}
 use arrow_flight::error::FlightError;
 use arrow_schema::{DataType as Arrow, SchemaRef};
 use crosslane::Kind;
-use crosslane::call::CallGroup;
+use crosslane::call::{CallGroup, Spent};
 use futures_util::future::{Either, FutureExt};
 use futures_util::{StreamExt, TryStreamExt, future, stream};
 use std::collections::VecDeque;
@@ -85,7 +85,7 @@ impl Exchange {
         let stop = Arc::new(AtomicBool::new(false));
         let asks = Arc::clone(&stop);
         let group = Arc::new(CallGroup::with_stop(move || asks.load(Relaxed)));
-        let calls = Calls { library: Arc::clone(&offered.library), function, group };
+        let calls = Calls { library: Arc::clone(&offered.library), function, group, spent: Spent::default() };
         Ok(Self {
             context,
             calls: Arc::new(calls),

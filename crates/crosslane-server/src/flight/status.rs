@@ -14,6 +14,7 @@ pub(super) fn of_error(error: &Error) -> Status {
         // An error of the function's: gRPC has no code for it.
         Error::Raised { .. } => Code::Unknown,
         Error::TimedOut { .. } => Code::DeadlineExceeded,
+        Error::OverBudget { .. } => Code::ResourceExhausted,
         Error::Cancelled { .. } => Code::Cancelled,
         Error::Boot(_) => Code::Unavailable,
         _ => Code::Internal,

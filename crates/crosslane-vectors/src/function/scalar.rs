@@ -8,7 +8,7 @@ use super::registration::{c_string, logical_types, registered};
 use crate::input::Arguments;
 use crate::output::Results;
 use crate::types::LogicalType;
-use crosslane::call::Input;
+use crosslane::call::{Input, Spent};
 use crosslane::{Entry, Error, Function};
 use libduckdb_sys as ffi;
 use std::ffi::c_void;
@@ -37,13 +37,14 @@ pub trait Scalar: Send + Sync + 'static {
     /// If it is no more.
     fn callee(state: &Self::State) -> Result<&Callee, Error>;
 
-    /// Calls the function.
+    /// Calls the function. `spent` has the calls of the query at this place.
     ///
     /// # Errors
     /// What the call ended with.
     fn call(
         state: &Self::State,
         function: &Function,
+        spent: &Spent,
         arguments: &Arguments<'_>,
         results: &mut Results<'_>,
     ) -> Result<(), Error>;
@@ -95,9 +96,7 @@ pub unsafe fn register_scalar<S: Scalar>(
         }
         let extra = Box::into_raw(Box::new(extra)).cast();
         ffi::duckdb_scalar_function_set_extra_info(scalar, extra, Some(drop_box::<S>));
-        if function.spec.deterministic {
-            ffi::duckdb_scalar_function_set_bind(scalar, Some(bind));
-        }
+        ffi::duckdb_scalar_function_set_bind(scalar, Some(bind));
         ffi::duckdb_scalar_function_set_init(scalar, Some(init::<S>));
         ffi::duckdb_scalar_function_set_function(scalar, Some(execute::<S>));
         let state = ffi::duckdb_register_scalar_function(connection, scalar);
@@ -106,40 +105,46 @@ pub unsafe fn register_scalar<S: Scalar>(
     }
 }
 
-/// Gives a call in a query the memory of its last failure. DuckDB could also tell which arguments
-/// are constant, but it copies them for that, and refuses a query with a subquery in an argument.
+/// What the workers of a query share at one place where it calls a function. The plan of the query has
+/// it. So the runs of a prepared statement share it, too: DuckDB's C interface does not tell them apart.
+#[derive(Default)]
+struct Shared {
+    recent: RecentFailure,
+    spent: Spent,
+}
+
+/// Gives a call in a query what its workers share. DuckDB could also tell which arguments are constant,
+/// but it copies them for that, and refuses a query with a subquery in an argument.
 unsafe extern "C" fn bind(info: ffi::duckdb_bind_info) {
-    let recent = Box::into_raw(Box::<Arc<RecentFailure>>::default()).cast();
+    let shared = Box::into_raw(Box::<Arc<Shared>>::default()).cast();
     // SAFETY: DuckDB passes its own info, and frees what it is given.
     unsafe {
-        ffi::duckdb_scalar_function_set_bind_data(info, recent, Some(drop_box::<Arc<RecentFailure>>));
-        ffi::duckdb_scalar_function_set_bind_data_copy(info, Some(copy_recent));
+        ffi::duckdb_scalar_function_set_bind_data(info, shared, Some(drop_box::<Arc<Shared>>));
+        ffi::duckdb_scalar_function_set_bind_data_copy(info, Some(copy_shared));
     }
 }
 
-unsafe extern "C" fn copy_recent(recent: *mut c_void) -> *mut c_void {
+unsafe extern "C" fn copy_shared(shared: *mut c_void) -> *mut c_void {
     // SAFETY: DuckDB passes what `bind` made.
-    let recent = unsafe { recent.cast::<Arc<RecentFailure>>().as_ref() };
-    recent.map_or(ptr::null_mut(), |recent| Box::into_raw(Box::new(Arc::clone(recent))).cast())
+    let shared = unsafe { shared.cast::<Arc<Shared>>().as_ref() };
+    shared.map_or(ptr::null_mut(), |shared| Box::into_raw(Box::new(Arc::clone(shared))).cast())
 }
 
 /// An occurrence of a function in a query, on one worker.
 struct Occurrence<S: Scalar> {
     state: S::State,
-    /// If the function is deterministic.
-    recent: Option<Arc<RecentFailure>>,
+    shared: Arc<Shared>,
 }
 
 unsafe extern "C" fn init<S: Scalar>(info: ffi::duckdb_init_info) {
     // SAFETY: DuckDB copies the text.
     let set_error = |text| unsafe { ffi::duckdb_scalar_function_init_set_error(info, text) };
-    // SAFETY: DuckDB passes its own info, the extra info that was registered, and what `bind` made,
-    // if it was called.
+    // SAFETY: DuckDB passes its own info, the extra info that was registered, and what `bind` made.
     run(set_error, || unsafe {
         let scalar = &*ffi::duckdb_scalar_function_init_get_extra_info(info).cast::<S>();
-        let recent = ffi::duckdb_scalar_function_init_get_bind_data(info).cast::<Arc<RecentFailure>>();
-        let state = scalar.begin(Context::of_init(info))?;
-        let occurrence = Occurrence::<S> { state, recent: recent.as_ref().cloned() };
+        let shared = ffi::duckdb_scalar_function_init_get_bind_data(info).cast::<Arc<Shared>>();
+        let shared = shared.as_ref().cloned().unwrap_or_default();
+        let occurrence = Occurrence::<S> { state: scalar.begin(Context::of_init(info))?, shared };
         let occurrence = Box::into_raw(Box::new(occurrence)).cast();
         ffi::duckdb_scalar_function_init_set_state(info, occurrence, Some(drop_box::<Occurrence<S>>));
         Ok(())
@@ -157,18 +162,23 @@ unsafe extern "C" fn execute<S: Scalar>(
     // registered types that live until this returns.
     run(set_error, || unsafe {
         let occurrence = ffi::duckdb_scalar_function_get_state(info).cast::<Occurrence<S>>();
-        let Some(Occurrence { state, recent }) = occurrence.as_ref() else {
+        let Some(Occurrence { state, shared }) = occurrence.as_ref() else {
             return Err(Error::Engine("DuckDB lost the function's state".into()));
         };
         let function = S::callee(state)?.of_chunk(input)?;
         let arguments = Arguments::of(input, function);
         let mut results = Results::new(output, &function.signature.returns, arguments.rows());
-        let mut call = || S::call(state, function, &arguments, &mut results);
+        let statement = S::statement(state);
+        if function.spec.budget.is_some() {
+            shared.spent.run(statement);
+        }
+        let mut call = || S::call(state, function, &shared.spent, &arguments, &mut results);
+        let recent = function.spec.deterministic.then_some(&shared.recent);
         let outcome = match recent {
-            Some(recent) => recent.once(S::statement(state), &arguments, call),
+            Some(recent) => recent.once(statement, &arguments, call),
             None => call(),
         };
-        S::settle(state, recent.as_deref(), outcome)
+        S::settle(state, recent, outcome)
     });
 }
 
@@ -186,7 +196,13 @@ mod tests {
         fn callee((): &()) -> Result<&Callee, Error> {
             unreachable!()
         }
-        fn call((): &(), _: &Function, _: &Arguments<'_>, _: &mut Results<'_>) -> Result<(), Error> {
+        fn call(
+            (): &(),
+            _: &Function,
+            _: &Spent,
+            _: &Arguments<'_>,
+            _: &mut Results<'_>,
+        ) -> Result<(), Error> {
             unreachable!()
         }
     }

@@ -5,6 +5,7 @@
 //! Ctrl-C in the terminal, and some report it late. A late report does not end calls that began
 //! after the Ctrl-C.
 
+use super::spent::Spent;
 use crate::error::Error;
 use crate::function::{Function, Library};
 use crate::lock;
@@ -143,12 +144,15 @@ impl CallGroups {
     }
 }
 
-/// The caller of a function: its group, its width and its begin.
+/// The caller of a function: its group, its width and its begin, and the calls that its query has made
+/// at this place.
 #[derive(Debug, Clone, Copy)]
 pub struct Caller<'a> {
     pub(super) group: &'a CallGroup,
     pub(super) width: usize,
     pub(super) begun: u64,
+    /// Without it, each call is a query of its own.
+    pub(super) spent: Option<&'a Spent>,
 }
 
 impl<'a> Caller<'a> {
@@ -161,7 +165,13 @@ impl<'a> Caller<'a> {
     /// calls.
     pub fn since(group: &'a CallGroup, width: usize, begun: u64) -> Self {
         let width = if group.slots.alone.load(Relaxed) { 1 } else { width };
-        Self { group, width, begun }
+        Self { group, width, begun, spent: None }
+    }
+
+    /// The same caller, whose calls count for the budget of its query.
+    #[must_use]
+    pub fn spending(self, spent: &'a Spent) -> Self {
+        Self { spent: Some(spent), ..self }
     }
 
     /// Whether a cancellation came after the query's begin. This only reads a number.

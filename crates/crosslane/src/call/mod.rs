@@ -23,14 +23,16 @@ mod loss;
 mod place;
 mod results;
 mod scan;
+mod spent;
 mod stream;
 
 pub use crate::function::pause;
-pub use chunk::{call, call_on, deliver, once};
+pub use chunk::{budgeted, call, call_on, deliver, once};
 pub(crate) use clock::Clock;
 pub use group::{CallGroup, CallGroups, Caller};
 pub use input::{Behind, Input, Output};
 pub use place::place;
 pub use results::Results;
 pub use scan::{Asked, LARGEST_PARTITIONS, LONGEST_BATCH, Row, Scan};
+pub use spent::Spent;
 pub use stream::{Iteration, LONGEST_ANSWER, Map, MapInput, MapOptions, MapStep, map_types, table_of};

@@ -199,9 +199,10 @@ impl Function {
 
     /// What it has in common with the other functions of its declaration.
     pub fn declaration(&self) -> Declaration {
-        let FunctionSpec { file, line, memoize, cache, ttl, rate, workers, gpus, own_sandbox, .. } =
-            &self.spec;
-        let shared = (memoize, cache, ttl, rate, workers, gpus, own_sandbox);
+        let FunctionSpec {
+            file, line, memoize, cache, ttl, rate, budget, workers, gpus, own_sandbox, ..
+        } = &self.spec;
+        let shared = (memoize, cache, ttl, rate, budget, workers, gpus, own_sandbox);
         let (name, file) = (self.name().to_owned(), file.clone());
         Declaration { name, file, line: *line, options: format!("{} {shared:?}", self.signature.returns) }
     }

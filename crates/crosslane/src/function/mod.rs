@@ -22,7 +22,7 @@ pub use on_error::{ErrorPolicy, LONGEST_PAUSE, OnError, RetryAfter, Verdict, bac
 pub(crate) use rate::Rate;
 pub(crate) use repeats::Repeats;
 pub use spec::{
-    Calling, FunctionSpec, LARGEST_MEMORY_LIMIT, LONGEST_TIMEOUT, MOST_BATCH, MOST_CONCURRENCY, MOST_RETRIES,
-    MOST_WORKERS,
+    Calling, FunctionSpec, LARGEST_MEMORY_LIMIT, LONGEST_TIMEOUT, MOST_BATCH, MOST_BUDGET, MOST_CONCURRENCY,
+    MOST_RETRIES, MOST_WORKERS,
 };
 pub use store::Store;

@@ -59,6 +59,8 @@ pub struct FunctionSpec {
     pub memoize: Option<u64>,
     /// The most calls in a time, such as "50/s".
     pub rate: Option<String>,
+    /// The most calls within one query.
+    pub budget: Option<u64>,
     /// The most rows of a call that gets many rows.
     pub batch: Option<u32>,
     /// What the function may do. The engine knows it, and not the guest. `None` if it is in no sandbox.
@@ -122,6 +124,8 @@ pub const MOST_CONCURRENCY: u32 = 65_536;
 pub const MOST_WORKERS: u32 = 1024;
 /// The largest `batch`.
 pub const MOST_BATCH: u32 = 1_000_000;
+/// The largest `budget`. Each language can count so far.
+pub const MOST_BUDGET: u64 = 1_000_000_000_000_000;
 /// The largest `memory_limit`: 1 PiB.
 pub const LARGEST_MEMORY_LIMIT: u64 = 1 << 50;
 
@@ -146,6 +150,7 @@ impl FunctionSpec {
             memory_limit: None,
             memoize: None,
             rate: None,
+            budget: None,
             batch: None,
             sandbox: None,
             own_sandbox: None,
@@ -219,6 +224,14 @@ impl FunctionSpec {
         }
         if self.rate.is_some() && (self.kind != Kind::Scalar || self.calling == Calling::Vectorized) {
             return Err("rate is for scalar functions that are called for each row".into());
+        }
+        if let Some(budget) = self.budget {
+            if self.kind != Kind::Scalar {
+                return Err("budget is for scalar functions".into());
+            }
+            if !(1..=MOST_BUDGET).contains(&budget) {
+                return Err(format!("budget is 1 to {MOST_BUDGET} calls, not {budget}"));
+            }
         }
         if self.batch.is_some_and(|rows| !(1..=MOST_BATCH).contains(&rows)) {
             return Err(format!("batch is 1 to {MOST_BATCH} rows"));

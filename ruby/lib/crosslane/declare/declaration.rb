@@ -5,8 +5,8 @@ module Crosslane
   class Declaration
     DEFAULTS = {
       nulls: :skip, deterministic: true, vectorized: false, concurrency: 1, timeout: nil, memory_limit: nil,
-      memoize: nil, cache: nil, ttl: nil, rate: nil, batch: nil, workers: nil, gpus: nil, on_error: :fail, retries: 0,
-      overload: false, sandbox: nil, allow_read: nil, allow_write: nil, allow_net: nil, allow_run: nil
+      memoize: nil, cache: nil, ttl: nil, rate: nil, budget: nil, batch: nil, workers: nil, gpus: nil, on_error: :fail,
+      retries: 0, overload: false, sandbox: nil, allow_read: nil, allow_write: nil, allow_net: nil, allow_run: nil
     }.freeze
     # The options with which a function asks for a sandbox of its own.
     SANDBOX = %i[sandbox allow_read allow_write allow_net allow_run].freeze
@@ -18,7 +18,7 @@ module Crosslane
     # The largest values that the engine accepts.
     MOST = {
       concurrency: 65_536, batch: 1_000_000, workers: 1024, gpus: 1024, retries: 1_000_000, timeout: 1_000_000_000,
-      memory_limit: 2**50
+      memory_limit: 2**50, budget: 10**15
     }.freeze
     private_constant :UNITS, :MOST_PARAMETERS, :MOST
 
@@ -97,8 +97,8 @@ module Crosslane
       {
         signature: signature, kind: kind, admits_null: admits_null, deterministic: @deterministic,
         calling: calling, concurrency: @concurrency,
-        timeout: @timeout, memory_limit: @memory_limit, memoize: @memoize, rate: @rate, batch: @batch,
-        workers: @workers, gpus: @gpus, cache: @cache, ttl: @ttl, own_sandbox: @own_sandbox,
+        timeout: @timeout, memory_limit: @memory_limit, memoize: @memoize, rate: @rate, budget: @budget,
+        batch: @batch, workers: @workers, gpus: @gpus, cache: @cache, ttl: @ttl, own_sandbox: @own_sandbox,
         on_error: on_error,
         retries: @retries,
         file: file, line: line, description: description, overload: @overload
@@ -204,6 +204,7 @@ module Crosslane
       @overload = choice(options, :overload, true, false)
       @concurrency = count(options, :concurrency, 1)
       @retries = count(options, :retries, 0)
+      @budget = options[:budget] && count(options, :budget, 1)
       @batch = options[:batch] && count(options, :batch, 1)
       @workers = options[:workers] && count(options, :workers, 1)
       @gpus = options[:gpus] && count(options, :gpus, 1)
@@ -350,6 +351,7 @@ module Crosslane
     #   call the function again with the same arguments
     # @param rate [String, nil] the most rows that may be called in a time, such as "50/s", by all
     #   workers of the engine together
+    # @param budget [Integer, nil] the most rows that one query may have called; then the query fails
     # @param batch [Integer, nil] the most rows that a call gets, for functions that get many
     # @param workers [Integer, nil] the most workers that call the function, which are its own: each
     #   holds what the function prepares

@@ -30,6 +30,7 @@ const KINDS = {
       overload: false,
       memoize: null,
       rate: null,
+      budget: null,
       batch: null,
       workers: null,
       cache: null,
@@ -104,6 +105,7 @@ function checkOptions(options) {
     }
   };
   if ("concurrency" in options) whole("concurrency", 1);
+  if ((options.budget ?? null) !== null) whole("budget", 1);
   if ((options.batch ?? null) !== null) whole("batch", 1);
   if ((options.workers ?? null) !== null) whole("workers", 1);
   whole("retries", 0);

@@ -14,6 +14,7 @@ impl<Z: Zygote> ChunkCall<'_, Z> {
     /// Counts rows that are called once more.
     fn called_again(&self, rows: usize) {
         self.function.rate.iter().for_each(|rate| rate.spend(rows as u64));
+        self.caller.spent.iter().for_each(|spent| spent.add(rows as u64));
     }
 
     pub(super) fn place(&self, row: Option<usize>) -> Place {

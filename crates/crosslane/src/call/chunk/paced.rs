@@ -34,10 +34,7 @@ pub(super) fn paced(
         let taken = if wanted == 0 { Ok(0) } else { rate.take(wanted, Instant::now()) };
         match taken {
             Ok(count) => {
-                // The part ends before the first row that has no token.
-                let calls = rest.iter().enumerate().filter(|(_, skips)| !**skips);
-                let length = calls.map(|(row, _)| row).nth(count).unwrap_or(rest.len());
-                let rows = from..from + length;
+                let rows = from..from + rows_of(rest, count);
                 from = rows.end;
                 call(&Part { input, rows: rows.clone() }, &mut Behind { first: rows.start, output })?;
             }
@@ -47,8 +44,14 @@ pub(super) fn paced(
     Ok(())
 }
 
+/// The rows up to the first one for which there is no call. `skipped` says which rows are not called.
+pub(super) fn rows_of(skipped: &[bool], calls: usize) -> usize {
+    let called = skipped.iter().enumerate().filter(|(_, skips)| !**skips);
+    called.map(|(row, _)| row).nth(calls).unwrap_or(skipped.len())
+}
+
 /// For each row, whether it is NULL without a call.
-fn skipped(function: &Function, input: &dyn Input) -> Result<Vec<bool>, Error> {
+pub(super) fn skipped(function: &Function, input: &dyn Input) -> Result<Vec<bool>, Error> {
     let mut skipped = vec![false; input.rows()];
     if !function.spec.admits_null.contains(&false) {
         return Ok(skipped);
@@ -67,9 +70,9 @@ fn skipped(function: &Function, input: &dyn Input) -> Result<Vec<bool>, Error> {
 }
 
 /// Consecutive rows of an input.
-struct Part<'a> {
-    input: &'a dyn Input,
-    rows: Range<usize>,
+pub(super) struct Part<'a> {
+    pub(super) input: &'a dyn Input,
+    pub(super) rows: Range<usize>,
 }
 
 impl Input for Part<'_> {
@@ -108,10 +111,11 @@ impl Function {
     }
 
     /// Counts tries that a guest reports for a reply of this many rows. It can report any number.
-    pub fn count_tries(&self, tries: u32, rows: usize) {
-        if let Some(rate) = &self.rate {
-            rate.spend(u64::from(tries).min(rows as u64 * u64::from(self.spec.retries)));
-        }
+    /// Returns those that there can be.
+    pub fn count_tries(&self, tries: u32, rows: usize) -> u64 {
+        let tries = u64::from(tries).min(rows as u64 * u64::from(self.spec.retries));
+        self.rate.iter().for_each(|rate| rate.spend(tries));
+        tries
     }
 }
 

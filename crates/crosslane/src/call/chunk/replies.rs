@@ -82,7 +82,8 @@ impl<Z: Zygote> ChunkCall<'_, Z> {
         worker.full = false;
         let rows = submitted.slice.rows.clone();
         let due = self.types.answer(rows.len());
-        self.function.count_tries(header.retries, rows.len());
+        let tries = self.function.count_tries(header.retries, rows.len());
+        self.caller.spent.iter().for_each(|spent| spent.add(tries));
         let bytes = worker.lane.frame().len() + worker.lane.borrowed().map_or(0, Borrowed::length);
         let outcome = match header.kind {
             BATCH if header.exchange == submitted.exchange && header.rows as usize == due => {

@@ -1,10 +1,11 @@
 //! The loop of a call, which sends slices, collects results, and waits.
 
+use crate::call::chunk::budget::budgeted;
 use crate::call::chunk::chunk_call::ChunkCall;
 use crate::call::chunk::once::once;
 use crate::call::chunk::paced::paced;
 use crate::call::chunk::worker::Worker;
-use crate::call::{Caller, Input, Output};
+use crate::call::{Caller, Input, Output, Spent};
 use crate::error::Error;
 use crate::function::{Function, Library};
 use crate::lane::{Entry, Lane};
@@ -21,9 +22,14 @@ pub fn call<Z: Zygote>(
     input: &dyn Input,
     output: &mut dyn Output,
 ) -> Result<(), Error> {
+    let own = Spent::default();
+    let spent = caller.spent.unwrap_or(&own);
+    let caller = caller.spending(spent);
     once(function, input, output, &mut |input, output| {
-        paced(function, caller, input, output, &mut |input, output| {
-            call_rows(library, function, caller, input, output)
+        budgeted(function, spent, input, output, &mut |input, output| {
+            paced(function, caller, input, output, &mut |input, output| {
+                call_rows(library, function, caller, input, output)
+            })
         })
     })
 }

@@ -348,6 +348,25 @@ pub(super) fn fixture(
     narrow(usize::MAX, options, shared, behaviour)
 }
 
+/// A fixture, and the values that its function was called with.
+pub(super) fn logged(
+    options: &str,
+    act: impl Fn(&[i64]) -> Act + Send + Sync + 'static,
+) -> (Fixture, impl Fn() -> Vec<i64>) {
+    let called = Arc::new(Mutex::new(Vec::new()));
+    let log = Arc::clone(&called);
+    let fixture = fixture(options, false, move |_, values| {
+        log.lock().unwrap().extend_from_slice(values);
+        act(values)
+    });
+    let taken = move || {
+        let mut values = std::mem::take(&mut *called.lock().unwrap());
+        values.sort_unstable();
+        values
+    };
+    (fixture, taken)
+}
+
 /// A fixture whose lanes report that their memory holds `most` bytes.
 pub(super) fn narrow(
     most: usize,

@@ -1,5 +1,6 @@
 //! Calls over fake lanes.
 
+mod budget;
 mod fake;
 mod losses;
 mod once;

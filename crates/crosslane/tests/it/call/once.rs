@@ -1,26 +1,6 @@
 //! Equal rows are called once, and kept results not at all.
 
 use super::fake::*;
-use std::sync::{Arc, Mutex};
-
-/// A fixture, and the values that its function was called with.
-fn logged(
-    options: &str,
-    act: impl Fn(&[i64]) -> Act + Send + Sync + 'static,
-) -> (Fixture, impl Fn() -> Vec<i64>) {
-    let called = Arc::new(Mutex::new(Vec::new()));
-    let log = Arc::clone(&called);
-    let fixture = fixture(options, false, move |_, values| {
-        log.lock().unwrap().extend_from_slice(values);
-        act(values)
-    });
-    let taken = move || {
-        let mut values = std::mem::take(&mut *called.lock().unwrap());
-        values.sort_unstable();
-        values
-    };
-    (fixture, taken)
-}
 
 fn results(values: &[i64]) -> Vec<Option<i64>> {
     values.iter().map(|value| Some(2 * value)).collect()

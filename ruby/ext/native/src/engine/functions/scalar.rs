@@ -11,7 +11,7 @@ use crate::engine::functions::host::{self, Block};
 use crate::functions::callable::Callable;
 use crate::values::Vm;
 use crosslane::batch;
-use crosslane::call::{Caller, Input, Output, call, deliver, once, place};
+use crosslane::call::{Caller, Input, Output, Spent, budgeted, call, deliver, once, place};
 use crosslane::{ColumnBuilder, DataType, Entry, Error, Failure, Function, Library};
 use crosslane_guest::{CallError, Progress};
 use crosslane_gvl::{self as gvl, Stand, Unwind, stand};
@@ -68,6 +68,7 @@ impl Scalar for Registered {
     fn call(
         state: &State,
         function: &Function,
+        spent: &Spent,
         arguments: &Arguments<'_>,
         results: &mut Results<'_>,
     ) -> Result<(), Error> {
@@ -81,11 +82,13 @@ impl Scalar for Registered {
             && !function.wants_lanes(arguments.rows(), state.width);
         if here || stand == Stand::Locked {
             return once(function, arguments, results, &mut |arguments, results| {
-                call_here(function, &state.session, stand, arguments, results)
+                budgeted(function, spent, arguments, results, &mut |arguments, results| {
+                    call_here(function, &state.session, stand, arguments, results)
+                })
             });
         }
         host::keep(&state.host, state.width);
-        let caller = Caller::new(&state.session.group, state.width);
+        let caller = Caller::new(&state.session.group, state.width).spending(spent);
         call(&state.host, function, caller, arguments, results)
     }
 

@@ -71,8 +71,11 @@ public final class Native {
   /** Ends a library. Tasks that use it keep it until they end. */
   public static native void unload(long library);
 
-  /** Begins the work of a task. The program is JSON: the steps for each batch. */
-  public static native long begin(int inputs, String program, int depth);
+  /**
+   * Begins the work of a task. The program is JSON: the steps for each batch. The query is its number, or
+   * -1.
+   */
+  public static native long begin(int inputs, String program, int depth, long query);
 
   /**
    * Hands a batch over. It must not change until its last answer was taken or the task has ended.

@@ -7,6 +7,7 @@ import org.apache.spark.sql.crosslane.columns.{Buffer, LaneVector, Memory, RowBa
 import org.apache.spark.sql.crosslane.libraries.{Libraries, Loaded, Settings}
 import org.apache.spark.sql.crosslane.planning.Program
 import org.apache.spark.sql.crosslane.pyspark.PySpark
+import org.apache.spark.sql.execution.SQLExecution
 import org.apache.spark.sql.execution.metric.SQLMetric
 import org.apache.spark.unsafe.Platform
 import org.apache.spark.{SparkEnv, TaskContext}
@@ -80,7 +81,8 @@ private[crosslane] final class LaneTask(
           s"${wanted.place} does not declare ${wanted.signature} on this machine, as it does on the driver's")
       }
     }
-    task = Native.begin(program.inputs.length, program.json(addresses.toMap), depth)
+    val query = Option(context.getLocalProperty(SQLExecution.EXECUTION_ID_KEY)).fold(-1L)(_.toLong)
+    task = Native.begin(program.inputs.length, program.json(addresses.toMap), depth, query)
   }
 
   /** Takes the next answer. Returns whether there is one. */
