@@ -75,6 +75,10 @@ pub fn run(main: fn() -> c_int) -> c_int {
             "this Node.js has V8 {version}, and JavaScript functions need V8 {expected}, of Node.js 24: \
              pip install 'crosslane[javascript]', or put Node.js 24 on PATH, or set CROSSLANE_NODE to its program"
         );
+        if std::env::args_os().nth(2).is_some_and(|argument| argument == "context") {
+            println!("{why}");
+            return 1;
+        }
         eprintln!("crosslane-js: {why}");
         // SAFETY: nothing has used the descriptor. It is the control socket, if an engine started this.
         let _ = unsafe { ControlSocket::inherited() }.and_then(|control| control.refuse(&why));

@@ -24,6 +24,11 @@ const NODE: &str = "CROSSLANE_NODE";
 
 fn main() -> ExitCode {
     let Err(why) = start();
+    if env::args_os().nth(1).is_some_and(|argument| argument == "context") {
+        // The program that starts a context reads the last words there.
+        println!("{why}");
+        return ExitCode::FAILURE;
+    }
     eprintln!("crosslane-js: {why}");
     // SAFETY: nothing has used the descriptor. It is the control socket, if an engine started this.
     let _ = unsafe { ControlSocket::inherited() }.and_then(|control| control.refuse(&why));

@@ -47,7 +47,7 @@ PAGES = {
     "docs/migration/duckdb-python.md": 2,
     "docs/migration/mini-racer.md": 2,
     "docs/migration/ruby-duckdb.md": 2,
-    "docs/ruby.md": 14,
+    "docs/ruby.md": 16,
     "docs/security.md": 4,
     "docs/streams.md": 4,
     "docs/testing.md": 4,

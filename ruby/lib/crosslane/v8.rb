@@ -65,8 +65,23 @@ require "crosslane/v8_native"
 
 module Crosslane
   module V8
-    # @return [String] such as "10.2.154.26-node.26"
+    # @return [String] the version of V8 in this process, such as "10.2.154.26-node.26"
     def self.version = Native.version
+
+    # The program of contexts in processes of their own. It is beside this file, or beside the extension.
+    HOST = [__FILE__, File.expand_path("crosslane.duckdb_extension", __dir__)].filter_map do |file|
+      host = File.join(File.dirname(File.realpath(file)), "crosslane-js") if File.exist?(file)
+      host if host && File.executable?(host)
+    end.first
+    private_constant :HOST
+
+    # @api private
+    # @return [String, nil] the program for a context, if it has a process of its own
+    def self.host(process)
+      return unless process
+
+      HOST || raise(Error, "contexts in processes need crosslane-js, which is not beside the gem's library")
+    end
 
     # The methods that the native part calls.
     # @api private
@@ -137,8 +152,9 @@ module Crosslane
     # A heap in which a script has run. Contexts boot from it quickly, without running the script
     # again.
     #
-    # All contexts that live in a process at the same time have the same snapshot: V8 cannot mix
-    # them. Booting from another snapshot raises an error while they live.
+    # All contexts that live in this process at the same time have the same snapshot: V8 cannot mix
+    # them. Booting from another snapshot raises an error while they live. This does not concern
+    # contexts in processes of their own, which have snapshots of their own V8 (`process: true`).
     class Snapshot
       # @api private
       attr_reader :native
@@ -146,24 +162,33 @@ module Crosslane
       # @param source [String] a script; each context has its definitions
       # @param name [String] its file, for messages
       # @param warm_up [String, nil] see {#warm_up}
+      # @param process [Boolean] whether it is for contexts in processes of their own
       # @raise [RuntimeError] the exception of the script
       # @raise [Error] if contexts of another snapshot live
-      def initialize(source = "", name: "(snapshot)", warm_up: nil)
-        @native = source.is_a?(Native::Snapshot) ? source : Native::Snapshot.build(source, name, Bridge.new([], nil))
+      def initialize(source = "", name: "(snapshot)", warm_up: nil, process: false)
+        @process = process
+        @native = source
+        @native = Native::Snapshot.build(source, name, Bridge.new([], nil), V8.host(process)) if source.is_a?(String)
         @native = @native.warm_up(warm_up, "(warm-up)", Bridge.new([], nil)) if warm_up
       end
+
+      # @return [Boolean] whether it is for contexts in processes of their own
+      def process? = @process
 
       # Makes a snapshot from the bytes that {#dump} returned.
       #
       # @param dumped [String] bytes from a file that you trust: V8 trusts them
-      # @raise [Error] if the bytes are damaged, or are of another version
-      def self.load(dumped) = new(Native::Snapshot.load(dumped))
+      # @param process [Boolean] whether it is for contexts in processes of their own
+      # @raise [Error] if the bytes are damaged, or are of another version. With `process`, a context raises it
+      def self.load(dumped, process: false) = new(Native::Snapshot.load(dumped, V8.host(process)), process: process)
 
       # Runs a script to compile the functions that it calls. Its other effects are discarded.
       # Contexts that boot from the result need not compile these functions.
       #
       # @return [Snapshot] a new snapshot
-      def warm_up(source, name: "(warm-up)") = Snapshot.new(native.warm_up(source, name, Bridge.new([], nil)))
+      def warm_up(source, name: "(warm-up)")
+        Snapshot.new(native.warm_up(source, name, Bridge.new([], nil)), process: process?)
+      end
 
       # @return [String] the snapshot as bytes, for {.load}
       def dump = native.dump
@@ -176,6 +201,9 @@ module Crosslane
 
     # A V8 context with its own heap and its own global object. Several threads may use one context:
     # one call runs at a time.
+    #
+    # With `process: true`, it runs in a process of its own, on the V8 of Node.js 24. Whatever a script does, it
+    # costs no more than this process, and forks of the program do not matter.
     class Context
       # The default limit of a context's memory, in bytes.
       MAX_MEMORY = 512 << 20
@@ -184,9 +212,11 @@ module Crosslane
       # @param timeout [Numeric, nil] the most seconds that one call may take
       # @param max_memory [Integer] the most bytes of the heap and of array buffers
       # @param output [#puts] receives the output of `console`
+      # @param process [Boolean] whether it has a process of its own; by default as the snapshot
       # @param locked [Boolean] whether the boot keeps Ruby's lock; this serves to measure its cost
-      # @raise [Error] if contexts of another snapshot live
-      def initialize(snapshot: nil, timeout: nil, max_memory: MAX_MEMORY, output: $stderr, locked: false)
+      # @raise [Error] if contexts of another snapshot live, or there is no Node.js for the process
+      def initialize(snapshot: nil, timeout: nil, max_memory: MAX_MEMORY, output: $stderr,
+                     process: snapshot&.process?, locked: false)
         raise ArgumentError, "timeout is a positive number of seconds" unless timeout.nil? || timeout.positive?
         raise ArgumentError, "max_memory is a positive number of bytes" unless max_memory.positive?
 
@@ -196,7 +226,8 @@ module Crosslane
         # The snapshot must live as long as the contexts that booted from it.
         @snapshot = snapshot
         @bridge = Bridge.new(@blocks, output)
-        @native = Native::Context.boot(snapshot&.native, timeout&.to_f, max_memory, @bridge, locked)
+        host = V8.host(process)
+        @native = Native::Context.boot(snapshot&.native, timeout&.to_f, max_memory, @bridge, locked, host)
       end
 
       # Runs a script.
@@ -292,6 +323,8 @@ module Crosslane
         raise ArgumentError, "size is at least 1" unless size.positive?
 
         @make = -> { Context.new(snapshot: snapshot, **options) }
+        @size = size
+        @owner = Process.pid
         @ready = Thread::Queue.new
         @lock = Mutex.new
         @wanted = Thread::Queue.new
@@ -342,15 +375,22 @@ module Crosslane
       private
 
       # Starts the thread that boots contexts. A fork of the process does not have the thread and
-      # starts its own.
+      # starts its own. It cannot use the contexts of its parent.
       def start
         @lock.synchronize do
           raise Error, "the pool is closed" if @closed
           return if @thread&.alive?
 
+          leave_to_parent unless @owner == Process.pid
           @thread = Thread.new { boot while @wanted.pop }
           @thread.name = "crosslane-v8-pool"
         end
+      end
+
+      def leave_to_parent
+        @owner = Process.pid
+        @ready.clear
+        @size.times { @wanted << :context }
       end
 
       def boot

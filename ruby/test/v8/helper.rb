@@ -13,6 +13,8 @@ class V8Test < CrosslaneTest
     @contexts.last
   end
 
+  def snapshot(...) = V8::Snapshot.new(...)
+
   def teardown
     super
     @contexts&.each(&:dispose)

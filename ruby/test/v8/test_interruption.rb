@@ -113,9 +113,9 @@ class TestV8Interruption < V8Test
 
   def test_a_snapshot_that_never_ends_is_interrupted
     endless = "started = true; for (;;);"
-    snapshot = V8::Snapshot.new("var started = false")
-    [-> { V8::Snapshot.new(endless) }, -> { snapshot.warm_up(endless) },
-     -> { V8::Snapshot.new("", warm_up: endless) }].each do |make|
+    cold = snapshot("var started = false")
+    [-> { snapshot(endless) }, -> { cold.warm_up(endless) },
+     -> { snapshot("", warm_up: endless) }].each do |make|
       assert_raises(Timeout::Error) { Timeout.timeout(0.1) { make.call } }
       thread = Thread.new(&make)
       Thread.pass until thread.stop? || thread.status.nil?
@@ -132,7 +132,7 @@ class TestV8Interruption < V8Test
     # A handler that returns does not end the script; one that raises does.
     old = trap("USR1") { @handled = true }
     signal = Thread.new { sleep(0.05) && Process.kill("USR1", Process.pid) }
-    made = V8::Snapshot.new("const end = Date.now() + 200; while (Date.now() < end); var here = 7")
+    made = snapshot("const end = Date.now() + 200; while (Date.now() < end); var here = 7")
     signal.join
     assert @handled
     assert_equal 7, context(snapshot: made).eval("here")

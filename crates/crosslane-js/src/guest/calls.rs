@@ -325,7 +325,7 @@ impl Guest {
                 ..Failure::default()
             }),
             Thrown::Ended(
-                reason @ (Reason::Memory | Reason::NoMemory | Reason::NoHeap | Reason::Stuck),
+                reason @ (Reason::Memory | Reason::NoMemory | Reason::NoHeap | Reason::Stuck | Reason::Lost),
                 traceback,
             ) => {
                 self.spent = true;

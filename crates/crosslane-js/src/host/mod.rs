@@ -10,10 +10,13 @@
 //! | `thread_memory` | reads the kernel's counters of a thread's memory and time | main, and lanes' by a signal |
 //! | `lane` | answers the calls of one engine connection | a lane's |
 //! | `waker` | wakes the main thread | lanes' |
+//! | `context` | the process of one context of a program | main, and one of its own |
 //! | `attention` | whether the main thread has calls to watch | all |
 
 pub mod attention;
 pub mod confine;
+#[cfg(node)]
+mod context;
 mod lane;
 mod loader;
 mod program;

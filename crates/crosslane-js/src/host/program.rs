@@ -6,7 +6,8 @@ use std::io;
 use std::path::Path;
 
 /// Without arguments, runs the zygote of one library, for the engine that started the program. `check FILE`
-/// prints what a file declares, and `version` the version of V8. The first argument is not among these:
+/// prints what a file declares, and `version` the version of V8. `context` is for a program that starts a context
+/// ([`crate::embed`]). The first argument is not among these:
 /// `crates/crosslane-node` adds it. Returns the program's exit code.
 pub fn main() -> c_int {
     let arguments: Vec<String> = std::env::args().skip(2).collect();
@@ -18,6 +19,8 @@ pub fn main() -> c_int {
             Ok(true)
         }
         ["check", path] => Ok(super::check(Path::new(path))),
+        #[cfg(node)]
+        ["context", program] => super::context::run(program).map(|()| true),
         _ => Err(io::Error::other(
             "use: crosslane-js, with a control socket, or: crosslane-js check FILE, or: crosslane-js version",
         )),

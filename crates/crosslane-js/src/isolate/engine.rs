@@ -49,6 +49,8 @@ pub enum Reason {
     NoHeap = 6,
     /// V8 cannot go on, for example because a value would exceed V8's largest size.
     Stuck = 7,
+    /// The process that ran the call has ended.
+    Lost = 8,
 }
 
 impl Reason {
@@ -59,6 +61,7 @@ impl Reason {
             5 => Reason::NoMemory,
             6 => Reason::NoHeap,
             7 => Reason::Stuck,
+            8 => Reason::Lost,
             _ => Reason::Closed,
         }
     }
@@ -75,6 +78,7 @@ impl fmt::Display for Reason {
             }
             Reason::NoHeap => "V8 found no memory for its heap: the system gives the process no more",
             Reason::Stuck => "V8 cannot go on: a value may exceed its largest size",
+            Reason::Lost => "the process of the context has ended",
         })
     }
 }

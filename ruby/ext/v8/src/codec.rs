@@ -11,7 +11,9 @@ use magnus::value::{Qfalse, Qtrue, ReprValue};
 use magnus::{
     Error, Float, Integer, Module, RArray, RClass, RHash, RString, Ruby, Symbol, TryConvert, Value,
 };
-use std::ffi::c_int;
+use std::ffi::{OsString, c_int};
+use std::os::unix::ffi::OsStringExt;
+use std::path::PathBuf;
 
 const UNDEFINED: u8 = 0;
 const TRUE: u8 = 1;
@@ -90,6 +92,11 @@ pub(crate) fn bytes(string: RString) -> Result<Vec<u8>, Error> {
     // SAFETY: the bytes are copied before anything else happens.
     put(unsafe { string.as_slice() }, &mut copy)?;
     Ok(copy)
+}
+
+/// A path.
+pub(crate) fn path(string: RString) -> Result<PathBuf, Error> {
+    Ok(OsString::from_vec(bytes(string)?).into())
 }
 
 /// A copy of the text.

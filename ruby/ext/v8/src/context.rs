@@ -11,12 +11,13 @@
 //! takes time.
 
 use crate::codec::{self, PENDING, decode, decode_all, encode, encode_all, ruby};
-use crate::stack;
-use crate::watch::{Watched, lock};
+use crate::place::{Made, Place};
+use crate::watch::{Ends, Watched, lock};
 use crate::{class_of_v8, error};
 use crosslane_gvl::{self as gvl, Me, Unwind, check_interrupts, made};
-use crosslane_js::embed::{self, Program, Refused, Script};
-use crosslane_js::isolate::{self, Handle, Host, Reason, Thrown};
+use crosslane_js::embed::Program;
+use crosslane_js::embed::process::Failed;
+use crosslane_js::isolate::{Host, Reason, Thrown};
 use magnus::error::ErrorType;
 use magnus::gc::Marker;
 use magnus::rb_sys::{AsRawValue, FromRawValue};
@@ -25,10 +26,10 @@ use magnus::{Class, DataTypeFunctions, Error, ExceptionClass, RArray, RString, T
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock, RwLockReadGuard, TryLockError};
 use std::time::Duration;
 
-fn refusal(refused: &Refused) -> Error {
+fn refusal(refused: &Failed) -> Error {
     match refused {
-        Refused::Thrown(thrown @ Thrown::Exception(_)) => thrown_error(thrown, 0.0, 0),
-        Refused::Thrown(Thrown::Ended(
+        Failed::Thrown(thrown @ Thrown::Exception(_)) => thrown_error(thrown, 0.0, 0),
+        Failed::Thrown(Thrown::Ended(
             Reason::Memory | Reason::NoMemory | Reason::NoHeap | Reason::Stuck,
             _,
         )) => error("MemoryError", &refused.to_string()),
@@ -57,6 +58,7 @@ fn thrown_error(thrown: &Thrown, timeout: f64, memory: usize) -> Error {
             format!("the script ran for more than its timeout of {timeout} s\n{stack}").trim_end(),
         ),
         Thrown::Ended(Reason::Closed, _) => error("Error", "the script was ended"),
+        Thrown::Ended(Reason::Lost, why) => error("Error", why),
         Thrown::Ended(reason @ (Reason::NoMemory | Reason::NoHeap | Reason::Stuck), _) => {
             error("MemoryError", &reason.to_string())
         }
@@ -84,12 +86,12 @@ fn waits(is_inner: bool) -> &'static str {
 
 /// `Crosslane::V8::Native::Snapshot`.
 #[magnus::wrap(class = "Crosslane::V8::Native::Snapshot", free_immediately)]
-pub(crate) struct Snapshot(Arc<isolate::Snapshot>);
+pub(crate) struct Snapshot(Made);
 
 impl Snapshot {
-    fn wrap(made: Result<Result<isolate::Snapshot, Refused>, Unwind>) -> Result<Self, Error> {
+    fn wrap(made: Result<Result<Made, Failed>, Unwind>) -> Result<Self, Error> {
         check_interrupts()?;
-        made?.map(|made| Self(Arc::new(made))).map_err(|refused| refusal(&refused))
+        made?.map(Self).map_err(|refused| refusal(&refused))
     }
 
     /// Runs a script for a snapshot. The VM can interrupt it like any call.
@@ -97,12 +99,12 @@ impl Snapshot {
         source: RString,
         name: RString,
         blocks: Value,
-        work: impl FnOnce(Script<'_>, Program, &dyn Fn(&Arc<Handle>)) -> Result<isolate::Snapshot, Refused>,
+        work: impl FnOnce((&str, &str), Program, &dyn Fn(Arc<dyn Ends>)) -> Result<Made, Failed>,
     ) -> Result<Self, Error> {
         let (source, name) = (codec::text(source)?, codec::text(name)?);
         let bridge = Bridge::new(blocks);
         let me = Me::get();
-        let started = |handle: &Arc<Handle>| {
+        let started = |handle: Arc<dyn Ends>| {
             let watched = bridge.watch(handle);
             watched.begin(me, None);
             // The VM may have needed the thread before the watch existed.
@@ -113,10 +115,7 @@ impl Snapshot {
                 watched.want();
             }
         };
-        let build = || {
-            let script = Script { source: &source, name: &name, stack: stack::left() };
-            work(script, Arc::clone(&bridge) as _, &started)
-        };
+        let build = || work((&source, &name), Arc::clone(&bridge) as _, &started);
         let made = gvl::without_or_raise(build, want);
         match bridge.left() {
             Some((unwind, _)) => Err(unwind.into_error()),
@@ -124,19 +123,24 @@ impl Snapshot {
         }
     }
 
-    pub(crate) fn build(source: RString, name: RString, blocks: Value) -> Result<Self, Error> {
-        Self::run(source, name, blocks, |script, program, started| {
-            isolate::Snapshot::of_script(script, program, started)
-        })
+    /// Runs a script in a context of this program, or in a process that runs `host`.
+    pub(crate) fn build(
+        source: RString,
+        name: RString,
+        blocks: Value,
+        host: Option<RString>,
+    ) -> Result<Self, Error> {
+        let host = host.map(codec::path).transpose()?;
+        Self::run(source, name, blocks, |script, program, started| Made::of(script, program, host, started))
     }
 
     pub(crate) fn warm_up(&self, source: RString, name: RString, blocks: Value) -> Result<Self, Error> {
         Self::run(source, name, blocks, |script, program, started| self.0.warmed_up(script, program, started))
     }
 
-    pub(crate) fn load(dumped: RString) -> Result<Self, Error> {
-        let bytes = codec::bytes(dumped)?;
-        Self::wrap(gvl::without_or_raise(|| isolate::Snapshot::load(&bytes), || {}))
+    pub(crate) fn load(dumped: RString, host: Option<RString>) -> Result<Self, Error> {
+        let (bytes, host) = (codec::bytes(dumped)?, host.map(codec::path).transpose()?);
+        Self::wrap(gvl::without_or_raise(|| Made::load(bytes, host), || {}))
     }
 
     pub(crate) fn dump(&self) -> Result<RString, Error> {
@@ -145,7 +149,7 @@ impl Snapshot {
     }
 
     pub(crate) fn size(&self) -> usize {
-        self.0.bytes().len()
+        self.0.size()
     }
 }
 
@@ -178,8 +182,8 @@ impl Bridge {
     }
 
     /// Starts to watch the scripts of the handle's context.
-    fn watch(&self, handle: &Arc<Handle>) -> &Arc<Watched> {
-        self.watched.get_or_init(|| Watched::new(Arc::clone(handle)))
+    fn watch(&self, handle: Arc<dyn Ends>) -> &Arc<Watched> {
+        self.watched.get_or_init(|| Watched::new(handle))
     }
 
     /// Runs Ruby code for a script. Without a watch, no Ruby code runs.
@@ -305,7 +309,7 @@ impl Host for Bridge {
 }
 
 struct Inner {
-    context: embed::Context,
+    context: Place,
     bridge: Arc<Bridge>,
     watched: Arc<Watched>,
 }
@@ -338,22 +342,24 @@ impl Drop for Context {
 }
 
 impl Context {
-    /// Boots a context. V8's callbacks call `blocks`. With `locked`, it holds the GVL meanwhile;
-    /// this serves only for comparison.
+    /// Boots a context, in a process that runs `host` or in this one. V8's callbacks call `blocks`. With
+    /// `locked`, it holds the GVL meanwhile; this serves only for comparison.
     pub(crate) fn boot(
         snapshot: Option<magnus::typed_data::Obj<Snapshot>>,
         timeout: Option<f64>,
         memory: usize,
         blocks: Value,
         locked: bool,
+        host: Option<RString>,
     ) -> Result<Self, Error> {
-        let snapshot = snapshot.map(|snapshot| Arc::clone(&snapshot.0));
+        let snapshot = snapshot.map(|snapshot| snapshot.0.clone());
+        let host = host.map(codec::path).transpose()?;
         let bridge = Bridge::new(blocks);
         let program: Program = Arc::clone(&bridge) as _;
-        let boot = || embed::Context::boot(snapshot, program, memory, stack::left());
+        let boot = || Place::boot(snapshot, program, memory, host);
         let booted = if locked { Ok(boot()) } else { gvl::without_or_raise(boot, || {}) };
         let context = booted?.map_err(|refused| refusal(&refused))?;
-        let watched = Arc::clone(bridge.watch(context.handle()));
+        let watched = Arc::clone(bridge.watch(context.ends()));
         let inner = RwLock::new(Some(Inner { context, bridge, watched }));
         Ok(Self {
             blocks: Opaque::from(blocks),
@@ -367,11 +373,7 @@ impl Context {
         let inner = self.inner.read().unwrap_or_else(PoisonError::into_inner);
         match &*inner {
             None => Err(error("Error", "the context was disposed of")),
-            Some(used) if !used.context.is_here() => Err(error(
-                "Error",
-                "this process was forked after the context was booted, and V8 does not survive that; \
-                 boot contexts in the child only, or before V8 runs in the parent",
-            )),
+            Some(used) if !used.context.is_here() => Err(error("Error", used.context.forked())),
             Some(_) => Ok(inner),
         }
     }
@@ -381,14 +383,14 @@ impl Context {
     fn run(
         &self,
         settled: bool,
-        work: impl FnOnce(&embed::Context, usize) -> Result<Vec<u8>, Thrown>,
+        work: impl FnOnce(&Place) -> Result<Vec<u8>, Thrown>,
     ) -> Result<Value, Error> {
         let inner = self.inner()?;
         let Some(inner) = &*inner else { return Ok(ruby().qnil().as_value()) };
         let watched = &*inner.watched;
         let outer = watched.begin(Me::get(), self.timeout);
         let is_inner = outer.is_some();
-        let outcome = gvl::without_or_raise(|| work(&inner.context, stack::left()), || watched.want());
+        let outcome = gvl::without_or_raise(|| work(&inner.context), || watched.want());
         let stopped = watched.end(outer);
         let outcome = outcome?;
         if let Err(Thrown::Exception(failure)) = &outcome
@@ -433,34 +435,36 @@ impl Context {
     /// Runs a script. With `settled`, a promise that is pending at the end is an error.
     pub(crate) fn eval(&self, source: RString, name: RString, settled: bool) -> Result<Value, Error> {
         let (source, name) = (codec::text(source)?, codec::text(name)?);
-        self.run(settled, |context, stack| context.eval(Script { source: &source, name: &name, stack }))
+        self.run(settled, |context| context.eval(&source, &name))
     }
 
     /// Calls a function. `settled` has the same meaning as in [`Context::eval`].
     pub(crate) fn invoke(&self, path: RString, arguments: RArray, settled: bool) -> Result<Value, Error> {
         let (path, arguments) = (codec::text(path)?, encode_all(arguments)?);
-        self.run(settled, |context, stack| context.invoke(&path, &arguments, stack))
+        self.run(settled, |context| context.invoke(&path, &arguments))
     }
 
     pub(crate) fn attach(&self, path: RString, number: u32) -> Result<(), Error> {
         let path = codec::text(path)?;
-        self.run(false, |context, stack| context.attach(&path, number, stack).map(|()| vec![0]))?;
+        self.run(false, |context| context.attach(&path, number).map(|()| vec![0]))?;
         Ok(())
     }
 
     /// Makes V8 free all memory that it can free.
     pub(crate) fn collect(&self) -> Result<(), Error> {
-        self.run(false, |context, stack| context.collect(stack).map(|()| vec![0]))?;
+        self.run(false, |context| context.collect().map(|()| vec![0]))?;
         Ok(())
     }
 
     pub(crate) fn heap_stats(&self) -> Result<Value, Error> {
-        self.run(false, |context, stack| context.heap_stats(stack))
+        self.run(false, Place::heap_stats)
     }
 
     pub(crate) fn memory(&self) -> Result<usize, Error> {
         let inner = self.inner()?;
-        Ok(inner.as_ref().map_or(0, |inner| inner.context.memory()))
+        let Some(inner) = &*inner else { return Ok(0) };
+        let asked = gvl::without_or_raise(|| inner.context.memory(), || {})?;
+        asked.map_err(|thrown| self.thrown(&thrown))
     }
 
     pub(crate) fn dispose(&self) -> Result<(), Error> {

@@ -4,6 +4,7 @@
 //! |---|---|
 //! | [`context`] | contexts and snapshots; V8 works without the GVL, and does not access Ruby
 //! objects meanwhile |
+//! | [`place`] | where a context runs: in this program, or in a process of its own |
 //! | [`codec`] | the encoding of Ruby objects for V8 |
 //! | [`watch`] | the thread that ends late calls, and calls whose Ruby thread the VM needs |
 //! | [`stack`] | the remaining size of the stack |
@@ -12,6 +13,7 @@
 
 mod codec;
 mod context;
+mod place;
 mod stack;
 #[cfg(test)]
 mod tests;
@@ -37,13 +39,13 @@ fn init(ruby: &Ruby) -> Result<(), Error> {
     let module = ruby.define_module("Crosslane")?.define_module("V8")?.define_module("Native")?;
     module.define_singleton_method("version", function!(crosslane_js::isolate::version, 0))?;
     let snapshot = define::<context::Snapshot>(ruby, module, "Snapshot")?;
-    snapshot.define_singleton_method("build", function!(context::Snapshot::build, 3))?;
-    snapshot.define_singleton_method("load", function!(context::Snapshot::load, 1))?;
+    snapshot.define_singleton_method("build", function!(context::Snapshot::build, 4))?;
+    snapshot.define_singleton_method("load", function!(context::Snapshot::load, 2))?;
     snapshot.define_method("warm_up", method!(context::Snapshot::warm_up, 3))?;
     snapshot.define_method("dump", method!(context::Snapshot::dump, 0))?;
     snapshot.define_method("size", method!(context::Snapshot::size, 0))?;
     let context = define::<context::Context>(ruby, module, "Context")?;
-    context.define_singleton_method("boot", function!(context::Context::boot, 5))?;
+    context.define_singleton_method("boot", function!(context::Context::boot, 6))?;
     context.define_method("eval", method!(context::Context::eval, 3))?;
     context.define_method("invoke", method!(context::Context::invoke, 3))?;
     context.define_method("attach", method!(context::Context::attach, 2))?;

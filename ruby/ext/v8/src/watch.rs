@@ -7,15 +7,45 @@
 
 use crosslane_gvl::Me;
 use crosslane_js::attention::Attention;
+use crosslane_js::embed::process::Ender;
 use crosslane_js::isolate::{Handle, Reason};
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::ptr;
+use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering::AcqRel, Ordering::Acquire, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::thread::{self, Thread};
 use std::time::{Duration, Instant};
 
 const TICK: Duration = Duration::from_millis(5);
-/// The time after which a call that was told to end is ended wherever it is.
-const PATIENCE: Duration = Duration::from_millis(200);
+
+/// What ends a running call.
+pub(crate) trait Ends: Send + Sync {
+    /// As [`Handle::end`].
+    fn end(&self, reason: Reason, stack: bool);
+
+    /// The time after which a call that was told to end is ended wherever it is.
+    fn patience(&self) -> Duration;
+}
+
+impl Ends for Handle {
+    fn end(&self, reason: Reason, stack: bool) {
+        self.end(reason, stack);
+    }
+
+    fn patience(&self) -> Duration {
+        Duration::from_millis(200)
+    }
+}
+
+impl Ends for Ender {
+    fn end(&self, reason: Reason, stack: bool) {
+        self.end(reason, stack);
+    }
+
+    /// Another process may not run for a while, and it asks back by a message.
+    fn patience(&self) -> Duration {
+        Duration::from_secs(1)
+    }
+}
 
 /// A running call, with the calls around it.
 #[derive(Clone, Copy)]
@@ -32,7 +62,7 @@ pub(crate) struct Work {
 
 /// The thread's data about a context.
 pub(crate) struct Watched {
-    handle: Arc<Handle>,
+    handle: Arc<dyn Ends>,
     work: Mutex<Option<Work>>,
     /// Whether the VM needs the calling thread.
     wanted: AtomicBool,
@@ -45,27 +75,59 @@ pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// The thread, if it runs, and the contexts.
-static CONTEXTS: Mutex<(Option<Thread>, Vec<Weak<Watched>>)> = Mutex::new((None, Vec::new()));
-static ATTENTION: Attention = Attention::new();
+/// What the contexts of a process share. A fork has another one: the thread does not run there, and what
+/// another thread had locked stays locked.
+struct Shared {
+    process: u32,
+    /// The thread, if it runs, and the contexts.
+    contexts: Mutex<(Option<Thread>, Vec<Weak<Watched>>)>,
+    attention: Attention,
+}
 
-/// Makes the thread check the calls, and continue to check for a while.
-fn attend() {
-    if ATTENTION.begin()
-        && let Some(thread) = &lock(&CONTEXTS).0
-    {
-        thread.unpark();
+static SHARED: AtomicPtr<Shared> = AtomicPtr::new(ptr::null_mut());
+
+impl Shared {
+    /// That of this process.
+    fn get() -> &'static Self {
+        let process = std::process::id();
+        let known = SHARED.load(Acquire);
+        // SAFETY: what is stored there is never freed.
+        if let Some(known) = unsafe { known.as_ref() }.filter(|known| known.process == process) {
+            return known;
+        }
+        let (contexts, attention) = (Mutex::new((None, Vec::new())), Attention::new());
+        let fresh = Box::into_raw(Box::new(Self { process, contexts, attention }));
+        match SHARED.compare_exchange(known, fresh, AcqRel, Acquire) {
+            // SAFETY: as above.
+            Ok(_) => unsafe { &*fresh },
+            Err(first) => {
+                // SAFETY: no other thread knows it.
+                drop(unsafe { Box::from_raw(fresh) });
+                // SAFETY: as above. Another thread of this process has stored it.
+                unsafe { &*first }
+            }
+        }
+    }
+
+    /// Makes the thread check the calls, and continue to check for a while.
+    fn attend(&self) {
+        if self.attention.begin()
+            && let Some(thread) = &lock(&self.contexts).0
+        {
+            thread.unpark();
+        }
     }
 }
 
 impl Watched {
-    pub(crate) fn new(handle: Arc<Handle>) -> Arc<Self> {
+    pub(crate) fn new(handle: Arc<dyn Ends>) -> Arc<Self> {
         let (work, wanted, stopped) = (Mutex::new(None), AtomicBool::new(false), AtomicBool::new(false));
         let this = Arc::new(Self { handle, work, wanted, stopped });
-        let mut contexts = lock(&CONTEXTS);
+        let shared = Shared::get();
+        let mut contexts = lock(&shared.contexts);
         contexts.1.push(Arc::downgrade(&this));
         if contexts.0.is_none() {
-            let thread = thread::Builder::new().name("crosslane-v8".into()).spawn(watch);
+            let thread = thread::Builder::new().name("crosslane-v8".into()).spawn(|| watch(shared));
             contexts.0 = thread.ok().map(|thread| thread.thread().clone());
         }
         this
@@ -85,7 +147,7 @@ impl Watched {
         }
         *work = Some(Work { caller, deadline, in_ruby: false, told: None });
         drop(work);
-        attend();
+        Shared::get().attend();
         outer
     }
 
@@ -164,7 +226,7 @@ impl Watched {
             return;
         };
         // A call first ends at V8's next check. If no check comes in time, it ends wherever it is.
-        let late = work.told.map(|told| now - told >= PATIENCE);
+        let late = work.told.map(|told| now - told >= self.handle.patience());
         if late != Some(false) {
             work.told = Some(now);
             self.handle.end(reason, late.is_none());
@@ -175,15 +237,15 @@ impl Watched {
 impl Drop for Watched {
     fn drop(&mut self) {
         // This may have been the last context.
-        attend();
+        Shared::get().attend();
     }
 }
 
-fn watch() {
+fn watch(shared: &Shared) {
     let mut last_call = Instant::now();
     loop {
         let contexts: Vec<_> = {
-            let mut contexts = lock(&CONTEXTS);
+            let mut contexts = lock(&shared.contexts);
             contexts.1.retain(|context| context.strong_count() > 0);
             if contexts.1.is_empty() {
                 contexts.0 = None;
@@ -192,7 +254,8 @@ fn watch() {
             contexts.1.iter().filter_map(Weak::upgrade).collect()
         };
         contexts.iter().for_each(|context| context.look());
-        let due = ATTENTION.is_due(&mut last_call, || contexts.iter().any(|context| context.is_at_work()));
+        let due =
+            shared.attention.is_due(&mut last_call, || contexts.iter().any(|context| context.is_at_work()));
         // Contexts that the program no longer uses are dropped here, or were dropped before.
         drop(contexts);
         if due {
