@@ -268,6 +268,58 @@ declare var URL: {
   canParse(url: string | URL, base?: string | URL): boolean;
 };
 
+declare namespace WebAssembly {
+  type Bytes = ArrayBuffer | ArrayBufferView;
+  type ValueType = "i32" | "i64" | "f32" | "f64" | "v128" | "externref" | "anyfunc";
+  type Kind = "function" | "global" | "memory" | "table" | "tag";
+  type Imports = { readonly [module: string]: { readonly [name: string]: any } };
+  type Exports = { readonly [name: string]: any };
+
+  /** A module of the top level of a file is compiled when a call first uses it. */
+  class Module {
+    constructor(bytes: Bytes);
+    static exports(module: Module): { name: string; kind: Kind }[];
+    static imports(module: Module): { module: string; name: string; kind: Kind }[];
+    static customSections(module: Module, name: string): ArrayBuffer[];
+  }
+  class Instance {
+    constructor(module: Module, imports?: Imports);
+    readonly exports: Exports;
+  }
+  class Memory {
+    constructor(descriptor: { initial: number; maximum?: number });
+    readonly buffer: ArrayBuffer;
+    grow(pages: number): number;
+  }
+  class Table {
+    constructor(descriptor: { element: ValueType; initial: number; maximum?: number }, value?: any);
+    readonly length: number;
+    get(index: number): any;
+    set(index: number, value?: any): void;
+    grow(delta: number, value?: any): number;
+  }
+  class Global {
+    constructor(descriptor: { value: ValueType; mutable?: boolean }, value?: any);
+    value: any;
+    valueOf(): any;
+  }
+  class Tag {
+    constructor(type: { parameters: ValueType[] });
+  }
+  class Exception {
+    constructor(tag: Tag, payload: any[]);
+    is(tag: Tag): boolean;
+    getArg(tag: Tag, index: number): any;
+  }
+  class CompileError extends Error {}
+  class LinkError extends Error {}
+  class RuntimeError extends Error {}
+  function validate(bytes: Bytes): boolean;
+  function compile(bytes: Bytes): Promise<Module>;
+  function instantiate(bytes: Bytes, imports?: Imports): Promise<{ module: Module; instance: Instance }>;
+  function instantiate(module: Module, imports?: Imports): Promise<Instance>;
+}
+
 // ---- methods of later editions than ECMAScript 2022
 
 interface ReadonlyArray<T> {

@@ -39,48 +39,61 @@ constexpr char kRefused[] = "Array buffer allocation failed";
 // Types of the fields of ClIsolate: an anonymous namespace in a header would make the compiler warn.
 struct Entry;
 
-// Counts the bytes of array buffers, and refuses memory beyond the isolate's limit.
-class CappedAllocator final : public v8::ArrayBuffer::Allocator {
+// Counts the bytes that an isolate has outside of V8's heap, and refuses those beyond its limit.
+class Account {
  public:
-  void* Allocate(size_t length) override {
-    return Take(length) ? Checked(calloc(length, 1), length) : nullptr;
+  // Counts bytes. Refuses those beyond the limit.
+  bool Take(size_t length) {
+    size_t before = used_.fetch_add(length, std::memory_order_relaxed);
+    size_t most = limit.load(std::memory_order_relaxed);
+    if (before <= most && length <= most - before) return true;
+    Give(length);
+    refused.store(true, std::memory_order_relaxed);
+    return false;
   }
-  void* AllocateUninitialized(size_t length) override {
-    return Take(length) ? Checked(malloc(length), length) : nullptr;
-  }
-  void Free(void* data, size_t length) override {
-    free(data);
-    used_.fetch_sub(length, std::memory_order_relaxed);
-  }
-  // Memory for a value that the host passes. It counts, but the limit does not refuse it.
-  std::unique_ptr<v8::BackingStore> Room(size_t length) {
-    void* data = malloc(std::max<size_t>(length, 1));
-    if (data == nullptr) return nullptr;
-    used_.fetch_add(length, std::memory_order_relaxed);
-    auto release = [](void* data, size_t length, void* self) {
-      static_cast<CappedAllocator*>(self)->Free(data, length);
-    };
-    return v8::ArrayBuffer::NewBackingStore(data, length, release, this);
-  }
+  // Counts bytes that the limit does not refuse.
+  void Add(size_t length) { used_.fetch_add(length, std::memory_order_relaxed); }
+  void Give(size_t length) { used_.fetch_sub(length, std::memory_order_relaxed); }
   size_t used() const { return used_.load(std::memory_order_relaxed); }
   std::atomic<size_t> limit{SIZE_MAX};
   // Whether memory was refused since the call at work began.
   std::atomic<bool> refused{false};
 
  private:
-  bool Take(size_t length) {
-    size_t before = used_.fetch_add(length, std::memory_order_relaxed);
-    size_t most = limit.load(std::memory_order_relaxed);
-    if (before <= most && length <= most - before) return true;
-    used_.fetch_sub(length, std::memory_order_relaxed);
-    refused.store(true, std::memory_order_relaxed);
-    return false;
+  std::atomic<size_t> used_{0};
+};
+
+// Allocates array buffers, and counts their bytes.
+class CappedAllocator final : public v8::ArrayBuffer::Allocator {
+ public:
+  explicit CappedAllocator(Account& account) : account_(account) {}
+  void* Allocate(size_t length) override {
+    return account_.Take(length) ? Checked(calloc(length, 1), length) : nullptr;
   }
+  void* AllocateUninitialized(size_t length) override {
+    return account_.Take(length) ? Checked(malloc(length), length) : nullptr;
+  }
+  void Free(void* data, size_t length) override {
+    free(data);
+    account_.Give(length);
+  }
+  // Memory for a value that the host passes. It counts, but the limit does not refuse it.
+  std::unique_ptr<v8::BackingStore> Room(size_t length) {
+    void* data = malloc(std::max<size_t>(length, 1));
+    if (data == nullptr) return nullptr;
+    account_.Add(length);
+    auto release = [](void* data, size_t length, void* self) {
+      static_cast<CappedAllocator*>(self)->Free(data, length);
+    };
+    return v8::ArrayBuffer::NewBackingStore(data, length, release, this);
+  }
+
+ private:
   void* Checked(void* data, size_t length) {
-    if (data == nullptr) used_.fetch_sub(length, std::memory_order_relaxed);
+    if (data == nullptr) account_.Give(length);
     return data;
   }
-  std::atomic<size_t> used_{0};
+  Account& account_;
 };
 
 struct Freed {
@@ -175,7 +188,9 @@ struct ClIsolate {
   ClHost host{};
   // V8 keeps a pointer to this.
   v8::StartupData blob{nullptr, 0};
-  CappedAllocator allocator;
+  // WebAssembly's code can outlive its isolate, and then this.
+  std::shared_ptr<Account> account = std::make_shared<Account>();
+  CappedAllocator allocator{*account};
   std::unique_ptr<v8::SnapshotCreator> creator;
   v8::Isolate* isolate = nullptr;
   v8::Global<v8::Context> context;

@@ -8,12 +8,19 @@
 
 namespace {
 
+// What V8 estimates that objects of its heap have outside of it, other than array buffers: compiled modules of
+// WebAssembly, and objects of Intl.
+size_t Managed(ClIsolate* self, v8::HeapStatistics& statistics) {
+  int64_t all = self->isolate->AdjustAmountOfExternalAllocatedMemory(0);
+  return std::max<int64_t>(all - static_cast<int64_t>(statistics.external_memory()), 0);
+}
+
 size_t Used(ClIsolate* self) {
   v8::HeapStatistics statistics;
   self->isolate->GetHeapStatistics(&statistics);
   // A builder's array buffers come from V8's own allocator.
-  size_t buffers = self->creator ? statistics.external_memory() : self->allocator.used();
-  return statistics.used_heap_size() + buffers;
+  size_t outside = self->creator ? statistics.external_memory() : self->account->used();
+  return statistics.used_heap_size() + outside + Managed(self, statistics);
 }
 
 std::string Frames(v8::Isolate* isolate, v8::Local<v8::StackTrace> trace) {
@@ -42,7 +49,7 @@ void Terminate(ClIsolate* self, uint32_t reason) {
 // case.
 void ForgetTermination(ClIsolate* self) {
   self->reason = 0;
-  self->allocator.refused = false;
+  self->account->refused = false;
   self->isolate->CancelTerminateExecution();
 }
 
@@ -301,16 +308,144 @@ int* Counter(const char*) {
 
 void Guard(ClIsolate* self, size_t memory_limit) {
   self->memory_limit = self->look_at = memory_limit;
-  self->allocator.limit = memory_limit;
+  self->account->limit = memory_limit;
   self->isolate->SetFatalErrorHandler(FatalError);
   self->isolate->SetOOMErrorHandler(OutOfMemory);
   self->isolate->AddGCEpilogueCallback(AfterCollection, nullptr, v8::kGCTypeAll);
   self->isolate->AddNearHeapLimitCallback(NearHardLimit, self);
-  // No limit counts the memory of WebAssembly.
-  self->isolate->SetAllowWasmCodeGenerationCallback(
-      [](v8::Local<v8::Context>, v8::Local<v8::String>) { return false; });
+  // Nothing would end a wait for another thread, and there is none.
+  self->isolate->SetAllowAtomicsWait(false);
   self->isolate->SetMicrotasksPolicy(v8::MicrotasksPolicy::kExplicit);
   self->isolate->SetCaptureStackTraceForUncaughtExceptions(true, 10);
 }
+
+#if V8_MAJOR_VERSION >= 12
+// V8's pages. Counts those of WebAssembly for the isolate that runs, because V8 asks no other allocator for them.
+class CountedPages final : public v8::PageAllocator {
+ public:
+  explicit CountedPages(v8::PageAllocator* pages) : pages_(pages) {}
+  // V8 reserves the most that a memory may grow to. Without a maximum, that is 4 GiB of address space.
+  void* AllocatePages(void* address, size_t length, size_t alignment, Permission permissions) override {
+    v8::Isolate* isolate = v8::Isolate::TryGetCurrent();
+    ClIsolate* self = isolate ? Self(isolate) : nullptr;
+    bool is_memory = permissions == kNoAccess && alignment == kWasmPage;
+    bool is_code = permissions == kNoAccessWillJitLater && alignment < kWasmPage;
+    if (!self || !(is_memory || is_code)) {
+      return pages_->AllocatePages(address, length, alignment, permissions);
+    }
+    Counted counted{self->account, is_memory ? kPlace : length, 0};
+    if (is_memory && !counted.account->Take(counted.always)) return nullptr;
+    void* start = pages_->AllocatePages(address, length, alignment, permissions);
+    if (!start) {
+      if (is_memory) counted.account->Give(counted.always);
+      return nullptr;
+    }
+    if (is_code) {
+      // V8 would end the process if there was no room for code.
+      counted.account->Add(length);
+      if (counted.account->used() > counted.account->limit) Terminate(self, CL_MEMORY);
+    }
+    std::lock_guard<std::mutex> lock(mutex_);
+    counted_.emplace(start, std::move(counted));
+    return start;
+  }
+  bool FreePages(void* address, size_t length) override {
+    Forget(address);
+    return pages_->FreePages(address, length);
+  }
+  // V8 makes the pages of a memory usable when the memory is made, and when it grows. If this fails, V8 collects
+  // garbage and tries again. Then the memory does not grow.
+  bool SetPermissions(void* address, size_t length, Permission permissions) override {
+    std::lock_guard<std::mutex> lock(mutex_);
+    auto found = permissions == kReadWrite ? counted_.find(address) : counted_.end();
+    if (found == counted_.end() || length <= found->second.usable) {
+      return pages_->SetPermissions(address, length, permissions);
+    }
+    auto& [account, always, usable] = found->second;
+    size_t more = length - usable;
+    if (!account->Take(more)) return false;
+    if (!pages_->SetPermissions(address, length, permissions)) {
+      account->Give(more);
+      return false;
+    }
+    usable = length;
+    return true;
+  }
+  size_t AllocatePageSize() override { return pages_->AllocatePageSize(); }
+  size_t CommitPageSize() override { return pages_->CommitPageSize(); }
+  void SetRandomMmapSeed(int64_t seed) override { pages_->SetRandomMmapSeed(seed); }
+  void* GetRandomMmapAddr() override { return pages_->GetRandomMmapAddr(); }
+  bool ReleasePages(void* address, size_t length, size_t new_length) override {
+    return pages_->ReleasePages(address, length, new_length);
+  }
+  bool RecommitPages(void* address, size_t length, Permission permissions) override {
+    return pages_->RecommitPages(address, length, permissions);
+  }
+  bool DiscardSystemPages(void* address, size_t size) override {
+    return pages_->DiscardSystemPages(address, size);
+  }
+  bool DecommitPages(void* address, size_t size) override { return pages_->DecommitPages(address, size); }
+  bool SealPages(void* address, size_t length) override { return pages_->SealPages(address, length); }
+
+ private:
+  // The size of a page of WebAssembly. V8 aligns memories to it, and nothing else.
+  static constexpr size_t kWasmPage = 64u << 10;
+  // What each memory counts in addition, for its place in the address space.
+  static constexpr size_t kPlace = 1u << 20;
+  // What is counted for pages: always, and for those that are usable.
+  struct Counted {
+    std::shared_ptr<Account> account;
+    size_t always, usable;
+  };
+  void Forget(void* address) {
+    std::lock_guard<std::mutex> lock(mutex_);
+    auto found = counted_.find(address);
+    if (found == counted_.end()) return;
+    found->second.account->Give(found->second.always + found->second.usable);
+    counted_.erase(found);
+  }
+  v8::PageAllocator* pages_;
+  std::mutex mutex_;
+  // By their first pages.
+  std::map<void*, Counted> counted_;
+};
+
+// V8's own platform with `CountedPages`.
+class CountedPlatform final : public v8::Platform {
+ public:
+  explicit CountedPlatform(v8::Platform* usual) : usual_(usual), pages_(usual->GetPageAllocator()) {}
+  v8::PageAllocator* GetPageAllocator() override { return &pages_; }
+  v8::ThreadIsolatedAllocator* GetThreadIsolatedAllocator() override {
+    return usual_->GetThreadIsolatedAllocator();
+  }
+  int NumberOfWorkerThreads() override { return usual_->NumberOfWorkerThreads(); }
+  std::shared_ptr<v8::TaskRunner> GetForegroundTaskRunner(v8::Isolate* isolate,
+                                                          v8::TaskPriority priority) override {
+    return usual_->GetForegroundTaskRunner(isolate, priority);
+  }
+  double MonotonicallyIncreasingTime() override { return usual_->MonotonicallyIncreasingTime(); }
+  double CurrentClockTimeMillis() override { return usual_->CurrentClockTimeMillis(); }
+  StackTracePrinter GetStackTracePrinter() override { return usual_->GetStackTracePrinter(); }
+  v8::TracingController* GetTracingController() override { return usual_->GetTracingController(); }
+
+ protected:
+  std::unique_ptr<v8::JobHandle> CreateJobImpl(v8::TaskPriority priority, std::unique_ptr<v8::JobTask> task,
+                                               const v8::SourceLocation& place) override {
+    return usual_->CreateJob(priority, std::move(task), place);
+  }
+  void PostTaskOnWorkerThreadImpl(v8::TaskPriority priority, std::unique_ptr<v8::Task> task,
+                                  const v8::SourceLocation& place) override {
+    usual_->PostTaskOnWorkerThread(priority, std::move(task), place);
+  }
+  void PostDelayedTaskOnWorkerThreadImpl(v8::TaskPriority priority, std::unique_ptr<v8::Task> task,
+                                         double delay, const v8::SourceLocation& place) override {
+    usual_->PostDelayedTaskOnWorkerThread(priority, std::move(task), delay, place);
+  }
+
+ private:
+  v8::Platform* usual_;
+  CountedPages pages_;
+};
+#endif
 
 }  // namespace

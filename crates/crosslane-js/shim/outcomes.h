@@ -163,6 +163,12 @@ std::string Blame(ClIsolate* self, v8::Local<v8::Context> context, v8::Local<v8:
   return text;
 }
 
+// Whether V8 throws a RangeError with this message when an array buffer or a memory of WebAssembly is refused.
+bool IsRefusal(std::string_view message) {
+  return message == kRefused || message.find("could not allocate memory") != std::string_view::npos ||
+         message.find("Cannot allocate Wasm memory") != std::string_view::npos;
+}
+
 void Ended(ClIsolate* self, ClOutcome* outcome) {
   self->isolate->CancelTerminateExecution();
   outcome->status = CL_TERMINATED;
@@ -212,8 +218,12 @@ void Failed(ClIsolate* self, v8::Local<v8::Context> context, v8::TryCatch& caugh
   }
   if (!exception.IsEmpty() && exception == self->failed_with) outcome->reason = CL_PROGRAM;
   // JavaScript may have caught the allocator's error, and thrown another one.
-  if (self->allocator.refused && self->name == "RangeError" && self->message == kRefused) {
+  if (self->account->refused && self->name == "RangeError" && IsRefusal(self->message)) {
     outcome->reason = CL_MEMORY;
+  }
+  // `memory.grow` has returned -1, and the code could not go on without the memory.
+  if (self->account->refused && self->name == "RuntimeError") {
+    self->message += ", after memory_limit has refused memory to WebAssembly";
   }
   outcome->name = View(self->name);
   outcome->message = View(self->message);

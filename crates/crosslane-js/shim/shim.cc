@@ -8,7 +8,11 @@ void cl_initialize(ClText flags) {
   v8::V8::SetFlagsFromString(reinterpret_cast<const char*>(flags.data), flags.length);
   v8::V8::SetEntropySource(Random);
   platform = v8::platform::NewDefaultPlatform().release();
+#if V8_MAJOR_VERSION < 12
   v8::V8::InitializePlatform(platform);
+#else
+  v8::V8::InitializePlatform(new CountedPlatform(platform));
+#endif
   v8::V8::Initialize();
   v8::base::SetPrintStackTrace(CheckFailed);
   handler_before = std::set_new_handler(NoMemory);
@@ -231,7 +235,7 @@ bool cl_dispose(ClIsolate* self) {
 
 void cl_set_memory_limit(ClIsolate* self, size_t bytes) {
   self->memory_limit = self->look_at = bytes;
-  self->allocator.limit = bytes;
+  self->account->limit = bytes;
 }
 
 size_t cl_memory_used(ClIsolate* self) { return self->given_up ? 0 : Used(self); }

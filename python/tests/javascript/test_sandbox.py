@@ -23,7 +23,7 @@ GLOBALS = """
     Uint8ClampedArray BigUint64Array BigInt64Array DataView Map BigInt Set WeakMap WeakSet WeakRef Proxy Reflect
     FinalizationRegistry Iterator decodeURI decodeURIComponent encodeURI encodeURIComponent escape unescape eval isFinite isNaN
     console setTimeout clearTimeout setInterval clearInterval udf udtf udaf Timestamp
-    DOMException TextDecoder TextEncoder URL URLSearchParams atob btoa structuredClone
+    DOMException TextDecoder TextEncoder URL URLSearchParams WebAssembly atob btoa structuredClone
 """
 
 
@@ -54,7 +54,8 @@ WAYS_OUT = {
     "read('/etc/passwd')": "",
     "os.system('true')": "",
     "quit()": "",
-    "WebAssembly.compile(new Uint8Array(8))": "",
+    "WebAssembly.compile(new Uint8Array(8))": "CompileError: WebAssembly.Module()",
+    "new WebAssembly.Memory({ initial: 1, maximum: 1, shared: true })": "TypeError: memory of WebAssembly cannot be shared",
     "new SharedArrayBuffer(8)": "",
     "Atomics.wait(new Int32Array(4), 0, 0)": "",
     "eval('process')": "",

@@ -41,7 +41,7 @@ PAGES = {
     "docs/dataframes.md": 6,
     "docs/definitions.md": 3,
     "docs/functions.md": 18,
-    "docs/javascript.md": 14,
+    "docs/javascript.md": 16,
     "docs/kinds.md": 8,
     "docs/lua.md": 2,
     "docs/migration/duckdb-python.md": 2,

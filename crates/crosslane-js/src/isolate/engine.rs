@@ -7,7 +7,7 @@ use std::fmt;
 use std::sync::Once;
 
 /// Flags that keep V8 from adding methods when an isolate boots, because the snapshot has those methods
-/// (`js/language`). Shared memory is off: no limit counts it. So is WebAssembly, in the older V8 by a flag.
+/// (`js/language`). Shared memory is off: no limit counts it. So is the older V8's WebAssembly.
 #[cfg(not(node))]
 macro_rules! version_flags {
     () => {
@@ -17,12 +17,14 @@ macro_rules! version_flags {
 }
 /// V8 13.6 unrolls loops, and finds loops that need no check because they end soon. It takes some endless
 /// loops for such ones: `for (;;) list.push(new Array(1000).fill(0.5))`. Nothing could end those.
+/// The thread of a call compiles its WebAssembly, so that the limits of the call hold for the compiler, too. What
+/// begins with `"use asm"` is not compiled as WebAssembly.
 #[cfg(node)]
 macro_rules! version_flags {
     () => {
         "--no-turboshaft-loop-unrolling --enable-sharedarraybuffer-per-context --no-js-atomics-pause --no-js-error-iserror \
          --no-js-explicit-resource-management --no-js-float16array --no-js-promise-try --no-js-regexp-escape \
-         --no-js-source-phase-imports"
+         --no-js-source-phase-imports --wasm-sync-tier-up --no-validate-asm"
     };
 }
 

@@ -31,6 +31,7 @@ const FULL: &str = concat!(
     include_str!("../js/web/intl.js"),
     include_str!("../js/web/encoding.js"),
     include_str!("../js/web/url.js"),
+    include_str!("../js/web/wasm.js"),
     include_str!("../js/web/timers.js"),
     include_str!("../js/loops/stateful.js"),
     include_str!("../js/loops/compile.js"),
@@ -64,5 +65,11 @@ const SMALL: &str = concat!(
 /// Makes the source of a function with these parameters and this body. The source also defines the
 /// rules of [`value_rules`].
 fn prelude(parameters: &str, body: &str) -> String {
-    format!("(function ({parameters}) {{ 'use strict';\n{}{body} }})", value_rules::source())
+    let rules = value_rules::source();
+    format!("(function ({parameters}) {{ 'use strict';\n{rules}const hasWasm = {};\n{body} }})", has_wasm())
+}
+
+/// Returns whether functions have WebAssembly. The environment of the database's process says so.
+fn has_wasm() -> bool {
+    std::env::var_os("CROSSLANE_JS_WASM").is_none_or(|value| value != "off")
 }

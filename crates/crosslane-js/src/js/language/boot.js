@@ -9,8 +9,9 @@ const LIMIT = "stackTraceLimit";
 const WASM = "WebAssembly";
 // The number of frames. The file may change it.
 let frames = 20;
-// What the file has made of `WebAssembly`.
+// What the file has made of `WebAssembly`, and V8's, which an isolate without a snapshot has at once.
 let ownWasm;
+let v8Wasm = hasWasm ? world[WASM] : undefined;
 
 const numberOfFrames = (value) => ({
   __proto__: null,
@@ -35,9 +36,9 @@ function beforeSnapshot() {
   return isFree && isExtensible(Error) && isExtensible(world);
 }
 
-// V8's `WebAssembly` is off, because no limit counts its memory.
 function afterBoot() {
   defineProperty(Error, LIMIT, numberOfFrames(frames));
+  if (hasWasm) v8Wasm = world[WASM];
   deleteProperty(world, WASM);
   if (ownWasm !== undefined) defineProperty(world, WASM, ownWasm);
 }

@@ -107,7 +107,10 @@ const methods = {
   describe,
   declarations,
   beforeSnapshot,
-  afterBoot,
+  afterBoot() {
+    afterBoot();
+    beginWasm();
+  },
 
   // Takes the types of all functions, as JSON: null for functions whose calls have the types.
   prepare(texts) {

@@ -134,7 +134,9 @@ function clonedSpecial(value, seen) {
   }
   if (isIntl(value)) throw uncloneable(value);
   if (isAbove(Error.prototype, value)) return clonedError(value, seen);
-  if (objectText(value) === "[object Object]") return undefined;
+  const tag = objectText(value);
+  if (find(tag, "[object WebAssembly.") === 0) throw uncloneable(value);
+  if (tag === "[object Object]") return undefined;
   for (let index = 0; index < special.length; index++) {
     if (special[index].is(value)) return special[index].copy(value, seen);
   }
