@@ -8,8 +8,8 @@
 
 namespace {
 
-// What V8 estimates that objects of its heap have outside of it, other than array buffers: compiled modules of
-// WebAssembly, and objects of Intl.
+// What V8 estimates that objects of its heap have outside of it, other than array buffers: compiled modules
+// of WebAssembly, and objects of Intl.
 size_t Managed(ClIsolate* self, v8::HeapStatistics& statistics) {
   int64_t all = self->isolate->AdjustAmountOfExternalAllocatedMemory(0);
   return std::max<int64_t>(all - static_cast<int64_t>(statistics.external_memory()), 0);
@@ -320,7 +320,8 @@ void Guard(ClIsolate* self, size_t memory_limit) {
 }
 
 #if V8_MAJOR_VERSION >= 12
-// V8's pages. Counts those of WebAssembly for the isolate that runs, because V8 asks no other allocator for them.
+// V8's pages. Counts those of WebAssembly for the isolate that runs, because V8 asks no other allocator for
+// them.
 class CountedPages final : public v8::PageAllocator {
  public:
   explicit CountedPages(v8::PageAllocator* pages) : pages_(pages) {}
@@ -330,7 +331,8 @@ class CountedPages final : public v8::PageAllocator {
     ClIsolate* self = isolate ? Self(isolate) : nullptr;
     bool is_memory = permissions == kNoAccess && alignment == kWasmPage;
     bool is_code = permissions == kNoAccessWillJitLater && alignment < kWasmPage;
-    if (!self || !(is_memory || is_code)) {
+    // An isolate that boots reserves room for all code of JavaScript.
+    if (!self || self->context.IsEmpty() || !(is_memory || is_code)) {
       return pages_->AllocatePages(address, length, alignment, permissions);
     }
     Counted counted{self->account, is_memory ? kPlace : length, 0};
@@ -353,8 +355,8 @@ class CountedPages final : public v8::PageAllocator {
     Forget(address);
     return pages_->FreePages(address, length);
   }
-  // V8 makes the pages of a memory usable when the memory is made, and when it grows. If this fails, V8 collects
-  // garbage and tries again. Then the memory does not grow.
+  // V8 makes the pages of a memory usable when the memory is made, and when it grows. If this fails, V8
+  // collects garbage and tries again. Then the memory does not grow.
   bool SetPermissions(void* address, size_t length, Permission permissions) override {
     std::lock_guard<std::mutex> lock(mutex_);
     auto found = permissions == kReadWrite ? counted_.find(address) : counted_.end();

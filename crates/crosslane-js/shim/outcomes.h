@@ -163,7 +163,8 @@ std::string Blame(ClIsolate* self, v8::Local<v8::Context> context, v8::Local<v8:
   return text;
 }
 
-// Whether V8 throws a RangeError with this message when an array buffer or a memory of WebAssembly is refused.
+// Whether V8 throws a RangeError with this message when an array buffer or a memory of WebAssembly is
+// refused.
 bool IsRefusal(std::string_view message) {
   return message == kRefused || message.find("could not allocate memory") != std::string_view::npos ||
          message.find("Cannot allocate Wasm memory") != std::string_view::npos;

@@ -194,7 +194,7 @@ def test_a_file_cannot_close_what_v8_adds_to(script: Load, target: str, method: 
     "change",
     [
         "Object.defineProperty(Error, 'stackTraceLimit', { value: 7 })",
-        "Object.defineProperty(globalThis, 'WebAssembly', { value: 7 })",
+        "Object.defineProperty(globalThis, 'WebAssembly', { value: 7, configurable: false })",
     ],
 )
 def test_a_file_cannot_make_what_v8_adds_read_only(script: Load, change: str) -> None:

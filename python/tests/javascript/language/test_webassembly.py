@@ -8,10 +8,8 @@ from __future__ import annotations
 import base64
 import contextlib
 import json
-import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import duckdb
 import pytest
@@ -61,7 +59,10 @@ def module(
 ) -> bytes:
     """A module with exported functions of a type and a body; they have one more local, an i32. `imported` are functions
     of the first type."""
-    types = [items([bytes([one]) for one in p]) + items([bytes([one]) for one in r]) for (p, r), _ in functions.values()]
+    types = [
+        items([bytes([one]) for one in p]) + items([bytes([one]) for one in r])
+        for (p, r), _ in functions.values()
+    ]
     exports = [name(key) + b"\x00" + number(len(imported) + at) for at, key in enumerate(functions)]
     if memory is not None:
         exports.append(name("memory") + b"\x02\x00")
@@ -141,12 +142,16 @@ def test_a_call_compiles_and_runs_it(script: Load) -> None:
     assert value(con, "SELECT fac(20)") == 2_432_902_008_176_640_000
     assert json.loads(str(value(con, "SELECT parts(1)"))) == [[{"name": "add", "kind": "function"}], []]
     assert "CompileError: WebAssembly.Module(): " in error(
-        loaded(script, 'udf("bad(x BIGINT) -> BIGINT", () => { new WebAssembly.Module(ADD); });', ADD=ADD[:-3]),
+        loaded(
+            script, 'udf("bad(x BIGINT) -> BIGINT", () => { new WebAssembly.Module(ADD); });', ADD=ADD[:-3]
+        ),
         "SELECT bad(1)",
     )
 
 
-CALLS_BACK = module({"call": (ONE, LOCAL + b"\x10\x00")}, imported=[name("env") + name("twice") + b"\x00\x00"])
+CALLS_BACK = module(
+    {"call": (ONE, LOCAL + b"\x10\x00")}, imported=[name("env") + name("twice") + b"\x00\x00"]
+)
 
 
 def test_objects_of_the_top_level_are_made_in_calls(script: Load) -> None:
@@ -197,13 +202,18 @@ def test_objects_of_the_top_level_are_made_in_calls(script: Load) -> None:
     ("use", "what"),
     [
         ("WebAssembly.validate(ADD);", "WebAssembly.validate"),
-        ("new WebAssembly.Instance(new WebAssembly.Module(ADD)).exports.add(1, 2);", "an export of WebAssembly"),
+        (
+            "new WebAssembly.Instance(new WebAssembly.Module(ADD)).exports.add(1, 2);",
+            "an export of WebAssembly",
+        ),
         ("new WebAssembly.Memory({ initial: 1 }).buffer;", "WebAssembly.Memory"),
         ("WebAssembly.Module.exports(new WebAssembly.Module(ADD));", "Module.exports"),
     ],
 )
 def test_nothing_runs_while_a_file_is_loaded(script: Load, use: str, what: str) -> None:
-    with pytest.raises(Exception, match=f"{what} works when a function is called, and not while its file is loaded"):
+    with pytest.raises(
+        Exception, match=f"{what} works when a function is called, and not while its file is loaded"
+    ):
         loaded(script, f'udf("f(x BIGINT) -> BIGINT", (x) => x);\n{use}', ADD=ADD)
 
 
@@ -266,7 +276,11 @@ def test_it_can_be_turned_off(script: Load, monkeypatch: pytest.MonkeyPatch) -> 
 LOOPS = {
     "empty": b"\x03\x40\x0c\x00\x0b",
     "counts": b"\x03\x40\x20\x00" + const(1) + b"\x6a\x21\x00\x0c\x00\x0b",
-    "writes": b"\x03\x40\x20\x00" + const(65532) + b"\x71\x20\x00\x36\x02\x00\x20\x00" + const(4) + b"\x6a\x21\x00\x0c\x00\x0b",
+    "writes": b"\x03\x40\x20\x00"
+    + const(65532)
+    + b"\x71\x20\x00\x36\x02\x00\x20\x00"
+    + const(4)
+    + b"\x6a\x21\x00\x0c\x00\x0b",
     "calls": b"\x03\x40\x10\x04\x0c\x00\x0b",
 }
 LOOP = module(
@@ -316,7 +330,9 @@ TRAPS = {
 @pytest.mark.parametrize("trap", TRAPS)
 def test_traps_are_errors_of_the_function(script: Load, trap: str) -> None:
     wasm = module(
-        {key: (kind, body) for key, (kind, body, _) in TRAPS.items()}, table=b"\x70\x00\x01", memory=b"\x00\x01"
+        {key: (kind, body) for key, (kind, body, _) in TRAPS.items()},
+        table=b"\x70\x00\x01",
+        memory=b"\x00\x01",
     )
     con = loaded(
         script,
@@ -375,6 +391,24 @@ def test_memory_is_counted(script: Load) -> None:
     for at, expected in enumerate(FLOODS.values()):
         assert expected in error(con, f"SELECT flood{at}(1)"), list(FLOODS)[at]
     assert con.execute("SELECT DISTINCT pid FROM crosslane_lanes()").fetchall() == pids
+
+
+def test_memory_within_the_limit_is_given(script: Load) -> None:
+    con = loaded(
+        script,
+        """
+        const options = { memory_limit: "50 MB" };
+        udf("one(x INTEGER) -> INTEGER", options, (x) => new WebAssembly.Memory({ initial: x }).buffer.byteLength);
+        udf("grown(x INTEGER) -> INTEGER", options, (x) => {
+          const { exports } = new WebAssembly.Instance(new WebAssembly.Module(GROW));
+          for (let i = 0; i < x; i++) if (exports.grow(1) === -1) return -i;
+          return exports.memory.buffer.byteLength;
+        });
+        """,
+        GROW=GROW,
+    )
+    assert value(con, "SELECT one(600)") == 600 * 65536
+    assert value(con, "SELECT grown(600)") == 601 * 65536
 
 
 def test_memory_that_is_not_used_any_more_is_freed(script: Load) -> None:

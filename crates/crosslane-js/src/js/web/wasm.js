@@ -73,8 +73,12 @@ const beginWasm = (() => {
     for (let i = 0; i < needed.length; i++) {
       const { module: from, name } = needed[i];
       const given = imports[from];
-      if (isObject(given)) (found[from] ??= { __proto__: null })[name] = real(given[name]);
-      else found[from] = given;
+      if (!isObject(given)) {
+        found[from] = given;
+        continue;
+      }
+      found[from] ??= { __proto__: null };
+      found[from][name] = real(given[name]);
     }
     return found;
   }
@@ -195,10 +199,25 @@ const beginWasm = (() => {
     is(tag) {
       return realOf(this, Exception).is(real(tag));
     }
+    get stack() {
+      return realOf(this, Exception).stack;
+    }
   }
-  class CompileError extends Error {}
-  class LinkError extends Error {}
-  class RuntimeError extends Error {}
+  class CompileError extends Error {
+    constructor(message, options = undefined) {
+      super(message, options);
+    }
+  }
+  class LinkError extends Error {
+    constructor(message, options = undefined) {
+      super(message, options);
+    }
+  }
+  class RuntimeError extends Error {
+    constructor(message, options = undefined) {
+      super(message, options);
+    }
+  }
 
   const kinds = { __proto__: null, Module, Instance, Table, Memory, Global, Tag, Exception };
   const errors = { __proto__: null, CompileError, LinkError, RuntimeError };
