@@ -355,22 +355,20 @@ class CountedPages final : public v8::PageAllocator {
     Forget(address);
     return pages_->FreePages(address, length);
   }
-  // V8 makes the pages of a memory usable when the memory is made, and when it grows. If this fails, V8
-  // collects garbage and tries again. Then the memory does not grow.
+  // V8 makes the pages of a memory usable when the memory is made, and when it grows. If this fails, the
+  // memory is not made, or does not grow.
   bool SetPermissions(void* address, size_t length, Permission permissions) override {
-    std::lock_guard<std::mutex> lock(mutex_);
-    auto found = permissions == kReadWrite ? counted_.find(address) : counted_.end();
-    if (found == counted_.end() || length <= found->second.usable) {
-      return pages_->SetPermissions(address, length, permissions);
-    }
-    auto& [account, always, usable] = found->second;
+    auto [account, usable] = permissions == kReadWrite ? Find(address) : Found{};
+    if (!account || length <= usable) return pages_->SetPermissions(address, length, permissions);
     size_t more = length - usable;
-    if (!account->Take(more)) return false;
+    // V8 collects garbage before it makes no memory, and not before a memory does not grow.
+    if (!account->Take(more) && (usable == 0 || !TakeAfterCollection(*account, more))) return false;
     if (!pages_->SetPermissions(address, length, permissions)) {
       account->Give(more);
       return false;
     }
-    usable = length;
+    std::lock_guard<std::mutex> lock(mutex_);
+    counted_[address].usable = length;
     return true;
   }
   size_t AllocatePageSize() override { return pages_->AllocatePageSize(); }
@@ -399,6 +397,23 @@ class CountedPages final : public v8::PageAllocator {
     std::shared_ptr<Account> account;
     size_t always, usable;
   };
+  struct Found {
+    std::shared_ptr<Account> account;
+    size_t usable = 0;
+  };
+  Found Find(void* address) {
+    std::lock_guard<std::mutex> lock(mutex_);
+    auto found = counted_.find(address);
+    return found == counted_.end() ? Found{} : Found{found->second.account, found->second.usable};
+  }
+  static bool TakeAfterCollection(Account& account, size_t length) {
+    v8::Isolate* isolate = v8::Isolate::TryGetCurrent();
+    if (!isolate) return false;
+    isolate->LowMemoryNotification();
+    if (!account.Take(length)) return false;
+    account.refused = false;
+    return true;
+  }
   void Forget(void* address) {
     std::lock_guard<std::mutex> lock(mutex_);
     auto found = counted_.find(address);

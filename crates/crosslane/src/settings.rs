@@ -46,6 +46,8 @@ pub struct Settings {
     pub stuck_timeout: Duration,
     /// Whether the engine ends a worker that is stuck.
     pub end_stuck: bool,
+    /// Whether the JavaScript functions of new libraries have WebAssembly.
+    pub wasm: bool,
     /// Whether new libraries run in a sandbox.
     is_sandboxed: bool,
     /// What they may do there.
@@ -66,6 +68,7 @@ impl Default for Settings {
             load_timeout: Duration::from_secs(120),
             stuck_timeout: Duration::ZERO,
             end_stuck: false,
+            wasm: true,
             is_sandboxed: false,
             allowed: Sandbox::default(),
         }
@@ -74,7 +77,7 @@ impl Default for Settings {
 
 impl Settings {
     /// The settings that every engine has, with their meanings.
-    const COMMON: [(&'static str, &'static str); 10] = [
+    const COMMON: [(&'static str, &'static str); 11] = [
         (
             "warm_lanes",
             "workers that all libraries together keep ready, at most 1024; 0: twice the processors",
@@ -90,6 +93,7 @@ impl Settings {
             "seconds without progress of a call, after which its worker's stack is logged; 0: never",
         ),
         ("end_stuck", "whether the worker is ended then, and the call with it: true or false"),
+        ("wasm", "whether the JavaScript functions of the next files have WebAssembly: true or false"),
         (
             "sandbox",
             "whether the functions of the next files may only do what is allowed: off, on, or strict (they open nothing)",
@@ -189,6 +193,7 @@ impl Settings {
             "load_timeout" => self.load_timeout = self.seconds(name, value)?,
             "stuck_timeout" => self.stuck_timeout = self.seconds(name, value)?,
             "end_stuck" => self.end_stuck = self.parsed(name, value)?,
+            "wasm" => self.wasm = self.parsed(name, value)?,
             "sandbox" => {
                 (self.is_sandboxed, self.allowed.strict) = match value.trim() {
                     "on" | "true" => (true, false),
@@ -224,6 +229,7 @@ impl Settings {
             "load_timeout" => &self.load_timeout.as_secs_f64(),
             "stuck_timeout" => &self.stuck_timeout.as_secs_f64(),
             "end_stuck" => &self.end_stuck,
+            "wasm" => &self.wasm,
             "sandbox" => match (self.is_sandboxed, self.allowed.strict) {
                 (true, true) => &"strict",
                 (true, false) => &"on",

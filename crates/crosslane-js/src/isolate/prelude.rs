@@ -69,7 +69,7 @@ fn prelude(parameters: &str, body: &str) -> String {
     format!("(function ({parameters}) {{ 'use strict';\n{rules}const hasWasm = {};\n{body} }})", has_wasm())
 }
 
-/// Returns whether functions have WebAssembly. The environment of the database's process says so.
+/// Returns whether functions have WebAssembly. The engine's setting `wasm` sets the variable.
 fn has_wasm() -> bool {
     std::env::var_os("CROSSLANE_JS_WASM").is_none_or(|value| value != "off")
 }

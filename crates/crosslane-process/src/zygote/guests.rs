@@ -189,6 +189,7 @@ pub fn program(source: &Source, settings: &Settings) -> Result<Program, Error> {
         Source::Pickle { .. } | Source::Thread { .. } => Language::Python,
     };
     let is_ruby = matches!(language, Language::Ruby);
+    let has_no_wasm = matches!(language, Language::JavaScript) && !settings.wasm;
     let is_python = matches!(language, Language::Python);
     let (mut command, advice) = command(language, settings)?;
     let is_sandboxed = settings.sandbox().is_some();
@@ -216,6 +217,7 @@ pub fn program(source: &Source, settings: &Settings) -> Result<Program, Error> {
             )));
         }
         Source::File { path } if is_ruby => ruby::prepared(command, path),
+        _ if has_no_wasm => (command, vec![("CROSSLANE_JS_WASM".into(), "off".into())]),
         _ => (command, Vec::new()),
     };
     Ok(Program { command, environment, advice })

@@ -22,7 +22,7 @@ const LIBRARY_THREADS: (&str, &str) = ("OMP_NUM_THREADS", "1");
 /// The variables of the engine's environment that processes in a sandbox have, too, by the beginnings
 /// of their names: where programs, packages and their settings are, how many threads they use, and
 /// which language and time zone people have.
-const KNOWN: [&str; 25] = [
+const KNOWN: [&str; 24] = [
     "PATH=",
     "HOME=",
     "USER=",
@@ -47,7 +47,6 @@ const KNOWN: [&str; 25] = [
     "ARROW_",
     "CROSSLANE_PROFILE=",
     "CROSSLANE_JS_IMPORTS=",
-    "CROSSLANE_JS_WASM=",
 ];
 /// How long the process may take to end everything below it.
 const PATIENCE: Duration = Duration::from_secs(2);

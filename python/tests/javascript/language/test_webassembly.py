@@ -238,6 +238,32 @@ def test_a_package_that_brings_its_own(script: Load, tmp_path: Path) -> None:
     assert value(con, "SELECT sum(plus(i::INTEGER, 1)) FROM range(10000) t(i)") == 50_005_000
 
 
+def test_results_may_lie_in_its_memory(script: Load) -> None:
+    con = script("""
+        const memory = new WebAssembly.Memory({ initial: 1 });
+        udf("filled(x INTEGER) -> BLOB", (x) => {
+          const bytes = new Uint8Array(memory.buffer, 0, 3);
+          bytes.fill(x);
+          return bytes;
+        });
+        udf("halves(x DOUBLE) -> DOUBLE", { vectorized: true }, (x) => {
+          const column = new Float64Array(memory.buffer, 0, x.length);
+          column.set(x.map((one) => one / 2));
+          return column;
+        });
+        udf("gone(x INTEGER) -> BLOB", (x) => {
+          const bytes = new Uint8Array(memory.buffer);
+          memory.grow(1);
+          return bytes;
+        });
+    """)
+    assert con.execute("SELECT filled(i::INTEGER) FROM range(1, 4) t(i)").fetchall() == [
+        (bytes([x] * 3),) for x in (1, 2, 3)
+    ]
+    assert value(con, "SELECT sum(halves(i)) FROM range(5000) t(i)") == 6_248_750
+    assert "detached ArrayBuffer" in error(con, "SELECT gone(1)")
+
+
 def test_stateful_functions_keep_an_instance(script: Load) -> None:
     con = loaded(
         script,
@@ -263,8 +289,8 @@ def test_a_sandbox_allows_it(con: duckdb.DuckDBPyConnection, tmp_path: Path) -> 
     assert value(con, "SELECT plus(40, 2)") == 42
 
 
-def test_it_can_be_turned_off(script: Load, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("CROSSLANE_JS_WASM", "off")
+def test_it_can_be_turned_off(con: duckdb.DuckDBPyConnection, script: Load) -> None:
+    con.execute("CALL crosslane_set('wasm', 'false')")
     con = script("""
         const before = typeof WebAssembly;
         udf("there(x BIGINT) -> VARCHAR", () => before + typeof WebAssembly + typeof globalThis.WebAssembly);

@@ -23,6 +23,7 @@ private[crosslane] object Settings {
       "load_timeout",
       "stuck_timeout",
       "end_stuck",
+      "wasm",
       "sandbox",
       "allow_read",
       "allow_write",
