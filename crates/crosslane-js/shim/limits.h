@@ -335,20 +335,20 @@ class CountedPages final : public v8::PageAllocator {
     if (!self || self->context.IsEmpty() || !(is_memory || is_code)) {
       return pages_->AllocatePages(address, length, alignment, permissions);
     }
-    Counted counted{self->account, is_memory ? kPlace : length, 0};
-    if (is_memory && !counted.account->Take(counted.always)) return nullptr;
+    std::shared_ptr<Account> account = self->account;
+    if (is_memory && !account->Take(kPlace)) return nullptr;
     void* start = pages_->AllocatePages(address, length, alignment, permissions);
     if (!start) {
-      if (is_memory) counted.account->Give(counted.always);
+      if (is_memory) account->Give(kPlace);
       return nullptr;
     }
     if (is_code) {
       // V8 would end the process if there was no room for code.
-      counted.account->Add(length);
-      if (counted.account->used() > counted.account->limit) Terminate(self, CL_MEMORY);
+      account->Add(length);
+      if (account->used() > account->limit) Terminate(self, CL_MEMORY);
     }
     std::lock_guard<std::mutex> lock(mutex_);
-    counted_.emplace(start, std::move(counted));
+    counted_[start] = {account, is_memory ? kPlace : 0, is_memory ? 0 : length};
     return start;
   }
   bool FreePages(void* address, size_t length) override {
@@ -358,7 +358,7 @@ class CountedPages final : public v8::PageAllocator {
   // V8 makes the pages of a memory usable when the memory is made, and when it grows. If this fails, the
   // memory is not made, or does not grow.
   bool SetPermissions(void* address, size_t length, Permission permissions) override {
-    auto [account, usable] = permissions == kReadWrite ? Find(address) : Found{};
+    auto [account, place, usable] = permissions == kReadWrite ? Find(address) : Counted{};
     if (!account || length <= usable) return pages_->SetPermissions(address, length, permissions);
     size_t more = length - usable;
     // V8 collects garbage before it makes no memory, and not before a memory does not grow.
@@ -392,19 +392,16 @@ class CountedPages final : public v8::PageAllocator {
   static constexpr size_t kWasmPage = 64u << 10;
   // What each memory counts in addition, for its place in the address space.
   static constexpr size_t kPlace = 1u << 20;
-  // What is counted for pages: always, and for those that are usable.
+  // What is counted for pages: for their place, and for those that are usable.
   struct Counted {
     std::shared_ptr<Account> account;
-    size_t always, usable;
+    size_t place = 0, usable = 0;
   };
-  struct Found {
-    std::shared_ptr<Account> account;
-    size_t usable = 0;
-  };
-  Found Find(void* address) {
+  // Without an account if nothing is counted for these pages.
+  Counted Find(void* address) {
     std::lock_guard<std::mutex> lock(mutex_);
     auto found = counted_.find(address);
-    return found == counted_.end() ? Found{} : Found{found->second.account, found->second.usable};
+    return found == counted_.end() ? Counted{} : found->second;
   }
   static bool TakeAfterCollection(Account& account, size_t length) {
     v8::Isolate* isolate = v8::Isolate::TryGetCurrent();
@@ -418,7 +415,7 @@ class CountedPages final : public v8::PageAllocator {
     std::lock_guard<std::mutex> lock(mutex_);
     auto found = counted_.find(address);
     if (found == counted_.end()) return;
-    found->second.account->Give(found->second.always + found->second.usable);
+    found->second.account->Give(found->second.place + found->second.usable);
     counted_.erase(found);
   }
   v8::PageAllocator* pages_;

@@ -27,10 +27,10 @@ const beginWasm = (() => {
 
   // V8's object of a stand-in. Another value is returned as it is.
   function real(value) {
-    const made = standInOf(value);
-    if (made === undefined) return value;
-    made.real ??= make(made.kind, made.passed);
-    return made.real;
+    const noted = standInOf(value);
+    if (noted === undefined) return value;
+    noted.real ??= make(noted.kind, noted.passed);
+    return noted.real;
   }
 
   // V8's object for a method of a class here. V8's own objects have methods of their own.
@@ -136,10 +136,10 @@ const beginWasm = (() => {
     }
     get exports() {
       if (v8Wasm !== undefined) return realOf(this, Instance).exports;
-      const made = standInOf(this);
-      if (made?.kind !== "Instance") throw new TypeError(`${show(this)} is no WebAssembly.Instance`);
-      made.exports ??= laterExports(this);
-      return made.exports;
+      const noted = standInOf(this);
+      if (noted?.kind !== "Instance") throw new TypeError(`${show(this)} is no WebAssembly.Instance`);
+      noted.exports ??= laterExports(this);
+      return noted.exports;
     }
   }
   class Table {
