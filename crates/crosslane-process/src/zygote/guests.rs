@@ -189,7 +189,6 @@ pub fn program(source: &Source, settings: &Settings) -> Result<Program, Error> {
         Source::Pickle { .. } | Source::Thread { .. } => Language::Python,
     };
     let is_ruby = matches!(language, Language::Ruby);
-    let has_no_wasm = matches!(language, Language::JavaScript) && !settings.wasm;
     let is_python = matches!(language, Language::Python);
     let (mut command, advice) = command(language, settings)?;
     let is_sandboxed = settings.sandbox().is_some();
@@ -217,10 +216,20 @@ pub fn program(source: &Source, settings: &Settings) -> Result<Program, Error> {
             )));
         }
         Source::File { path } if is_ruby => ruby::prepared(command, path),
-        _ if has_no_wasm => (command, vec![("CROSSLANE_JS_WASM".into(), "off".into())]),
-        _ => (command, Vec::new()),
+        _ => (command, variables(source, settings)),
     };
     Ok(Program { command, environment, advice })
+}
+
+/// The environment variables with which the guest of a source learns some of the settings.
+pub fn variables(source: &Source, settings: &Settings) -> Vec<(String, String)> {
+    let is_javascript = |path: &Path| matches!(language(path), Language::JavaScript);
+    match source {
+        Source::File { path } if !settings.wasm && is_javascript(path) => {
+            vec![("CROSSLANE_JS_WASM".into(), "off".into())]
+        }
+        _ => Vec::new(),
+    }
 }
 
 fn command(language: Language, settings: &Settings) -> Result<(Vec<String>, &'static str), Error> {

@@ -108,13 +108,13 @@ impl Map {
                 (Source::Pickle { name: name.clone(), pickles: vec![pickles], by_name: true }, None)
             }
         };
+        let settings = guests::settings_of(&source, settings).map_err(|error| stop.raise(&error))?;
         let (command, environment) = match &source {
             Source::File { path } if path.extension().is_some_and(|it| it == "rb") => {
                 prepared_ruby(command, path)
             }
-            _ => (command, Vec::new()),
+            _ => (command, guests::variables(&source, &settings)),
         };
-        let settings = guests::settings_of(&source, settings).map_err(|error| stop.raise(&error))?;
         let advice = "does its language run here (`crosslane doctor` tells)?";
         let options = ZygoteOptions {
             origin: Origin::Process(Program { command, environment, advice }),

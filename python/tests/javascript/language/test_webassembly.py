@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import duckdb
+import pyarrow as pa
 import pytest
 
 import crosslane
@@ -296,6 +297,18 @@ def test_it_can_be_turned_off(con: duckdb.DuckDBPyConnection, script: Load) -> N
         udf("there(x BIGINT) -> VARCHAR", () => before + typeof WebAssembly + typeof globalThis.WebAssembly);
     """)
     assert value(con, "SELECT there(1)") == "undefined" * 3
+
+
+def test_a_map_can_do_without_it(tmp_path: Path) -> None:
+    path = tmp_path / "functions.js"
+    path.write_text(
+        """
+        udtf("kinds(rows TABLE(x BIGINT)) -> TABLE(kind VARCHAR)", (rows) => rows.map(() => [typeof WebAssembly]));
+        """
+    )
+    for settings, kind in [({}, "object"), ({"wasm": False}, "undefined")]:
+        mapped = crosslane.map(pa.table({"x": [1]}), f"{path}:kinds", settings=settings)
+        assert pa.table(mapped)["kind"].to_pylist() == [kind]
 
 
 #: An endless loop: an empty one, one that counts, one that writes into memory, and one of calls.
