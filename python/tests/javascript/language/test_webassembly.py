@@ -311,7 +311,7 @@ def test_a_map_can_do_without_it(tmp_path: Path) -> None:
         assert pa.table(mapped)["kind"].to_pylist() == [kind]
 
 
-#: An endless loop: an empty one, one that counts, one that writes into memory, and one of calls.
+#: Endless loops: an empty one, one that counts, writes into memory, calls, or catches all exceptions.
 LOOPS = {
     "empty": b"\x03\x40\x0c\x00\x0b",
     "counts": b"\x03\x40\x20\x00" + const(1) + b"\x6a\x21\x00\x0c\x00\x0b",
@@ -320,7 +320,8 @@ LOOPS = {
     + b"\x71\x20\x00\x36\x02\x00\x20\x00"
     + const(4)
     + b"\x6a\x21\x00\x0c\x00\x0b",
-    "calls": b"\x03\x40\x10\x04\x0c\x00\x0b",
+    "calls": b"\x03\x40\x10\x05\x0c\x00\x0b",
+    "catches": b"\x03\x40\x06\x40\x03\x40\x0c\x00\x0b\x19\x0b\x0c\x00\x0b",
 }
 LOOP = module(
     {key: (NOTHING, body) for key, body in LOOPS.items()} | {"nothing": (NOTHING, b"")}, memory=b"\x00\x01"
@@ -340,6 +341,27 @@ def test_endless_loops_end_in_time(script: Load, loop: str) -> None:
     )
     assert "TimeoutError: timed out after 0.3 s" in error(con, "SELECT run(1)")
     assert value(con, "SELECT same(1)") == 1
+
+
+def test_loops_of_optimized_code_end_in_time(script: Load) -> None:
+    """V8 compiles the function once more when it has run for long."""
+    count = b"\x03\x40\x20\x01" + const(1) + b"\x6a\x22\x01\x20\x00\x49\x0d\x00\x0b\x20\x01"
+    con = loaded(
+        script,
+        """
+        const instance = new WebAssembly.Instance(new WebAssembly.Module(COUNT));
+        udf("until(x INTEGER) -> INTEGER", { timeout: 0.3 }, (x) => instance.exports.count(x));
+        udf("warm(x INTEGER) -> INTEGER", (x) => {
+          for (let i = 0; i < 20_000; i++) instance.exports.count(2000);
+          return instance.exports.count(x);
+        });
+        """,
+        COUNT=module({"count": (ONE, count)}),
+    )
+    assert value(con, "SELECT warm(5)") == 5
+    # As a number without a sign, this is the largest.
+    assert "TimeoutError: timed out after 0.3 s" in error(con, "SELECT until(-1)")
+    assert value(con, "SELECT until(7)") == 7
 
 
 def test_endless_loops_end_when_their_query_is_cancelled(script: Load) -> None:
