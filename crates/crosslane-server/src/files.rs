@@ -1,6 +1,7 @@
 //! The files that `crosslane serve` serves. With `--watch`, they are loaded again when they change.
 
 use crosslane::pool::{Common, Pool, PoolOptions};
+use crosslane::trace::{Trace, Tracer};
 use crosslane::{Error, Library, Settings};
 use crosslane_process::{Files, Looks, Origin, Source, Watched, Zygote, ZygoteOptions, guests};
 use crosslane_server::server::ServedLibrary;
@@ -18,6 +19,8 @@ pub(crate) struct Loading {
     pub(crate) workers: usize,
     /// Set when the server ends: files are not loaded any more.
     pub(crate) ends: Arc<AtomicBool>,
+    /// Where all libraries record what happens.
+    pub(crate) trace: Arc<Trace>,
 }
 
 /// A file that was loaded.
@@ -76,8 +79,9 @@ impl Loading {
         let warm = if settings.warm_lanes == 0 { self.workers } else { settings.warm_lanes };
         let pool = PoolOptions { warm, idle_timeout: settings.idle_timeout };
         let ends = || self.ends.load(Relaxed);
+        let common = Common { tracer: Tracer::new(&self.trace, &name), ..Common::default() };
         let (pool, loaded) =
-            Pool::start_unless(pool, Common::default(), ends, move |stop| Zygote::start(options, stop))?;
+            Pool::start_unless(pool, common, ends, move |stop| Zygote::start(options, stop))?;
         for function in loaded.functions.iter().filter(|function| function.spec.cache.is_some()) {
             let (function, file) = (function.name(), &name);
             warn!(function, file, "a server keeps no results, so the option cache has no effect");

@@ -5,6 +5,7 @@
 mod files;
 
 use crosslane::Error;
+use crosslane::trace::Trace;
 use crosslane_process::{flush_log, guests, print_to_log};
 use crosslane_sandbox::Machine;
 #[cfg(feature = "flight")]
@@ -161,12 +162,13 @@ fn serve(told: Told, signals: &Signals) -> Result<bool, Error> {
     }
     let runtime = told.http.is_some().then(HttpRuntime::start).transpose();
     let runtime = runtime.map_err(|error| Error::Engine(format!("no thread for HTTP: {error}")))?;
+    let trace = Arc::default();
     let http = match (&runtime, told.http) {
-        (Some(runtime), Some(http)) => Some(open(runtime, http)?),
+        (Some(runtime), Some(http)) => Some(open(runtime, http, &trace)?),
         _ => None,
     };
     let spin = if settings.spin.is_zero() { Duration::ZERO } else { settings.spin.max(SPIN) };
-    let loading = Loading { settings, is_sandboxed, workers: told.workers, ends: Arc::default() };
+    let loading = Loading { settings, is_sandboxed, workers: told.workers, ends: Arc::default(), trace };
     let files = told.files.iter().map(|file| {
         if let Some(http) = &http {
             http.loading(format!("{} is being loaded", file.display()));
@@ -268,13 +270,13 @@ fn waiting(largest: usize) -> usize {
 }
 
 /// Opens the HTTP listener for people and monitoring.
-fn open(runtime: &HttpRuntime, told: HttpTold) -> Result<Http, Error> {
+fn open(runtime: &HttpRuntime, told: HttpTold, trace: &Arc<Trace>) -> Result<Http, Error> {
     let access = match (told.token, told.public) {
         (Some(token), _) => Access::Token(token),
         (None, true) => Access::Public,
         (None, false) => Access::Local,
     };
-    let http = Http::open(runtime, &told.address, access)?;
+    let http = Http::open(runtime, &told.address, access, trace)?;
     info!(url = format!("http://{}/", http.address()), "shown");
     Ok(http)
 }

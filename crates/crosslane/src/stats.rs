@@ -3,6 +3,7 @@
 use crate::batch::Header;
 use crate::pool::per_thread::PerThread;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::time::Instant;
 
 /// A counter.
 #[derive(Debug, Default)]
@@ -157,6 +158,11 @@ impl Counters {
         self.bytes_out.add(times.bytes as u64);
         self.copy_out.add(times.delivered - times.collected);
     }
+}
+
+/// A moment of the past, in nanoseconds of [`now`].
+pub(crate) fn moment(of: Instant) -> u64 {
+    now().saturating_sub(of.elapsed().as_nanos() as u64)
 }
 
 /// Nanoseconds of the monotonic clock, which all processes of a machine share.

@@ -77,9 +77,9 @@ class Watched(Server):
         assert eventually(lambda: " shown " in self.log, 30)
         (self.url,) = re.findall(r"http://[\d.:]+", self.log)
 
-    def get(self, path: str, **headers: str) -> tuple[int, str]:
+    def get(self, path: str, method: str = "GET", **headers: str) -> tuple[int, str]:
         """The status and the text of an answer."""
-        request = urllib.request.Request(self.url + path, headers=headers)
+        request = urllib.request.Request(self.url + path, headers=headers, method=method)
         try:
             with urllib.request.urlopen(request, timeout=30) as answer:
                 return answer.status, answer.read().decode()

@@ -1,9 +1,11 @@
-//! What a server shows over HTTP to people and to monitoring: its health, its metrics, and a page.
+//! What a server shows over HTTP to people and to monitoring: its health, its metrics, a page, and
+//! traces.
 
 mod metrics;
 mod monitor;
 mod runtime;
 mod service;
+mod tracing;
 
 pub use runtime::HttpRuntime;
 pub use service::{Access, Http};

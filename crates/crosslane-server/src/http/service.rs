@@ -1,47 +1,62 @@
 //! Answers people and monitoring over HTTP: health, metrics and a page.
 //!
-//! The service is read-only, and shows names and numbers. At a loopback address, all users of the
-//! machine may read it. Pages of other sites may not: the service checks the name that the browser
-//! asks for ([`Access::Local`]). At other addresses it needs a token, unless the options make it
-//! public.
+//! The service shows names and numbers. At a loopback address, all users of the machine may read it.
+//! Pages of other sites may not: the service checks the name that the browser asks for
+//! ([`Access::Local`]). At other addresses it needs a token, unless the options make it public.
+//!
+//! # Traces
+//! A trace is the only thing that a client can start, and it shows arguments. So without a token only
+//! programs of the server's own user have traces, and a service that is public has none. A browser
+//! sends a page's requests to any address, with the token that it knows. So the service also checks
+//! which page a start or an end comes from ([`is_own_page`]).
 //!
 //! # Slow and silent clients
 //! Each connection gets one answer. It has [`LIMIT`] for everything, and sends at most [`LONGEST`]
 //! bytes of a head. If there are too many connections, the oldest is closed. So the service answers
 //! a new client, however many clients stay silent. It makes what it shows once per [`FRESH`],
-//! however many clients ask.
+//! however many clients ask. To send a trace may take [`LONG`].
 
 use super::metrics;
-use super::monitor::Monitor;
+use super::monitor::{Monitor, Snapshot};
 use super::runtime::HttpRuntime;
+use super::tracing::{Form, Recorder, Seen, user};
 use crate::server::Server;
 use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
+use crosslane::trace::Trace;
 use crosslane::{Error, lock};
 use http_body_util::Full;
 use hyper::body::{Bytes, Incoming};
 use hyper::header::{
-    ALLOW, AUTHORIZATION, CACHE_CONTROL, CONTENT_SECURITY_POLICY, CONTENT_TYPE, HOST, HeaderName,
-    HeaderValue, WWW_AUTHENTICATE, X_CONTENT_TYPE_OPTIONS,
+    ALLOW, AUTHORIZATION, CACHE_CONTROL, CONTENT_SECURITY_POLICY, CONTENT_TYPE, HOST, HeaderMap, HeaderName,
+    HeaderValue, ORIGIN, WWW_AUTHENTICATE, X_CONTENT_TYPE_OPTIONS,
 };
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper::{Method, Request, Response, StatusCode};
 use hyper_util::rt::{TokioIo, TokioTimer};
+use rustix::process::geteuid;
+use serde::Serialize;
 use std::collections::VecDeque;
 use std::convert::Infallible;
 use std::fmt;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
+use std::pin::pin;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 use subtle::ConstantTimeEq;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinHandle;
+use tokio::task::spawn_blocking;
 use tokio::time::{MissedTickBehavior, interval, sleep, timeout};
+use tracing::info;
 
 /// How long a connection may take.
 const LIMIT: Duration = Duration::from_secs(10);
+/// How long it may take to send a trace.
+const LONG: Duration = Duration::from_secs(120);
 /// Bytes of a request's head.
 const LONGEST: usize = 16 << 10;
 /// Connections at most.
@@ -54,6 +69,7 @@ const PAUSE: Duration = Duration::from_millis(100);
 const PAGE: &str = include_str!("page.html");
 const HTML: &str = "text/html; charset=utf-8";
 const TEXT: &str = "text/plain; charset=utf-8";
+const JSON: &str = "application/json";
 /// The page has its own script and style, and asks its own server.
 const POLICY: &str = "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; connect-src 'self'; \
                       img-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
@@ -82,11 +98,17 @@ impl fmt::Debug for Http {
 }
 
 impl Http {
-    /// Listens at an address, `host:port`.
+    /// Listens at an address, `host:port`. Clients may start `trace`, in which the server's libraries
+    /// record what happens.
     ///
     /// # Errors
     /// [`Error::Engine`] if it cannot listen, or other machines could see what was meant for this one.
-    pub fn open(runtime: &HttpRuntime, address: &str, access: Access) -> Result<Self, Error> {
+    pub fn open(
+        runtime: &HttpRuntime,
+        address: &str,
+        access: Access,
+        trace: &Arc<Trace>,
+    ) -> Result<Self, Error> {
         let system =
             |error: io::Error| Error::Engine(format!("cannot listen for HTTP at {address}: {error}"));
         let listener = std::net::TcpListener::bind(address).map_err(system)?;
@@ -102,10 +124,11 @@ impl Http {
         let service = Arc::new(Service {
             monitor: Arc::clone(&monitor),
             access,
+            recorder: Arc::new(Recorder::new(Arc::clone(trace))),
             state: Cache::default(),
             metrics: Cache::default(),
         });
-        runtime.spawn(watch(Arc::clone(&monitor)));
+        runtime.spawn(watch(Arc::clone(&service)));
         runtime.spawn(accept(listener, service));
         Ok(Self { address: bound, monitor })
     }
@@ -130,6 +153,7 @@ impl Http {
 struct Service {
     monitor: Arc<Monitor>,
     access: Access,
+    recorder: Arc<Recorder>,
     state: Cache,
     metrics: Cache,
 }
@@ -152,12 +176,13 @@ impl Cache {
     }
 }
 
-async fn watch(monitor: Arc<Monitor>) {
+async fn watch(service: Arc<Service>) {
     let mut ticks = interval(Duration::from_secs(1));
     ticks.set_missed_tick_behavior(MissedTickBehavior::Skip);
     loop {
         ticks.tick().await;
-        monitor.tick();
+        service.monitor.tick();
+        service.recorder.tick();
     }
 }
 
@@ -167,29 +192,50 @@ async fn accept(listener: std::net::TcpListener, service: Arc<Service>) {
     let mut connections: VecDeque<JoinHandle<()>> = VecDeque::new();
     loop {
         match listener.accept().await {
-            Ok((stream, _)) => {
+            Ok((stream, peer)) => {
                 connections.retain(|connection| !connection.is_finished());
                 if connections.len() >= MOST
                     && let Some(oldest) = connections.pop_front()
                 {
                     oldest.abort();
                 }
-                connections.push_back(tokio::spawn(serve(stream, Arc::clone(&service))));
+                connections.push_back(tokio::spawn(serve(stream, peer, Arc::clone(&service))));
             }
             Err(_) => sleep(PAUSE).await,
         }
     }
 }
 
-async fn serve(stream: TcpStream, service: Arc<Service>) {
+async fn serve(stream: TcpStream, peer: SocketAddr, service: Arc<Service>) {
+    let Ok(here) = stream.local_addr() else { return };
     let mut http = http1::Builder::new();
     http.timer(TokioTimer::new()).header_read_timeout(LIMIT).max_buf_size(LONGEST).keep_alive(false);
+    let is_long = &AtomicBool::new(false);
     let answers = service_fn(|request: Request<Incoming>| {
-        let response = service.answer(&request);
-        async { Ok::<_, Infallible>(response) }
+        let service = Arc::clone(&service);
+        async move { Ok::<_, Infallible>(service.answer(&request, Ends { peer, here }, is_long).await) }
     });
     // What a client does wrong ends its connection, and nothing else.
-    let _ = timeout(LIMIT, http.serve_connection(TokioIo::new(stream), answers)).await;
+    let mut served = pin!(http.serve_connection(TokioIo::new(stream), answers));
+    if timeout(LIMIT, &mut served).await.is_err() && is_long.load(Relaxed) {
+        let _ = timeout(LONG, served).await;
+    }
+}
+
+/// The addresses of a client, and of the service as the client knows it.
+#[derive(Clone, Copy)]
+struct Ends {
+    peer: SocketAddr,
+    here: SocketAddr,
+}
+
+/// What the page reads.
+#[derive(Serialize)]
+struct Shown {
+    #[serde(flatten)]
+    snapshot: Snapshot,
+    /// `None` if no client may have a trace.
+    trace: Option<Seen>,
 }
 
 type Answer = Response<Full<Bytes>>;
@@ -197,11 +243,12 @@ type Answer = Response<Full<Bytes>>;
 fn answer(status: StatusCode, media_type: &'static str, body: impl Into<Bytes>) -> Answer {
     let mut response = Response::new(Full::new(body.into()));
     *response.status_mut() = status;
-    let headers: [(HeaderName, &'static str); 4] = [
+    let headers: [(HeaderName, &'static str); 5] = [
         (CONTENT_TYPE, media_type),
         (CACHE_CONTROL, "no-store"),
         (CONTENT_SECURITY_POLICY, POLICY),
         (X_CONTENT_TYPE_OPTIONS, "nosniff"),
+        (HeaderName::from_static("cross-origin-resource-policy"), "same-origin"),
     ];
     for (name, value) in headers {
         response.headers_mut().insert(name, HeaderValue::from_static(value));
@@ -209,14 +256,45 @@ fn answer(status: StatusCode, media_type: &'static str, body: impl Into<Bytes>) 
     response
 }
 
+/// An answer with what was made.
+fn made(media_type: &'static str, bytes: Option<impl Into<Bytes>>) -> Answer {
+    match bytes {
+        Some(bytes) => answer(StatusCode::OK, media_type, bytes),
+        None => answer(StatusCode::INTERNAL_SERVER_ERROR, TEXT, "it cannot be shown\n"),
+    }
+}
+
+/// Why a request may not change something: it comes from a page of another site.
+fn refusal_of_page(headers: &HeaderMap, changes: bool) -> Option<&'static str> {
+    (changes && !is_own_page(headers)).then_some("only the page of this server may do that, or a program")
+}
+
+/// Whether a request comes from the page of this server, or from a program that is no browser. A
+/// browser says which page has sent a request with POST.
+fn is_own_page(headers: &HeaderMap) -> bool {
+    let text = |name: HeaderName| headers.get(name).map(|value| value.to_str().unwrap_or_default());
+    let is_host = |origin: &str| {
+        let host = origin.split_once("://").map(|(_, host)| host);
+        host.zip(text(HOST)).is_some_and(|(origin, host)| origin.eq_ignore_ascii_case(host))
+    };
+    let is_same = |site: &str| matches!(site, "same-origin" | "none");
+    text(ORIGIN).is_none_or(is_host) && text(HeaderName::from_static("sec-fetch-site")).is_none_or(is_same)
+}
+
 impl Service {
-    fn answer(&self, request: &Request<Incoming>) -> Answer {
-        if !matches!(*request.method(), Method::GET | Method::HEAD) {
-            let mut refused = answer(StatusCode::METHOD_NOT_ALLOWED, TEXT, "only GET and HEAD\n");
-            refused.headers_mut().insert(ALLOW, HeaderValue::from_static("GET, HEAD"));
+    async fn answer(&self, request: &Request<Incoming>, ends: Ends, is_long: &AtomicBool) -> Answer {
+        let path = request.uri().path();
+        let changes = matches!(path, "/trace/start" | "/trace/end");
+        let (is_allowed, allowed) = match (changes, request.method()) {
+            (true, method) => (method == Method::POST, "POST"),
+            (false, method) => (matches!(*method, Method::GET | Method::HEAD), "GET, HEAD"),
+        };
+        if !is_allowed {
+            let mut refused = answer(StatusCode::METHOD_NOT_ALLOWED, TEXT, format!("only {allowed}\n"));
+            refused.headers_mut().insert(ALLOW, HeaderValue::from_static(allowed));
             return refused;
         }
-        match request.uri().path() {
+        match path {
             "/health" => return answer(StatusCode::OK, TEXT, "ok\n"),
             "/ready" => {
                 return match self.monitor.unready() {
@@ -229,22 +307,74 @@ impl Service {
         if let Some(refused) = self.refusal(request) {
             return refused;
         }
-        let made = |media_type, bytes: Option<Bytes>| match bytes {
-            Some(bytes) => answer(StatusCode::OK, media_type, bytes),
-            None => answer(StatusCode::INTERNAL_SERVER_ERROR, TEXT, "it cannot be shown\n"),
-        };
-        let snapshot = || self.monitor.snapshot();
-        match request.uri().path() {
+        match path {
             "/" => answer(StatusCode::OK, HTML, PAGE),
-            "/metrics" => made(metrics::MEDIA_TYPE, self.metrics.get(|| metrics::text(snapshot()).ok())),
-            "/state.json" => {
-                made("application/json", self.state.get(|| serde_json::to_string(&snapshot()).ok()))
+            "/metrics" => {
+                made(metrics::MEDIA_TYPE, self.metrics.get(|| metrics::text(self.monitor.snapshot()).ok()))
+            }
+            "/state.json" => made(JSON, self.state.get(|| serde_json::to_string(&self.shown()).ok())),
+            "/trace/start" | "/trace/end" | "/trace.html" | "/trace.json" => {
+                if let Some(why) =
+                    self.trace_refusal(ends).or_else(|| refusal_of_page(request.headers(), changes))
+                {
+                    return answer(StatusCode::FORBIDDEN, TEXT, format!("{why}\n"));
+                }
+                match path {
+                    "/trace/start" | "/trace/end" => self.change(path == "/trace/start", ends.peer),
+                    _ => {
+                        is_long.store(true, Relaxed);
+                        self.trace(path == "/trace.html").await
+                    }
+                }
             }
             _ => answer(
                 StatusCode::NOT_FOUND,
                 TEXT,
-                "there are /, /state.json, /metrics, /health and /ready\n",
+                "there are /, /state.json, /metrics, /health and /ready, and of a trace /trace.html and /trace.json\n",
             ),
+        }
+    }
+
+    fn shown(&self) -> Shown {
+        let trace = (self.access != Access::Public).then(|| self.recorder.seen());
+        Shown { snapshot: self.monitor.snapshot(), trace }
+    }
+
+    /// Starts or ends a trace.
+    fn change(&self, starts: bool, peer: SocketAddr) -> Answer {
+        let has_changed = if starts { self.recorder.start() } else { self.recorder.end() };
+        if !has_changed {
+            let why = if starts { "a trace is on already" } else { "no trace is on" };
+            return answer(StatusCode::CONFLICT, TEXT, format!("{why}\n"));
+        }
+        if starts {
+            info!(peer = peer.to_string(), "trace started");
+        }
+        made(JSON, serde_json::to_string(&self.recorder.seen()).ok())
+    }
+
+    /// The last trace, as a page or for other viewers.
+    async fn trace(&self, as_page: bool) -> Answer {
+        let recorder = Arc::clone(&self.recorder);
+        let form = if as_page { Form::Page } else { Form::Chrome };
+        match spawn_blocking(move || recorder.text(form)).await {
+            Ok(Some(text)) => answer(StatusCode::OK, if as_page { HTML } else { JSON }, text),
+            _ => answer(StatusCode::NOT_FOUND, TEXT, "there is no trace that has ended\n"),
+        }
+    }
+
+    /// Why a client has no trace.
+    fn trace_refusal(&self, Ends { peer, here }: Ends) -> Option<&'static str> {
+        match self.access {
+            Access::Token(_) => None,
+            Access::Public => Some("a trace shows arguments of calls, so it needs --http-token-file"),
+            Access::Local => {
+                let is_own = user(peer, here) == Some(geteuid().as_raw());
+                (!is_own).then_some(
+                    "a trace shows arguments of calls: without --http-token-file, only programs of the server's own user \
+                     have one",
+                )
+            }
         }
     }
 
@@ -307,6 +437,28 @@ mod tests {
         for host in ["", "example.org", "localhost.example.org:80", "127.0.0.1.example.org", "[::1", ":80"] {
             assert!(!is_local(host), "{host}");
         }
+    }
+
+    #[test]
+    fn pages_of_other_sites_change_nothing() {
+        let is_own = |headers: &[(&'static str, &'static str)]| {
+            let headers = headers
+                .iter()
+                .map(|(name, value)| (HeaderName::from_static(name), HeaderValue::from_static(value)));
+            is_own_page(&headers.collect())
+        };
+        let host = ("host", "127.0.0.1:7412");
+        assert!(is_own(&[host]), "a program");
+        assert!(is_own(&[host, ("origin", "http://127.0.0.1:7412"), ("sec-fetch-site", "same-origin")]));
+        for origin in
+            ["null", "", "http://127.0.0.1", "http://127.0.0.1:7412.example.org", "http://localhost:7412"]
+        {
+            assert!(!is_own(&[host, ("origin", origin)]), "{origin}");
+        }
+        for site in ["cross-site", "same-site", ""] {
+            assert!(!is_own(&[host, ("sec-fetch-site", site)]), "{site}");
+        }
+        assert!(!is_own(&[("origin", "http://127.0.0.1:7412")]), "a request without a host");
     }
 
     #[test]

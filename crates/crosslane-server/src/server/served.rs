@@ -13,7 +13,7 @@ use super::counters::FunctionCounters;
 use crosslane::batch::{self, BATCH, Column, Encode, FAILURE, Header, Plan, Typed};
 use crosslane::lane::LaneError;
 use crosslane::values::unfit;
-use crosslane::{ColumnBuilder, DataType, Entry, Function, Kind};
+use crosslane::{ColumnBuilder, DataType, Entry, Function, Kind, display};
 use crosslane_process::guest::LONG;
 use hmac::{Hmac, KeyInit, Mac};
 use sha2::Sha256;
@@ -159,14 +159,14 @@ impl ServedFunction {
     }
 
     /// Reads and checks a client's batch, and gives it to `pass` in the form that a worker's lane
-    /// takes.
+    /// takes, with a function that shows the arguments of the first row.
     pub(crate) fn read(
         &self,
         seal: &Seal,
         frame: &[u8],
         entry: Entry,
         states: &mut States,
-        pass: impl FnOnce(usize, &dyn Encode) -> Result<Option<u64>, LaneError>,
+        pass: impl FnOnce(usize, &dyn Encode, &dyn Fn() -> String) -> Result<Option<u64>, LaneError>,
     ) -> Result<Result<Option<u64>, LaneError>, Violation> {
         let wrong = |what: &dyn Display| Violation(format!("{}: {what}", self.function.name()));
         self.with_columns(frame, entry, |header, text, columns| {
@@ -178,7 +178,7 @@ impl ServedFunction {
             if self.function.spec.kind == Kind::Aggregate && columns[0].validity.is_some() {
                 return Err(wrong(&"a state without a number"));
             }
-            let text = text.map(Arc::from);
+            let types = text.map(Arc::from);
             let opened = match sealed_column(entry) {
                 Some(at) => {
                     Some((at, seal.open(&self.function, entry, &columns[at]).map_err(|what| wrong(&what))?))
@@ -189,7 +189,13 @@ impl ServedFunction {
             if let Some((at, opened)) = &opened {
                 sent[*at] = opened;
             }
-            let passed = pass(header.rows as usize, &Typed { types: text.as_ref(), columns: &sent });
+            let first = || {
+                let signature = text.and_then(|text| self.function.signature.for_types(text).ok());
+                let signature = signature.as_ref().unwrap_or(&self.function.signature);
+                display::arguments(&signature.parameters, columns, 0)
+            };
+            let typed = Typed { types: types.as_ref(), columns: &sent };
+            let passed = pass(header.rows as usize, &typed, &first);
             if let Ok(Some(_)) = passed {
                 states.note(entry, columns);
                 if entry == Entry::Update {

@@ -8,7 +8,8 @@ pub mod raw;
 use crosslane::batch::{Column, Encode};
 use crosslane::call::{self, CallGroup, Caller, Input, Output, Scan};
 use crosslane::lane::Stuck;
-use crosslane::pool::{Pool, PoolOptions};
+use crosslane::pool::{Common, Pool, PoolOptions};
+use crosslane::trace::{Trace, Tracer};
 use crosslane::{ColumnBuilder, DataType, Entry, Error, Failure, Library, Settings};
 use crosslane_process::control::{ControlSocket, Report, Request};
 use crosslane_process::guest::{Call, Emitted, GuestLane, Next, RowCounts};
@@ -174,7 +175,7 @@ pub fn integers(values: impl IntoIterator<Item = i64>) -> ColumnBuilder {
 
 const POOL: PoolOptions = PoolOptions { warm: 0, idle_timeout: Duration::from_secs(60) };
 
-fn library(origin: Origin, name: &str) -> Result<ServedLibrary, Error> {
+fn library(origin: Origin, name: &str, trace: &Arc<Trace>) -> Result<ServedLibrary, Error> {
     let options = ZygoteOptions {
         load_timeout: Duration::from_secs(20),
         ring_size: 1 << 16,
@@ -182,7 +183,9 @@ fn library(origin: Origin, name: &str) -> Result<ServedLibrary, Error> {
         spin: Duration::ZERO,
         ..ZygoteOptions::new(origin, Source::Thread { name: name.into() }, &Settings::default())
     };
-    let (pool, loaded) = Pool::start(POOL, move |stop| Zygote::start(options, stop))?;
+    let common = Common { tracer: Tracer::new(trace, name), ..Common::default() };
+    let (pool, loaded) =
+        Pool::start_unless(POOL, common, || false, move |stop| Zygote::start(options, stop))?;
     let library = Arc::new(Library { name: name.into(), version: 1, functions: loaded.functions, pool });
     Ok(ServedLibrary { library, text: loaded.files.map(|files| files.hash()) })
 }
@@ -222,11 +225,16 @@ pub fn start_counted(options: Options) -> Result<(Server, Arc<AtomicUsize>), Err
 
 /// A library, and the number of its guests.
 pub fn served(name: &str) -> Result<(ServedLibrary, Arc<AtomicUsize>), Error> {
+    traced(name, &Arc::default())
+}
+
+/// A library that records what happens, and the number of its guests.
+pub fn traced(name: &str, trace: &Arc<Trace>) -> Result<(ServedLibrary, Arc<AtomicUsize>), Error> {
     let (ours, theirs) = UnixStream::pair().expect("sockets");
     let guests = Arc::new(AtomicUsize::new(0));
     let counted = Arc::clone(&guests);
     thread::spawn(move || zygote(theirs, &counted));
-    Ok((library(Origin::thread(ours), name)?, guests))
+    Ok((library(Origin::thread(ours), name, trace)?, guests))
 }
 
 /// A server at a Unix socket.

@@ -8,17 +8,18 @@ use crosslane_server::{Http, HttpRuntime};
 use serde_json::Value;
 use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream};
+use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
 fn open(access: Access) -> (HttpRuntime, Http) {
     let runtime = HttpRuntime::start().unwrap();
-    let http = Http::open(&runtime, "127.0.0.1:0", access).unwrap();
+    let http = Http::open(&runtime, "127.0.0.1:0", access, &Arc::default()).unwrap();
     (runtime, http)
 }
 
 /// The status, the head and the body of the answer to a request. The request has these further headers.
-fn ask(address: SocketAddr, request: &str, headers: &str) -> (u16, String, String) {
+pub(crate) fn ask(address: SocketAddr, request: &str, headers: &str) -> (u16, String, String) {
     let mut stream = TcpStream::connect(address).unwrap();
     stream.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
     stream.write_all(format!("{request} HTTP/1.1\r\n{headers}\r\n").as_bytes()).unwrap();
@@ -187,12 +188,13 @@ fn a_table_that_is_not_read_to_its_end_has_not_failed() {
 #[test]
 fn other_machines_see_nothing_unless_the_user_allows_it() {
     let runtime = HttpRuntime::start().unwrap();
-    let error = Http::open(&runtime, "0.0.0.0:0", Access::Local).unwrap_err().to_string();
+    let error = Http::open(&runtime, "0.0.0.0:0", Access::Local, &Arc::default()).unwrap_err().to_string();
     assert!(error.contains("--http-token-file") && error.contains("--http-public"), "{error}");
-    let public = Http::open(&runtime, "0.0.0.0:0", Access::Public).unwrap();
+    let public = Http::open(&runtime, "0.0.0.0:0", Access::Public, &Arc::default()).unwrap();
     let here = SocketAddr::from(([127, 0, 0, 1], public.address().port()));
     assert_eq!(ask(here, "GET /metrics", "Host: example.org\r\n").0, 200);
-    let guarded = Http::open(&runtime, "127.0.0.1:0", Access::Token("secret".into())).unwrap();
+    let guarded =
+        Http::open(&runtime, "127.0.0.1:0", Access::Token("secret".into()), &Arc::default()).unwrap();
     for path in ["/", "/metrics", "/state.json", "/nowhere"] {
         for headers in ["", "Authorization: Bearer other\r\n", "Authorization: Bearer\r\n"] {
             let (status, head, _) =
@@ -206,7 +208,8 @@ fn other_machines_see_nothing_unless_the_user_allows_it() {
         assert_eq!(ask(guarded.address(), "GET /", &format!("Host: x\r\n{headers}")).0, 200, "{headers}");
     }
     assert_eq!(ask(guarded.address(), "GET /health", "Host: x\r\n").0, 200);
-    let error = Http::open(&runtime, &here.to_string(), Access::Local).unwrap_err().to_string();
+    let error =
+        Http::open(&runtime, &here.to_string(), Access::Local, &Arc::default()).unwrap_err().to_string();
     assert!(error.contains("cannot listen for HTTP"), "{error}");
 }
 

@@ -81,7 +81,7 @@ impl Entry {
     }
 
     /// Whether the guest answers with exactly one batch.
-    pub(crate) fn is_answered_once(self) -> bool {
+    pub fn is_answered_once(self) -> bool {
         !matches!(self, Self::Scan | Self::Partitions | Self::Map | Self::Iterate)
     }
 

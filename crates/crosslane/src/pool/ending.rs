@@ -3,7 +3,7 @@
 use super::state::{Kept, PooledLane, Shared, State};
 use crate::error::Error;
 use crate::lane::{Lane, LaneError, Patience, wait_any};
-use crate::stats::now;
+use crate::stats::moment;
 use crate::trace::EventKind;
 use std::sync::MutexGuard;
 use std::time::{Duration, Instant};
@@ -115,8 +115,7 @@ impl<L: Lane> Shared<L> {
         for mut kept in free {
             if std::mem::take(&mut kept.new) {
                 state.preparing -= 1;
-                let begun = now().saturating_sub(kept.since.elapsed().as_nanos() as u64);
-                self.tracer.ended(EventKind::SetUp, begun, Some(&kept.stats));
+                self.tracer.ended(EventKind::SetUp, moment(kept.since), Some(&kept.stats));
             }
             kept.rest();
             state.receive(kept);

@@ -68,7 +68,8 @@ pub struct Event<S> {
     pub lane: u64,
     /// The process of the lane; 0 if there is none.
     pub process: i32,
-    /// The engine's thread that recorded the event.
+    /// The engine's thread that recorded the event. At a server, the connection of the client
+    /// ([`super::Relay`]).
     pub thread: i32,
     /// When it began.
     pub start: u64,

@@ -18,17 +18,19 @@ const LONGEST_DETAIL: usize = 300;
 pub(crate) struct Log<'a> {
     function: &'a Function,
     tracer: &'a Tracer,
+    /// What events name as their thread, if it is not this one.
+    thread: Option<i32>,
 }
 
 impl<Z: Zygote> Library<Z> {
     /// Where calls of this function report what happens to them.
     pub(crate) fn log<'a>(&'a self, function: &'a Function) -> Log<'a> {
-        Log { function, tracer: self.pool.tracer() }
+        Log { function, tracer: self.pool.tracer(), thread: None }
     }
 }
 
 /// The beginning of a text.
-fn shortened(mut text: String) -> Box<str> {
+pub(super) fn shortened(mut text: String) -> Box<str> {
     if text.len() > LONGEST_DETAIL {
         let end = (0..=LONGEST_DETAIL).rev().find(|at| text.is_char_boundary(*at));
         text.truncate(end.unwrap_or_default());
@@ -37,7 +39,12 @@ fn shortened(mut text: String) -> Box<str> {
     text.into()
 }
 
-impl Log<'_> {
+impl<'a> Log<'a> {
+    /// The same, for events that name another thread.
+    pub(super) fn of_thread(self, thread: i32) -> Self {
+        Self { thread: Some(thread), ..self }
+    }
+
     /// The counters of this thread.
     pub(crate) fn counters(&self) -> &Counters {
         self.function.stats.here()
@@ -48,11 +55,18 @@ impl Log<'_> {
         self.tracer.is_on()
     }
 
-    fn add(self, events: impl IntoIterator<Item = Event<()>>) {
-        self.tracer.add(Some((self.function.name(), &self.function.stats)), events);
+    pub(super) fn add(self, events: impl IntoIterator<Item = Event<()>>) {
+        let named = |event: Event<()>| Event { thread: self.thread.unwrap_or(event.thread), ..event };
+        let function = Some((self.function.name(), &self.function.stats));
+        self.tracer.add(function, events.into_iter().map(named));
     }
 
-    fn now(self, kind: EventKind, lane: Option<&LaneStats>, count: usize) {
+    /// Whether a call of this duration is among the slowest so far.
+    pub(super) fn is_slow(self, duration: u64) -> bool {
+        self.tracer.is_slow(duration)
+    }
+
+    pub(super) fn now(self, kind: EventKind, lane: Option<&LaneStats>, count: usize) {
         if self.is_on() {
             let now = now();
             self.add([event(kind, lane, (now, now), count)]);
@@ -61,8 +75,11 @@ impl Log<'_> {
 
     /// Records that this thread waited for a lane, unless the lane was there at once.
     pub(crate) fn waited(self, start: u64, lane: &LaneStats) {
-        let end = now();
-        if end - start >= SHORTEST_WAIT {
+        self.waited_until(now(), start, lane);
+    }
+
+    pub(super) fn waited_until(self, end: u64, start: u64, lane: &LaneStats) {
+        if end.saturating_sub(start) >= SHORTEST_WAIT {
             self.add([event(EventKind::Wait, Some(lane), (start, end), 0)]);
         }
     }
@@ -100,7 +117,7 @@ impl Log<'_> {
             let copy_in = (times.submitting, times.submitted);
             let copy_out = (times.collected, times.delivered);
             let mut function = event(EventKind::Function, Some(lane), times.guest(header.worked), rows);
-            if self.tracer.is_slow(header.worked) {
+            if self.is_slow(header.worked) {
                 function.detail = Some(shortened(arguments()));
             }
             self.add([
@@ -159,7 +176,7 @@ impl Log<'_> {
     }
 
     /// Records the exceptions and the retries that a guest reports.
-    fn troubles(self, lane: &LaneStats, header: &Header) {
+    pub(super) fn troubles(self, lane: &LaneStats, header: &Header) {
         let counts = [(EventKind::Exception, header.errors), (EventKind::Retry, header.retries)];
         for (kind, count) in counts.into_iter().filter(|(_, count)| *count > 0) {
             self.now(kind, Some(lane), count as usize);

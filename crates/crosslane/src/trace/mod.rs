@@ -4,8 +4,8 @@
 //! share it, and each has a [`Tracer`] with the name of its library. A call finds the tracer in the
 //! pool of its library. So the calls of two databases in one process do not mix.
 //!
-//! The functions of [`Log`] and [`Tracer`] are the only ones that record events. [`Log`] also
-//! counts, so that what is counted is traced.
+//! The functions of [`Log`], [`Tracer`] and [`Relay`] are the only ones that record events. [`Log`]
+//! also counts, so that what is counted is traced. [`Relay`] is for servers, which count by themselves.
 //!
 //! # Protocol
 //! - **The switch.** A thread reads it with one relaxed load for each thing that it counts. If the
@@ -21,6 +21,7 @@
 //!   the trace before. Its event began before the new trace, so the buffer refuses it.
 //! - **The stop.** A stop turns the switch off and keeps the events for readers. A thread that has
 //!   read the switch before may still add its event.
+//! - **The end.** [`Trace::forget`] frees the events of a trace that is off.
 //!
 //! # The slowest calls
 //! An event of a slow call carries the first arguments of its slice. A call is slow if fewer than 10
@@ -30,6 +31,7 @@
 mod event;
 mod log;
 mod recording;
+mod relay;
 mod slowest;
 #[cfg(test)]
 mod tests;
@@ -37,4 +39,5 @@ mod tracer;
 
 pub use event::{Event, EventKind, Subject};
 pub use recording::{MOST_EVENTS, Status, Trace};
+pub use relay::Relay;
 pub use tracer::Tracer;

@@ -95,12 +95,25 @@ impl Trace {
         if self.is_on() {
             return false;
         }
-        self.started.store(now(), Relaxed);
-        self.room.store(self.most, Relaxed);
-        self.buffers.all().for_each(|buffer| *lock(buffer) = Buffer::default());
-        self.slowest.clear();
+        self.empty(self.most);
         self.on.store(true, Relaxed);
         true
+    }
+
+    /// Frees all events, if the trace is off.
+    pub fn forget(&self) {
+        let _one_at_a_time = lock(&self.starting);
+        if !self.is_on() {
+            self.empty(0);
+        }
+    }
+
+    /// Drops all events. From now on there is room for `room` events that begin later.
+    fn empty(&self, room: usize) {
+        self.started.store(now(), Relaxed);
+        self.room.store(room, Relaxed);
+        self.buffers.all().for_each(|buffer| *lock(buffer) = Buffer::default());
+        self.slowest.clear();
     }
 
     /// Records no more events, and keeps those that it has.

@@ -8,7 +8,7 @@ const LONGEST_TEXT: usize = 80;
 const MOST_ELEMENTS: usize = 8;
 
 /// `name = value` for each column of a row.
-pub(crate) fn arguments<'a>(
+pub fn arguments<'a>(
     names: impl IntoIterator<Item = &'a Field>,
     columns: &[Column<'_>],
     row: usize,

@@ -40,27 +40,87 @@ function moment(nanoseconds, step, last) {
   return `${(nanoseconds / unit).toLocaleString("en", format)} ${name}`;
 }
 
+// The name of a library, without the folder of a file.
+const short = (library) => (library.startsWith("/") ? library.split("/").pop() : library);
+
+// What the threads of events are: those of a database, or the connections of a server.
+const HOSTS = {
+  database: { group: "Threads of the database", name: (number) => `thread ${number}` },
+  server: {
+    group: "Connections of clients",
+    name: (number) => (number ? `connection ${number}` : "loads of files"),
+  },
+};
+// What a worker does not do itself.
+const OF_THREADS = new Set(["wait", "copy_in", "copy_out"]);
+// The most workers and threads that have a row of their own. Browsers limit the height of a canvas.
+const MOST_ROWS = 250;
+
+function inOrder(one, other) {
+  const at = one.order.findIndex((value, index) => value !== other.order[index]);
+  return at < 0 ? 0 : one.order[at] < other.order[at] ? -1 : 1;
+}
+
+// The row for all that have no row of their own.
+function restOf(hidden) {
+  const name = `${count(hidden)} more`;
+  return { group: "Workers and threads without a row of their own", name, short: name };
+}
+
 // The rows of the time line: all workers by their files, then all threads. Each has its events in the
-// order of their starts, and the longest duration among them.
-function rowsOf(data, events) {
-  const rows = data.rows.map((row) => ({ ...row, events: [], longest: 0 }));
+// order of their starts, and the longest duration among them. A place has a library, a worker, its
+// process, and a thread. An event belongs to one of the two.
+function rowsOf({ host, libraries, places }, events, placeOf) {
+  const [all, ofWorkers, ofThreads] = [new Map(), [], []];
+  const row = (order, make) => {
+    const key = JSON.stringify(order);
+    if (!all.has(key)) all.set(key, { order, ...make() });
+    return all.get(key);
+  };
+  const worker = ([number, lane, process]) =>
+    row([0, libraries[number], lane, process], () => {
+      const name = `worker ${lane}${process ? `, process ${process}` : ""}`;
+      return {
+        group: `Workers of ${short(libraries[number])}`,
+        name,
+        short: `worker ${lane}`,
+        isWorker: true,
+      };
+    });
+  const thread = ([, , , number]) =>
+    row([1, number], () => {
+      const { group, name } = HOSTS[host];
+      return { group, name: name(number), short: String(number) };
+    });
+  const found = placeOf.map((place, index) => {
+    const isOfWorker = places[place][1] && !OF_THREADS.has(events.kind[index]);
+    const [known, make] = isOfWorker ? [ofWorkers, worker] : [ofThreads, thread];
+    known[place] ??= make(places[place]);
+    return known[place];
+  });
+  const rows = [...all.values()].sort(inOrder);
+  for (const [number, one] of rows.entries()) one.number = Math.min(number, MOST_ROWS);
+  const workers = rows.filter((one) => one.isWorker).length;
+  const hidden = rows.splice(MOST_ROWS).length;
+  if (hidden > 0) rows.push(restOf(hidden));
+  for (const one of rows) Object.assign(one, { events: [], longest: 0 });
+  events.row = found.map((one) => one.number);
   for (let index = 0; index < events.length; index++) {
-    const row = rows[events.row[index]];
-    row.events.push(index);
-    row.longest = Math.max(row.longest, events.duration[index]);
+    const one = rows[events.row[index]];
+    one.events.push(index);
+    one.longest = Math.max(one.longest, events.duration[index]);
   }
-  return rows;
+  return { rows, workers };
 }
 
 function read() {
   const data = JSON.parse(document.getElementById("data").textContent);
-  const { row, kind, function: functions, start, duration: durations, rows } = data.events;
+  const { place, kind, function: functions, start, duration: durations, rows } = data.events;
   const starts = Float64Array.from(start);
   // Each start is stored as its distance from the one before.
   for (let index = 1; index < starts.length; index++) starts[index] += starts[index - 1];
   const events = {
     length: starts.length,
-    row,
     kind: kind.map((number) => data.kinds[number]),
     function: functions.map((number) => data.functions[number] ?? null),
     start: starts,
@@ -71,8 +131,11 @@ function read() {
   const shades = new Map(data.functions.map((name, number) => [name, number % SHADES]));
   return {
     ...data,
+    ...rowsOf(data, events, place),
     events,
-    rows: rowsOf(data, events),
+    // Swedes write a time as year, month, day, hour, minute and second.
+    about: `${new Date(data.ended).toLocaleString("sv")}, process ${data.process}`,
+    duration: starts.reduce((last, start, index) => Math.max(last, start + events.duration[index]), 0),
     // The name of the colour of a kind, and of a function.
     colour: (kind, name) => (kind === FUNCTION && shades.get(name) ? `${kind}_${shades.get(name)}` : kind),
     kinds: Object.keys(KINDS).filter((one) => data.kinds.includes(one)),

@@ -1,4 +1,7 @@
-"""The page that shows a trace: one file that loads nothing."""
+"""The page that shows a trace: one file that loads nothing.
+
+A server makes the same page of these parts (``tracing/page.rs`` in the crate crosslane-server).
+"""
 
 from __future__ import annotations
 
@@ -8,16 +11,12 @@ import itertools
 import json
 import re
 from collections import defaultdict
-from collections.abc import Iterator
 from importlib.resources import files
-from typing import Any
 
-from crosslane._engines.tracing.recording import Event, Recording, short
+from crosslane._engines.tracing.recording import Recording
 
 #: The scripts of the page, in the order in which they are run.
 _SCRIPTS = ("model.js", "timeline.js", "gestures.js", "page.js", "profile.js")
-#: The most workers and threads that have a row of their own. Browsers limit the height of a canvas.
-_MOST_ROWS = 250
 _MARK = re.compile("@(policy|style|data|script)@")
 
 
@@ -46,13 +45,13 @@ def _hash(text: str) -> str:
 def _data(recording: Recording) -> str:
     """The events as JSON, column by column. Times are whole nanoseconds, and starts are distances."""
     # Numbers for values, in the order in which they come.
-    kinds, functions = defaultdict(itertools.count().__next__), defaultdict(itertools.count().__next__)
-    places = [_place(event) for event in recording.events]
-    order = sorted(set(places), key=_order)
-    numbers = {place: min(number, _MOST_ROWS) for number, place in enumerate(order)}
+    kinds, functions, libraries, places = (defaultdict(itertools.count().__next__) for _ in range(4))
     starts = [round(event.start * 1e3) for event in recording.events]
     events = {
-        "row": [numbers[place] for place in places],
+        "place": [
+            places[libraries[event.library], event.lane or 0, event.pid or 0, event.thread]
+            for event in recording.events
+        ],
         "kind": [kinds[event.kind] for event in recording.events],
         "function": [
             -1 if event.function is None else functions[event.function] for event in recording.events
@@ -66,52 +65,17 @@ def _data(recording: Recording) -> str:
     ]
     data = {
         "title": recording.title,
-        "about": f"{recording.ended:%Y-%m-%d %H:%M:%S}, process {recording.process}",
-        "duration": round(recording.duration * 1e3),
+        "host": "database",
+        "process": recording.process,
+        "ended": round(recording.ended.timestamp() * 1e3),
         "dropped": recording.dropped,
-        "workers": sum(not isinstance(place, int) for place in order),
         "kinds": list(kinds),
         "functions": list(functions),
-        "rows": [*map(_row, order[:_MOST_ROWS]), *_rest(len(order) - _MOST_ROWS)],
+        "libraries": list(libraries),
+        "places": list(places),
         "events": events,
         "details": details,
         "profile": recording.profile,
     }
     # No text may end the element that holds the data.
     return json.dumps(data, ensure_ascii=False, separators=(",", ":")).replace("<", "\\u003c")
-
-
-#: A worker by its library, its number and its process, or a thread by its number.
-_Place = tuple[str, int, int] | int
-
-
-def _place(event: Event) -> _Place:
-    """The row of the time line that has an event."""
-    if not event.is_of_worker:
-        return event.thread
-    return event.library, event.lane or 0, event.pid or 0
-
-
-def _order(place: _Place) -> tuple[Any, ...]:
-    return (1, place) if isinstance(place, int) else (0, *place)
-
-
-def _rest(count: int) -> Iterator[dict[str, Any]]:
-    """The row for all that have no row of their own, if there are any."""
-    if count > 0:
-        group = "Workers and threads without a row of their own"
-        yield {"group": group, "name": f"{count:,} more", "short": f"{count:,} more"}
-
-
-def _row(place: _Place) -> dict[str, Any]:
-    if isinstance(place, int):
-        name = f"thread {place}"
-        return {"group": "Threads of the database", "name": name, "short": str(place)}
-    library, lane, process = place
-    name = f"worker {lane}" + (f", process {process}" if process else "")
-    return {
-        "group": f"Workers of {short(library)}",
-        "name": name,
-        "short": f"worker {lane}",
-        "isWorker": True,
-    }

@@ -45,11 +45,6 @@ class Recording:
     process: int = field(default_factory=os.getpid)
     ended: datetime = field(default_factory=lambda: datetime.now().astimezone())
 
-    @property
-    def duration(self) -> float:
-        """Microseconds from the start to the end of the last event."""
-        return max((event.start + event.duration for event in self.events), default=0.0)
-
 
 def begin(cursor: duckdb.DuckDBPyConnection) -> None:
     """Starts a trace; raises ``duckdb.Error`` if one is on."""

@@ -23,7 +23,10 @@ use super::served::{ServedFunction, Violation, violation};
 use super::workers::{Borrower, Grant, Slot};
 use crosslane::batch::{self, BATCH, CANCEL, FAILURE, Header, LAST};
 use crosslane::lane::{Lane, LaneError, rest_until};
+use crosslane::pool::PooledLane;
+use crosslane::trace::Relay;
 use crosslane::{Address, Entry, Error, Failure, Part, lock};
+use crosslane_process::ProcessLane;
 use state::{Flying, Item, Seen, State};
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Mutex};
@@ -151,7 +154,7 @@ impl Route {
                 slot.stalled.store(false, Relaxed);
             }
             match lane.try_collect() {
-                Ok(Some(header)) => self.pass(state, header, lane.frame()),
+                Ok(Some(header)) => self.pass(state, header, lane),
                 Ok(None) => {
                     self.settle(state, lane.in_flight());
                     if !lane.has_news() {
@@ -174,15 +177,29 @@ impl Route {
         }
     }
 
+    /// Where to record what happens to a call of a function, if a trace is on.
+    fn relay<'a>(&'a self, served: &'a ServedFunction) -> Option<Relay<'a>> {
+        let library = &self.offer.workers[served.workers].library;
+        library.relay(&served.function, self.outbox.number)
+    }
+
     /// Passes a reply on.
-    fn pass(&self, state: &mut State, header: Header, frame: &[u8]) {
+    fn pass(&self, state: &mut State, header: Header, lane: &PooledLane<ProcessLane>) {
         let Some(oldest) = state.flying.front() else { return };
+        let (served, frame) = (&self.offer.functions[oldest.served], lane.frame());
+        let relay = self.relay(served);
+        let rows = if oldest.entry.is_answered_once() { oldest.rows } else { header.rows as usize };
+        if let Some(relay) = relay {
+            relay.answered(lane.stats(), &header, frame, rows, oldest.arguments.as_deref());
+        }
         let told = Header { exchange: oldest.exchange, function: oldest.served as u32, ..header };
-        match self.offer.seal.seal(&self.offer.functions[oldest.served], oldest.entry, &told, frame) {
+        match self.offer.seal.seal(served, oldest.entry, &told, frame) {
             Some(sealed) => self.outbox.send(self.lane, &[&sealed]),
             None => self.outbox.send(self.lane, &[bytemuck::bytes_of(&told), &frame[size_of::<Header>()..]]),
         }
-        let served = &self.offer.functions[oldest.served];
+        if let Some(relay) = relay.filter(|_| header.kind == BATCH) {
+            relay.passed_on(lane.stats(), rows);
+        }
         served.learn(oldest.entry, Duration::from_nanos(header.worked));
         served.counters.sent.add(frame.len() as u64);
         served.count(oldest.entry, &header);
@@ -342,17 +359,30 @@ impl Route {
         let Some(lane) = guard.as_mut() else { return Ok(false) };
         let function = self.offer.functions[served].function.index;
         let address = Address { function, entry, part };
+        let opens = matches!(part, Part::Whole | Part::First);
         let function_served = &self.offer.functions[served];
         let states = &mut state.states;
-        let submitted =
-            function_served.read(&self.offer.seal, message.bytes(), entry, states, |rows, columns| {
+        let (relay, mut arguments) = (self.relay(function_served), None);
+        let submitted = function_served.read(
+            &self.offer.seal,
+            message.bytes(),
+            entry,
+            states,
+            |rows, columns, first| {
+                arguments =
+                    relay.filter(|_| entry == Entry::Call && rows > 0).map(|relay| relay.arguments(first));
                 lane.submit(address, rows, columns)
-            })?;
+            },
+        )?;
+        if let (Some(relay), Ok(Some(_))) = (relay, &submitted) {
+            // Batches of a lane wait one after the other.
+            let waited = opens.then(|| state.flying.back().map_or(came, |last| came.max(last.since)));
+            relay.given(lane.stats(), rows, waited);
+        }
         drop(guard);
         if entry != Entry::Call {
             self.offer.workers[slot.workers].hold(slot);
         }
-        let opens = matches!(part, Part::Whole | Part::First);
         match submitted {
             Ok(None) => return Ok(false),
             Ok(Some(local)) if opens => {
@@ -360,7 +390,8 @@ impl Route {
                 if state.flying.is_empty() {
                     state.seen.since = since;
                 }
-                state.flying.push_back(Flying { exchange, local, served, entry, rows, came, since });
+                let flying = Flying { exchange, local, served, entry, rows, came, since, arguments };
+                state.flying.push_back(flying);
             }
             Ok(Some(_)) => {}
             Err(LaneError::TooLarge(message)) if opens => {
@@ -388,6 +419,11 @@ impl Route {
         // The client repeats what was not begun. So it must know the worker's last progress.
         if let Some(progress) = lane.as_ref().map(|lane| lane.progress()) {
             self.tell_progress(state, progress, Duration::ZERO);
+        }
+        if let (Some(oldest), Some(lane)) = (state.flying.front(), &lane)
+            && let Some(relay) = self.relay(&self.offer.functions[oldest.served])
+        {
+            relay.lost(lane.stats());
         }
         // Dropping it ends its process.
         drop(lane);

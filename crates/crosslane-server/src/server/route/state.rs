@@ -53,6 +53,8 @@ pub(super) struct Flying {
     pub(super) came: Instant,
     /// When the worker got it.
     pub(super) since: Instant,
+    /// The first arguments, if a trace is on.
+    pub(super) arguments: Option<Box<str>>,
 }
 
 /// A worker's progress at the last look.
