@@ -72,6 +72,8 @@ pub struct Catalog {
     pub takes: usize,
     /// Whether the server loads its files again when they change.
     reloads: bool,
+    /// Whether the server takes trace contexts.
+    contexts: bool,
 }
 
 impl Catalog {
@@ -232,7 +234,11 @@ impl pool::Zygote for RemoteZygote {
         let Connected { stream, catalog, from } = connected.map_err(Error::Boot)?;
         let id = self.next_lane;
         self.next_lane += 1;
-        Ok(RemoteLane::new(id, from, stream, catalog.takes, self.options))
+        let mut lane = RemoteLane::new(id, from, stream, catalog.takes, self.options);
+        if catalog.contexts {
+            lane.send_contexts();
+        }
+        Ok(lane)
     }
 }
 
@@ -341,8 +347,8 @@ fn converse(
     let mut text = vec![0; length];
     receive(&stream, &mut text, wait).map_err(failed(silent))?;
     match serde_json::from_slice(&text) {
-        Ok(Tell::Welcome { protocol: PROTOCOL, functions, text, largest, reloads, .. }) => {
-            let catalog = Catalog { functions, text, takes: largest, reloads };
+        Ok(Tell::Welcome { protocol: PROTOCOL, functions, text, largest, reloads, contexts, .. }) => {
+            let catalog = Catalog { functions, text, takes: largest, reloads, contexts };
             Ok(Connected { stream, catalog, from })
         }
         Ok(Tell::Welcome { protocol, .. }) => Err(format!(
@@ -407,6 +413,7 @@ mod tests {
                 text: None,
                 largest: 1,
                 reloads: false,
+                contexts: false,
             };
             stream.write_all(&wire::control(&welcome).unwrap()).unwrap();
         });

@@ -18,12 +18,13 @@
 //! [`Exchanges`] checks the order of the replies. The engine reads batches with the same checks as
 //! those of a ring.
 
+use crate::context::{self, TraceContext};
 use crate::stream::Stream;
-use crate::wire::{CONTROL, PREFIX, Tell, prefix, read_prefix};
+use crate::wire::{self, Ask, CONTROL, PREFIX, Tell, prefix, read_prefix};
 use crosslane::batch::{self, CANCEL, Encode, Header, LAST, Plan};
 use crosslane::lane::{Lane, LaneError, Stuck, Waiter, plan_batch};
 use crosslane::stats::now;
-use crosslane::{Address as Target, Exchanges};
+use crosslane::{Address as Target, Exchanges, Part};
 use crosslane_process::Aligned;
 use std::collections::VecDeque;
 use std::io;
@@ -183,6 +184,10 @@ pub struct RemoteLane {
     /// Why the connection has ended.
     ended: Option<String>,
     engine: u32,
+    /// Whether the server takes trace contexts.
+    takes_contexts: bool,
+    /// The context that the server knows.
+    context: Option<Arc<TraceContext>>,
 }
 
 impl RemoteLane {
@@ -209,7 +214,30 @@ impl RemoteLane {
             told: false,
             ended: None,
             engine: std::process::id(),
+            takes_contexts: false,
+            context: None,
         }
+    }
+
+    /// Sends trace contexts from now on: the server takes them.
+    pub(crate) fn send_contexts(&mut self) {
+        self.takes_contexts = true;
+    }
+
+    /// Tells the server the context of this thread's calls, if it knows another one. Returns false if
+    /// the connection is lost.
+    fn tell_context(&mut self) -> io::Result<bool> {
+        let context = context::current();
+        if context == self.context {
+            return Ok(true);
+        }
+        let text = |part: fn(&TraceContext) -> &str| context.as_deref().map(part).unwrap_or_default().into();
+        let (traceparent, tracestate) = (text(TraceContext::parent), text(TraceContext::state));
+        let told = wire::control(&Ask::Context { lane: LANE, traceparent, tracestate })?;
+        let message = self.outgoing.resize(told.len());
+        message.map_err(|error| io::Error::other(error.to_string()))?.copy_from_slice(&told);
+        self.context = context;
+        self.outbox.send(&mut self.outgoing)
     }
 
     /// Ends the connection, and returns the error. The first reason is kept.
@@ -422,6 +450,14 @@ impl Lane for RemoteLane {
             return Ok(None);
         }
         let Some(header) = self.exchanges.header(target, rows) else { return Ok(None) };
+        if self.takes_contexts && matches!(target.part, Part::Whole | Part::First) {
+            match self.tell_context() {
+                Ok(true) => {}
+                Ok(false) => return Err(self.unsent()),
+                Err(error) => return Err(LaneError::System(error.to_string())),
+            }
+        }
+        let plan = &mut self.plan;
         let message = self.outgoing.resize(PREFIX + size).map_err(|_| {
             let what = format!("there is no memory for the {size} bytes of the arguments of {rows} row(s)");
             LaneError::TooLarge(what)

@@ -14,6 +14,7 @@
 pub mod address;
 mod any;
 pub mod client;
+pub mod context;
 pub mod lane;
 pub mod session;
 mod socket;

@@ -59,6 +59,15 @@ pub struct Stream {
 }
 
 impl Stream {
+    /// How the other end is connected: `unix`, `tcp` or `tls`.
+    pub fn kind(&self) -> &'static str {
+        match (&self.socket, &self.session) {
+            (Socket::Unix(_), _) => "unix",
+            (Socket::Tcp(_), None) => "tcp",
+            (Socket::Tcp(_), Some(_)) => "tls",
+        }
+    }
+
     fn new(socket: Socket, session: Option<Session>) -> Self {
         Self { socket, session: session.map(Mutex::new) }
     }

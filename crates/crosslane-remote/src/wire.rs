@@ -47,6 +47,18 @@ pub enum Ask {
         #[serde(default, skip_serializing_if = "std::ops::Not::not")]
         watches: bool,
     },
+    /// The context of the exchanges that the client opens on a lane from now on, as
+    /// [`crate::context::TraceContext`] has it. Only for a server whose welcome says `contexts`.
+    Context {
+        /// The number of the lane.
+        lane: u32,
+        /// The content of `traceparent`; empty if they have none.
+        #[serde(default)]
+        traceparent: String,
+        /// The content of `tracestate`.
+        #[serde(default, skip_serializing_if = "String::is_empty")]
+        tracestate: String,
+    },
     /// The client does not use a lane any more. The server cancels the lane's calls in flight.
     Close {
         /// The number of the lane.
@@ -73,6 +85,9 @@ pub enum Tell {
         /// Whether the server loads its files again when they change.
         #[serde(default, skip_serializing_if = "std::ops::Not::not")]
         reloads: bool,
+        /// Whether the server takes [`Ask::Context`].
+        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+        contexts: bool,
     },
     /// The server refuses the client and ends the connection.
     Refused {
@@ -272,5 +287,20 @@ mod tests {
             assert_eq!(lane, CONTROL);
             assert_eq!(serde_json::from_slice::<Tell>(text).unwrap(), told);
         }
+    }
+
+    /// Servers and clients of before know nothing of contexts, and skip what they do not know.
+    #[test]
+    fn a_welcome_of_another_version_is_read() {
+        let read = |more: &str| {
+            let text = format!(
+                r#"{{"op": "welcome", "protocol": 1, "server": "s", "functions": [], "text": null, "largest": 1{more}}}"#
+            );
+            match serde_json::from_str(&text).unwrap() {
+                Tell::Welcome { contexts, .. } => contexts,
+                told => panic!("{told:?}"),
+            }
+        };
+        assert!(!read("") && read(r#", "contexts": true, "later": 1"#));
     }
 }

@@ -14,6 +14,8 @@ pub mod flight;
 pub mod http;
 pub mod load_test;
 pub mod log;
+#[cfg(feature = "otel")]
+pub mod otel;
 pub mod server;
 
 pub use crosslane_remote::{Address, LaneOptions, Remote, RemoteZygote, address, client, lane, tls, wire};

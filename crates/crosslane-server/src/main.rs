@@ -14,6 +14,8 @@ use crosslane_server::http::Access;
 use crosslane_server::load_test::{self, Event, Plan};
 use crosslane_server::log::{self, Format};
 use crosslane_server::{Address, Http, HttpRuntime, Options, Server};
+#[cfg(feature = "otel")]
+use crosslane_server::{otel::Exporter, server::Spans};
 use files::Loading;
 use serde::Deserialize;
 #[cfg(feature = "flight")]
@@ -183,6 +185,12 @@ fn serve(told: Told, signals: &Signals) -> Result<bool, Error> {
         .as_ref()
         .map(|(certificate, key)| crosslane_server::tls::server(certificate, key))
         .transpose();
+    #[cfg(feature = "otel")]
+    let exporter = Exporter::from_environment()?;
+    #[cfg(feature = "otel")]
+    let spans = exporter.clone().map(|exporter| exporter as Arc<dyn Spans>);
+    #[cfg(not(feature = "otel"))]
+    let spans = None;
     let options = Options {
         listen,
         token: told.token,
@@ -195,6 +203,7 @@ fn serve(told: Told, signals: &Signals) -> Result<bool, Error> {
         waiting: told.waiting_bytes.unwrap_or_else(|| waiting(told.largest_batch)),
         slow: SLOW,
         spin,
+        spans,
     };
     let server = Server::start(options, libraries)?;
     if let Some(http) = &http {
@@ -261,7 +270,10 @@ fn serve(told: Told, signals: &Signals) -> Result<bool, Error> {
     info!("shutting down");
     #[cfg(feature = "flight")]
     flight.iter().for_each(Flight::end);
-    Ok(server.shut_down(Duration::try_from_secs_f64(told.drain).unwrap_or(Duration::MAX)))
+    let has_drained = server.shut_down(Duration::try_from_secs_f64(told.drain).unwrap_or(Duration::MAX));
+    #[cfg(feature = "otel")]
+    exporter.iter().for_each(|exporter| exporter.end());
+    Ok(has_drained)
 }
 
 /// How many bytes may wait by default, if a batch has at most `largest` bytes.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextvars import copy_context
 from functools import partial
 from typing import Any, ParamSpec, TypeVar
 
@@ -12,6 +13,7 @@ import pyarrow as pa
 
 from crosslane import _guest
 from crosslane._client.client import Client
+from crosslane._client.context import pass_on
 from crosslane._client.limits import check_lanes
 from crosslane._client.served import ServedFunction
 from crosslane._client.stream import MappedStream
@@ -45,9 +47,9 @@ class AsyncClient:
 
     async def _run(self, function: Callable[_P, _T], *arguments: _P.args, **named: _P.kwargs) -> _T:
         try:
-            waits = asyncio.get_running_loop().run_in_executor(
-                self._threads, partial(function, *arguments, **named)
-            )
+            # The call belongs to the task's span.
+            called = partial(copy_context().run, partial(function, *arguments, **named))
+            waits = asyncio.get_running_loop().run_in_executor(self._threads, called)
         except RuntimeError:  # by the executor after its shutdown
             raise ValueError("the client is closed") from None
         return await waits
@@ -101,7 +103,9 @@ class AsyncStream:
 
     def __init__(self, stream: MappedStream) -> None:
         self._stream = stream
-        self._thread = ThreadPoolExecutor(1, "crosslane-stream")
+        # What the stream calls belongs to the span of the task that has made it.
+        begin = partial(copy_context().run, pass_on)
+        self._thread = ThreadPoolExecutor(1, "crosslane-stream", initializer=begin)
         self._closed = False
 
     def __aiter__(self) -> AsyncStream:

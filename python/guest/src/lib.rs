@@ -124,7 +124,7 @@ mod _guest {
     use pyo3::prelude::*;
 
     #[pymodule_export]
-    use super::client::{Cancellation, Client, Map};
+    use super::client::{Cancellation, Client, Map, set_trace_context};
     #[pymodule_export]
     use super::lane::pause;
     #[pymodule_export]

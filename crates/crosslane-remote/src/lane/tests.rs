@@ -170,6 +170,7 @@ fn a_server_that_lies_or_goes_ends_the_lane_with_a_reason() {
                 text: None,
                 largest: 1,
                 reloads: false,
+                contexts: false,
             }),
             "greeted twice",
         ),

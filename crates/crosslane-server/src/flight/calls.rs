@@ -11,6 +11,7 @@ use crosslane::batch::{self, Column, Encode};
 use crosslane::call::{Asked, CallGroup, Caller, Input, Output, Row, Scan, Spent, call};
 use crosslane::values::unfit;
 use crosslane::{DataType, Error, Kind, Library};
+use crosslane_remote::context::{self, Calling, TraceContext};
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -49,6 +50,8 @@ pub(super) struct Calls {
     pub(super) group: Arc<CallGroup>,
     /// The calls that the exchange has made.
     pub(super) spent: Spent,
+    /// The span of the client that they belong to.
+    pub(super) trace: Option<Arc<TraceContext>>,
 }
 
 impl Calls {
@@ -58,6 +61,7 @@ impl Calls {
         batch: &RecordBatch,
         mut give: impl FnMut(RecordBatch) -> bool,
     ) -> Result<(), Trouble> {
+        context::set(Calling::Within(self.trace.clone()));
         let arguments =
             Arguments { columns: batch.columns(), due: &self.function.inputs, rows: batch.num_rows() };
         self.check(&arguments)?;

@@ -18,6 +18,7 @@ use arrow_flight::error::FlightError;
 use arrow_schema::{DataType as Arrow, SchemaRef};
 use crosslane::Kind;
 use crosslane::call::{CallGroup, Spent};
+use crosslane_remote::context::TraceContext;
 use futures_util::future::{Either, FutureExt};
 use futures_util::{StreamExt, TryStreamExt, future, stream};
 use std::collections::VecDeque;
@@ -68,6 +69,7 @@ impl Exchange {
     pub(super) async fn open(
         context: Arc<Context>,
         place: OwnedSemaphorePermit,
+        trace: Option<TraceContext>,
         mut input: Streaming<FlightData>,
     ) -> Result<Self, Status> {
         let first = timeout(SILENT, input.message()).await;
@@ -85,7 +87,8 @@ impl Exchange {
         let stop = Arc::new(AtomicBool::new(false));
         let asks = Arc::clone(&stop);
         let group = Arc::new(CallGroup::with_stop(move || asks.load(Relaxed)));
-        let calls = Calls { library: Arc::clone(&offered.library), function, group, spent: Spent::default() };
+        let (library, trace) = (Arc::clone(&offered.library), trace.map(Arc::new));
+        let calls = Calls { library, function, group, spent: Spent::default(), trace };
         Ok(Self {
             context,
             calls: Arc::new(calls),

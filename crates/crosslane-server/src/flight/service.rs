@@ -15,6 +15,7 @@ use arrow_flight::{
 use arrow_ipc::writer::{CompressionContext, DictionaryTracker, IpcDataGenerator, IpcWriteOptions};
 use crosslane::pool::{Pool, PoolOptions};
 use crosslane::{Error, Library, Settings, lock};
+use crosslane_remote::context::TraceContext;
 use futures_util::TryFutureExt;
 use futures_util::stream::{self, BoxStream, StreamExt};
 use std::fmt;
@@ -288,7 +289,12 @@ impl FlightService for Service {
         let place = Arc::clone(&self.0.places).try_acquire_owned();
         let place =
             place.map_err(|_| Status::resource_exhausted("the server has too many exchanges already"))?;
-        let opened = Exchange::open(Arc::clone(&self.0), place, request.into_inner());
+        let text = |name| request.metadata().get(name).and_then(|text| text.to_str().ok());
+        let trace = TraceContext::new(
+            text("traceparent").unwrap_or_default(),
+            text("tracestate").unwrap_or_default(),
+        );
+        let opened = Exchange::open(Arc::clone(&self.0), place, trace, request.into_inner());
         let results = opened.map_ok(|exchange| {
             let options = IpcWriteOptions::default();
             let schema = FlightData::from(SchemaAsIpc::new(&exchange.schema(), &options));

@@ -1,6 +1,7 @@
 //! What a server shows of itself, for Prometheus.
 
 use super::monitor::{SeenFunction, SeenLibrary, Snapshot, seconds};
+use crate::server::SpanCounts;
 use histogram::Histogram;
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{
@@ -63,6 +64,10 @@ impl Collector for Snapshots {
         let bytes = "Bytes of messages that wait in the server, for a worker or for their client.";
         to.gauge("crosslane_waiting_bytes", bytes, used as f64)?;
         to.gauge("crosslane_waiting_bytes_limit", "Such bytes at most.", most as f64)?;
+        let SpanCounts { made, exported, failed } = self.0.spans;
+        to.counter("crosslane_spans", "Spans of calls.", made)?;
+        to.counter("crosslane_spans_exported", "Spans that the collector has taken.", exported)?;
+        to.counter("crosslane_spans_failed", "Spans that could not be sent.", failed)?;
         self.libraries(&mut to)?;
         self.functions(&mut to)
     }

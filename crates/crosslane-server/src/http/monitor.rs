@@ -5,7 +5,7 @@
 //! asks, and once a second ([`Monitor::tick`]). From these readings it makes the percentiles and
 //! rates of the last minute.
 
-use crate::server::{Census, FunctionCounters, Offer, ServedFunction, Shared};
+use crate::server::{Census, FunctionCounters, Offer, ServedFunction, Shared, SpanCounts};
 use crosslane::lock;
 use crosslane::stats::Counters;
 use crosslane_process::guests::language_of;
@@ -79,6 +79,8 @@ pub(crate) struct Snapshot {
     in_flight_history: Vec<u32>,
     /// Bytes of messages that wait in the server, and at most.
     pub(crate) bytes: (usize, usize),
+    #[serde(skip)]
+    pub(crate) spans: SpanCounts,
     pub(crate) libraries: Vec<SeenLibrary>,
     pub(crate) functions: Vec<SeenFunction>,
 }
@@ -274,6 +276,7 @@ impl Monitor {
             waiting: 0,
             in_flight: 0,
             bytes: (0, 0),
+            spans: SpanCounts::default(),
             waiting_history: past.waiting.iter().copied().collect(),
             in_flight_history: past.flying.iter().copied().collect(),
             libraries: Vec::new(),
@@ -291,6 +294,7 @@ impl Monitor {
             refused: shared.refused.get(),
             violations: shared.violations.get(),
         };
+        snapshot.spans = offer.spans.as_ref().map(|spans| spans.counts()).unwrap_or_default();
         snapshot.bytes = (shared.connections.budget.used(), shared.connections.budget.most());
         let libraries = offer.workers.iter().map(|workers| {
             let pool = workers.pool().own_stats();

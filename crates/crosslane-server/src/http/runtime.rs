@@ -33,6 +33,13 @@ impl HttpRuntime {
         Ok(Self { handle, open: Some(open), thread: Some(thread) })
     }
 
+    /// Runs a function that makes tasks of this runtime.
+    #[cfg(feature = "otel")]
+    pub(crate) fn within<T>(&self, make: impl FnOnce() -> T) -> T {
+        let _entered = self.handle.enter();
+        make()
+    }
+
     /// Runs a task until this is dropped.
     pub fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
         drop(self.handle.spawn(task));

@@ -14,6 +14,7 @@ use super::route::Route;
 use super::served::Violation;
 use super::shared::Shared;
 use crosslane::lock;
+use crosslane_remote::context::TraceContext;
 use crosslane_remote::stream::Stream;
 use crosslane_remote::wire::{Ask, CONTROL, Decoder, LONGEST_HELLO, PROTOCOL, TooLong};
 use crosslane_sched::{Interest, Io, timeout};
@@ -47,10 +48,10 @@ pub(crate) struct Connection {
     routes: Mutex<HashMap<u32, Arc<Route>>>,
 }
 
-/// Registers a connection of a client. It counts from now on.
-pub(crate) fn open(shared: &Arc<Shared>, stream: Io<Stream>) -> Guard {
+/// Registers a connection of a client, and how the client is connected. It counts from now on.
+pub(crate) fn open(shared: &Arc<Shared>, stream: Io<Stream>, client: &'static str) -> Guard {
     let number = shared.connections.number();
-    let outbox = Outbox::new(Arc::new(stream), number, &shared.connections);
+    let outbox = Outbox::new(Arc::new(stream), number, client, &shared.connections);
     let connection = Arc::new(Connection {
         shared: Arc::clone(shared),
         offer: OnceLock::new(),
@@ -249,6 +250,10 @@ impl Connection {
                 if let Some(route) = route {
                     route.close();
                 }
+                Ok(())
+            }
+            Ok(Ask::Context { lane, traceparent, tracestate }) => {
+                self.route(lane)?.set_context(TraceContext::new(&traceparent, &tracestate));
                 Ok(())
             }
             Ok(Ask::Hello { .. }) => ended("a second greeting"),

@@ -5,6 +5,7 @@ use super::connection;
 use super::connections::Connections;
 use super::offer::{Making, Offer, Offers, ServedLibrary};
 use super::shared::Shared;
+use super::spans::Spans;
 use super::workers::{Watcher, Workers};
 use crate::address::Address;
 use crosslane::Error;
@@ -54,6 +55,8 @@ pub struct Options {
     /// How long the thread that waits for calls polls after the last call or reply, before it
     /// sleeps. Zero: it sleeps at once.
     pub spin: Duration,
+    /// Who makes spans of calls, if anyone does.
+    pub spans: Option<Arc<dyn Spans>>,
 }
 
 /// A server that runs until it is shut down or dropped.
@@ -127,6 +130,7 @@ impl Server {
             workers: options.workers,
             largest: options.largest,
             reloads: options.reloads,
+            spans: options.spans,
             watcher: Arc::clone(&watcher),
             handle: handle.clone(),
         };
@@ -262,7 +266,7 @@ impl Server {
             }
             let (ours, theirs) = Stream::pair()?;
             let peer = "the Flight listener of this server".to_owned();
-            let place = connection::open(&shared, handle.io(theirs)?);
+            let place = connection::open(&shared, handle.io(theirs)?, "flight");
             drop(handle.spawn(connection::serve(place, peer)));
             Ok(ours)
         }))
@@ -282,7 +286,8 @@ async fn accept(listener: Io<Listener>, shared: Arc<Shared>) {
             Ok((stream, peer)) => match shared.connections.refusal() {
                 None => match Io::new(stream) {
                     Ok(stream) => {
-                        let place = connection::open(&shared, stream);
+                        let kind = stream.get_ref().kind();
+                        let place = connection::open(&shared, stream, kind);
                         drop(crosslane_sched::spawn(connection::serve(place, peer)));
                     }
                     Err(error) => warn!(peer, why = error.to_string(), "connection not taken"),

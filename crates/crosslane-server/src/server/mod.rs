@@ -20,6 +20,7 @@ mod outbox;
 mod route;
 mod served;
 mod shared;
+mod spans;
 mod workers;
 
 pub(crate) use connection::MOST_LANES;
@@ -30,4 +31,5 @@ pub(crate) use offer::Offer;
 pub use offer::ServedLibrary;
 pub(crate) use served::ServedFunction;
 pub(crate) use shared::Shared;
+pub use spans::{Call, Outcome, SpanCounts, Spans};
 pub(crate) use workers::Census;

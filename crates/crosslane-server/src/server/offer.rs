@@ -9,6 +9,7 @@
 //! [`MOST_OLD`] old offers are kept. The connections of older ones are ended.
 
 use super::served::{Seal, ServedFunction};
+use super::spans::Spans;
 use super::workers::{Borrower, Watcher, Workers};
 use crosslane::{Error, Function, FunctionSpec, Library, lock};
 use crosslane_process::{Zygote, hash};
@@ -37,6 +38,7 @@ pub(super) struct Making {
     pub(super) largest: usize,
     /// Whether there may be later offers.
     pub(super) reloads: bool,
+    pub(super) spans: Option<Arc<dyn Spans>>,
     pub(super) watcher: Arc<Watcher>,
     pub(super) handle: Handle,
 }
@@ -49,6 +51,8 @@ pub(crate) struct Offer {
     /// The workers of each library, and those of functions that have workers of their own.
     pub(crate) workers: Vec<Arc<Workers>>,
     pub(super) watcher: Arc<Watcher>,
+    /// Who makes spans of its calls, if anyone does.
+    pub(crate) spans: Option<Arc<dyn Spans>>,
     /// The routes whose oldest batch waits for the `rate` of its function.
     held: Mutex<Vec<Arc<dyn Borrower>>>,
     pub(super) seal: Seal,
@@ -112,6 +116,7 @@ impl Offer {
             text: text.clone(),
             largest: making.largest,
             reloads: making.reloads,
+            contexts: making.spans.is_some(),
         });
         let unable = |what: &'static str| move |error| Error::Engine(format!("{what}: {error}"));
         Ok(Self {
@@ -119,6 +124,7 @@ impl Offer {
             functions,
             workers,
             watcher: Arc::clone(&making.watcher),
+            spans: making.spans.clone(),
             held: Mutex::default(),
             seal: Seal::new().map_err(unable("no random numbers"))?,
             text,

@@ -88,6 +88,8 @@ pub(crate) struct Outbox {
     pub(crate) account: Arc<Account>,
     /// The connection's number.
     pub(crate) number: u64,
+    /// How the client is connected.
+    pub(crate) client: &'static str,
     waiting: Mutex<Waiting>,
     /// Notified when there is something to write, and at the end.
     pub(super) work: Event,
@@ -108,12 +110,18 @@ pub(super) enum Task {
 }
 
 impl Outbox {
-    pub(super) fn new(stream: Arc<Io<Stream>>, number: u64, connections: &Arc<Connections>) -> Arc<Self> {
+    pub(super) fn new(
+        stream: Arc<Io<Stream>>,
+        number: u64,
+        client: &'static str,
+        connections: &Arc<Connections>,
+    ) -> Arc<Self> {
         Arc::new(Self {
             stream,
             connections: Arc::clone(connections),
             account: Account::new(&connections.budget),
             number,
+            client,
             waiting: Mutex::default(),
             work: Event::new(),
             room: Event::new(),

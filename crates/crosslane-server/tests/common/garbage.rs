@@ -249,6 +249,7 @@ fn lie(mut stream: UnixStream, lies: &[u8]) {
             text: Some("lies".into()),
             largest: 1 << 20,
             reloads: false,
+            contexts: false,
         };
         let _ = stream.write_all(&wire::control(&welcome).expect("a message"));
     }

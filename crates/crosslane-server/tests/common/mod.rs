@@ -210,6 +210,7 @@ pub fn options(listen: &[Address]) -> Options {
         waiting: 1 << 30,
         slow: Duration::from_secs(5),
         spin: Duration::from_micros(50),
+        spans: None,
     }
 }
 

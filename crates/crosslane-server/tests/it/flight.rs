@@ -21,7 +21,7 @@ use tokio::sync::mpsc;
 use tonic::transport::{Certificate, Channel, ClientTlsConfig, Endpoint};
 use tonic::{Code, Request, Status};
 
-fn local() -> flight::Options {
+pub(crate) fn local() -> flight::Options {
     flight::Options { listen: "127.0.0.1:0".into(), tls: None }
 }
 
@@ -35,7 +35,7 @@ fn uri(flight: &Flight) -> String {
     flight.address().replace("grpc://", "http://")
 }
 
-async fn client(flight: &Flight) -> FlightServiceClient<Channel> {
+pub(crate) async fn client(flight: &Flight) -> FlightServiceClient<Channel> {
     let channel = Endpoint::new(uri(flight)).unwrap().connect().await.unwrap();
     FlightServiceClient::new(channel)
         .max_decoding_message_size(usize::MAX)
@@ -43,7 +43,7 @@ async fn client(flight: &Flight) -> FlightServiceClient<Channel> {
 }
 
 /// Runs a client's part.
-fn run<T>(body: impl Future<Output = T>) -> T {
+pub(crate) fn run<T>(body: impl Future<Output = T>) -> T {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
     runtime.block_on(async { tokio::time::timeout(Duration::from_secs(120), body).await.expect("it hangs") })
 }
@@ -52,7 +52,7 @@ fn batch(columns: Vec<(&str, ArrayRef)>) -> RecordBatch {
     RecordBatch::try_from_iter(columns).unwrap()
 }
 
-fn integers(values: impl IntoIterator<Item = i64>) -> RecordBatch {
+pub(crate) fn integers(values: impl IntoIterator<Item = i64>) -> RecordBatch {
     batch(vec![("x", Arc::new(Int64Array::from_iter_values(values)))])
 }
 
@@ -61,7 +61,7 @@ fn path(name: &str) -> FlightDescriptor {
 }
 
 /// Messages of an exchange with these batches.
-fn messages(name: &str, batches: Vec<RecordBatch>) -> Vec<FlightData> {
+pub(crate) fn messages(name: &str, batches: Vec<RecordBatch>) -> Vec<FlightData> {
     let schema = batches.first().map_or_else(|| integers([]).schema(), RecordBatch::schema);
     let mut messages = arrow_flight::utils::batches_to_flight_data(&schema, batches).unwrap();
     messages[0].flight_descriptor = Some(path(name));

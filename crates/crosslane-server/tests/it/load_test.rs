@@ -196,6 +196,7 @@ fn liar(then: impl Fn(&mut dyn Write, &mut dyn Read) + Copy + Send + 'static) ->
                     text: None,
                     largest: 1 << 20,
                     reloads: false,
+                    contexts: false,
                 };
                 writer.write_all(&control(&welcome).unwrap()).unwrap();
                 then(&mut writer, &mut reader);

@@ -12,6 +12,7 @@ mod load_test;
 mod offers;
 mod rate;
 mod server;
+mod spans;
 mod trace;
 
 use std::sync::{Mutex, MutexGuard, PoisonError};

@@ -2,11 +2,13 @@
 //! streams.
 
 mod arguments;
+mod context;
 mod map;
 mod reading;
 mod session;
 mod stop_signal;
 mod table_reader;
 
+pub(crate) use context::set_trace_context;
 pub(crate) use map::Map;
 pub(crate) use session::{Cancellation, Client};

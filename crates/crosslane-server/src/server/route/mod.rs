@@ -13,6 +13,8 @@
 //! before a worker sees them. A violation ends the connection. What a worker sends is passed on
 //! unchecked: the client checks it, as it would in a ring.
 
+mod borrow;
+mod spans;
 mod state;
 mod take;
 
@@ -20,14 +22,15 @@ use super::budget::Held;
 use super::offer::Offer;
 use super::outbox::{self, Outbox};
 use super::served::{ServedFunction, Violation, violation};
+use super::spans::Outcome;
 use super::workers::{Borrower, Grant, Slot};
 use crosslane::batch::{self, BATCH, CANCEL, FAILURE, Header, LAST};
 use crosslane::lane::{Lane, LaneError, rest_until};
 use crosslane::pool::PooledLane;
 use crosslane::trace::Relay;
-use crosslane::{Address, Entry, Error, Failure, Part, lock};
+use crosslane::{Address, Entry, Failure, Part, lock};
 use crosslane_process::ProcessLane;
-use state::{Flying, Item, Seen, State};
+use state::{Flying, Item, State};
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -192,6 +195,10 @@ impl Route {
         if let Some(relay) = relay {
             relay.answered(lane.stats(), &header, frame, rows, oldest.arguments.as_deref());
         }
+        if let Some(record) = state.flying.front_mut().and_then(|oldest| oldest.record.as_mut()) {
+            record.answer(&header, frame);
+        }
+        let Some(oldest) = state.flying.front() else { return };
         let told = Header { exchange: oldest.exchange, function: oldest.served as u32, ..header };
         match self.offer.seal.seal(served, oldest.entry, &told, frame) {
             Some(sealed) => self.outbox.send(self.lane, &[&sealed]),
@@ -212,6 +219,7 @@ impl Route {
     fn end_oldest(&self, state: &mut State) {
         let Some(ended) = state.flying.pop_front() else { return };
         state.ended = ended.exchange;
+        self.report(&ended, None);
         let (served, now) = (&self.offer.functions[ended.served], Instant::now());
         served.ended.fetch_add(1, Relaxed);
         served.function.stats.here().calls.add(1);
@@ -228,7 +236,10 @@ impl Route {
     }
 
     fn answer_oldest(&self, state: &mut State, failure: Option<&Failure>) {
-        if let Some(Flying { exchange, served, entry, since, .. }) = state.flying.front() {
+        if let Some(Flying { exchange, served, entry, since, record, .. }) = state.flying.front_mut() {
+            if let Some(record) = record {
+                record.outcome = failure.map_or(Outcome::Cancelled, Outcome::failed);
+            }
             self.answer(*exchange, *served, *entry, failure);
             // The reply was thrown away. The time since the exchange began is the best estimate.
             self.offer.functions[*served].learn(*entry, since.elapsed());
@@ -344,7 +355,8 @@ impl Route {
 
     /// Sends the oldest batch to the worker. Returns false if there is no room for it.
     fn send(&self, state: &mut State, slot: &Arc<Slot>) -> Result<bool, Violation> {
-        let Some(Item::Batch { message, exchange, served, entry, part, came, .. }) = state.queue.front()
+        let Some(Item::Batch { message, exchange, served, entry, part, came, context, .. }) =
+            state.queue.front()
         else {
             return Ok(false);
         };
@@ -390,10 +402,15 @@ impl Route {
                 if state.flying.is_empty() {
                     state.seen.since = since;
                 }
-                let flying = Flying { exchange, local, served, entry, rows, came, since, arguments };
+                let record = self.record(context, entry, rows, bytes);
+                let flying = Flying { exchange, local, served, entry, rows, came, since, arguments, record };
                 state.flying.push_back(flying);
             }
-            Ok(Some(_)) => {}
+            Ok(Some(_)) => {
+                if let Some(record) = state.flying.back_mut().and_then(|last| last.record.as_mut()) {
+                    record.received += bytes as u64;
+                }
+            }
             Err(LaneError::TooLarge(message)) if opens => {
                 function_served.function.stats.here().calls.add(1);
                 let failure = Some(Failure { class: "TooLarge".into(), message, ..Failure::default() });
@@ -440,7 +457,10 @@ impl Route {
                 "worker lost"
             );
         }
-        state.flying.iter().for_each(|flying| self.offer.functions[flying.served].lose());
+        for flying in &state.flying {
+            self.report(flying, Some(Outcome::lost(why)));
+            self.offer.functions[flying.served].lose();
+        }
         state.close();
         self.outbox.end_lane(self.lane, why);
     }
@@ -479,6 +499,7 @@ impl Route {
         let mut state = lock(&self.state);
         let (slot, waiting, flying) = (state.slot.take(), state.waiting.take(), state.flying.len());
         let has_states = !state.states.is_empty();
+        state.flying.iter().for_each(|flying| self.report(flying, Some(Outcome::Cancelled)));
         state.close();
         drop(state);
         self.outbox.room.notify(usize::MAX);
@@ -504,95 +525,5 @@ impl Route {
         drop(lane.take());
         drop(lane);
         workers.forget(&slot);
-    }
-}
-
-impl Borrower for Route {
-    fn pump(self: Arc<Self>) {
-        Grant::deliver_all(self.pumped());
-    }
-
-    fn retry(self: Arc<Self>) {
-        lock(&self.state).is_retried = false;
-        self.pump();
-    }
-
-    fn granted(self: Arc<Self>, slot: Arc<Slot>) -> Vec<Grant> {
-        let mut state = lock(&self.state);
-        if state.closed || state.slot.is_some() || state.waiting.take() != Some(slot.workers) {
-            drop(state);
-            return Vec::from_iter(self.offer.workers[slot.workers].release(slot));
-        }
-        state.slot = Some(slot);
-        drop(state);
-        self.pumped()
-    }
-
-    fn refused(&self, error: &Error) {
-        let mut state = lock(&self.state);
-        if state.closed {
-            // The client may use the lane's number again.
-            return;
-        }
-        state.waiting = None;
-        state.close();
-        drop(state);
-        self.outbox.end_lane(self.lane, &error.to_string());
-        self.outbox.room.notify(usize::MAX);
-    }
-
-    fn look(self: Arc<Self>, slot: &Arc<Slot>) {
-        // Messages that the worker sent before its end come first.
-        Arc::clone(&self).pump();
-        let mut state = lock(&self.state);
-        if !state.slot.as_ref().is_some_and(|held| Arc::ptr_eq(held, slot)) {
-            return;
-        }
-        let mut guard = lock(&slot.lane);
-        let Some(lane) = guard.as_mut() else { return };
-        let mut why = lane.check().err().map(|error| error.to_string());
-        let (progress, rests_until) = (lane.progress(), lane.rests_until());
-        // More messages may have come before its end.
-        let is_left = why.is_some() && lane.has_news() && !slot.stalled.load(Relaxed);
-        drop(guard);
-        if is_left {
-            return;
-        }
-        let Some(oldest) = state.flying.front() else {
-            if let Some(why) = why {
-                self.lose(&mut state, slot, &why);
-            }
-            return;
-        };
-        let served = &self.offer.functions[oldest.served];
-        if (progress, rests_until) != (state.seen.progress, state.seen.rests_until) {
-            state.seen = Seen::now(progress, rests_until);
-        } else if let Some(limit) = served.function.patience()
-            && state.seen.since.elapsed() > limit + LATE
-            && !slot.stalled.load(Relaxed)
-            && state.late.is_none()
-        {
-            let late = format!(
-                "{}: made no progress for {:.1} s, and its worker was ended",
-                served.function.name(),
-                state.seen.since.elapsed().as_secs_f64()
-            );
-            // The worker may begin more before it ends. A later look finds its end.
-            if lock(&slot.lane).as_ref().is_some_and(|lane| lane.kill()) {
-                state.late = Some(late);
-                return;
-            }
-            why = Some(late);
-        }
-        // A client that does not read is told when it reads again.
-        if !state.seen.told && self.outbox.has_room() {
-            state.seen.told = true;
-            self.tell_progress(&state, progress, rest_until(rests_until));
-        }
-        if let Some(why) = why {
-            self.lose(&mut state, slot, &why);
-            drop(state);
-            self.outbox.room.notify(usize::MAX);
-        }
     }
 }

@@ -2,10 +2,12 @@
 
 use crate::server::budget::Held;
 use crate::server::served::States;
+use crate::server::spans::Record;
 use crate::server::workers::Slot;
 use crosslane::batch::Frame;
 use crosslane::lane::rest_until;
 use crosslane::{Entry, Failure, Part};
+use crosslane_remote::context::TraceContext;
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Instant;
@@ -25,6 +27,7 @@ pub(super) enum Item {
         came: Instant,
         /// The calls that its function's `rate` has not counted yet.
         calls: usize,
+        context: Option<Arc<TraceContext>>,
         _room: Held,
     },
     /// Answers an exchange with a failure, or with nothing if the client has cancelled it.
@@ -55,6 +58,8 @@ pub(super) struct Flying {
     pub(super) since: Instant,
     /// The first arguments, if a trace is on.
     pub(super) arguments: Option<Box<str>>,
+    /// What its span says, if anyone makes spans.
+    pub(super) record: Option<Box<Record>>,
 }
 
 /// A worker's progress at the last look.
@@ -98,6 +103,8 @@ pub(super) struct State {
     /// The states that the worker keeps for the client beyond an exchange.
     pub(super) states: States,
     pub(super) closed: bool,
+    /// The context of the exchanges that the client opens now.
+    pub(super) context: Option<Arc<TraceContext>>,
 }
 
 impl State {
@@ -117,6 +124,7 @@ impl State {
             is_retried: false,
             states: States::default(),
             closed: false,
+            context: None,
         }
     }
 

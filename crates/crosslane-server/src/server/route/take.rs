@@ -70,6 +70,7 @@ impl Route {
             part,
             came,
             calls,
+            context: state.context.clone(),
             _room: room,
         });
         Ok(())
