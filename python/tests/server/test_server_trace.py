@@ -130,6 +130,27 @@ def test_a_program_gets_a_trace(server: Watched, tmp_path: Path) -> None:
     assert "trace started" in server.log
 
 
+def test_a_load_belongs_to_no_client(library: Library, tmp_path: Path) -> None:
+    file = library(PYTHON)
+    with Watched(file, options=("--watch",)) as server:
+        start(server)
+        file.write_text(file.read_text() + "\nudf('one() -> BIGINT')(lambda: 1)\n")
+        assert eventually(lambda: "loaded again" in server.log, 60)
+        end(server)
+        (page := tmp_path / "a.html").write_text(server.get("/trace.html")[1])
+        chrome = json.loads(server.get("/trace.json")[1])["traceEvents"]
+    data = data_of(page)
+    load = data["events"]["kind"].index(data["kinds"].index("load"))
+    assert data["places"][data["events"]["place"][load]] == [0, 0, 0, 0]
+    (loaded,) = [one for one in chrome if one["name"] == "load"]
+    names = [
+        one["args"]["name"] for one in chrome if one["name"] == "thread_name" and one["tid"] == loaded["tid"]
+    ]
+    assert names == ["loads"]
+    # The workers of the new functions were started meanwhile.
+    assert "boot" in data["kinds"]
+
+
 def test_a_trace_belongs_to_the_user_of_the_server(server: Watched) -> None:
     other = {"Origin": "http://example.org"}
     status, text = server.get("/trace/start", "POST", **other)

@@ -12,6 +12,7 @@ import json
 import re
 from collections import defaultdict
 from importlib.resources import files
+from typing import Any
 
 from crosslane._engines.tracing.recording import Recording
 
@@ -42,10 +43,14 @@ def _hash(text: str) -> str:
     return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
 
 
+def _numbers() -> defaultdict[Any, int]:
+    """Numbers for values, in the order in which they come."""
+    return defaultdict(itertools.count().__next__)
+
+
 def _data(recording: Recording) -> str:
     """The events as JSON, column by column. Times are whole nanoseconds, and starts are distances."""
-    # Numbers for values, in the order in which they come.
-    kinds, functions, libraries, places = (defaultdict(itertools.count().__next__) for _ in range(4))
+    kinds, functions, libraries, places = (_numbers() for _ in range(4))
     starts = [round(event.start * 1e3) for event in recording.events]
     events = {
         "place": [
