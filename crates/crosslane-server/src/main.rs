@@ -190,7 +190,13 @@ fn serve(told: Told, signals: &Signals) -> Result<bool, Error> {
     #[cfg(feature = "otel")]
     let spans = exporter.clone().map(|exporter| exporter as Arc<dyn Spans>);
     #[cfg(not(feature = "otel"))]
-    let spans = None;
+    let spans = {
+        if std::env::var_os("OTEL_EXPORTER_OTLP_ENDPOINT").is_some() {
+            let why = "this program was built without OpenTelemetry; `make setup` in Crosslane's folder builds it with it";
+            tracing::warn!(why, "no spans");
+        }
+        None
+    };
     let options = Options {
         listen,
         token: told.token,
