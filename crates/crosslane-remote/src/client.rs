@@ -213,7 +213,9 @@ impl RemoteZygote {
         let mut lost = Lost::default();
         let connected = connect(&reach, 0, &mut lost, None, &stop);
         let Connected { stream, catalog, .. } = connected.map_err(|why| unreachable(name, why))?;
-        let functions = Function::all(catalog.functions.clone(), name)?;
+        let is_within = matches!(reach, Reach::Within(..));
+        let specs = catalog.functions.iter().cloned().map(|spec| of_client(spec, is_within));
+        let functions = Function::all(specs.collect(), name)?;
         let watch = catalog.reloads.then(|| Watch { stream, catalog: catalog.clone(), from: Instant::now() });
         Ok((Self { reach, options, stop, catalog, watch, turn: 0, lost, next_lane: 1 }, functions))
     }
@@ -240,6 +242,16 @@ impl pool::Zygote for RemoteZygote {
         }
         Ok(lane)
     }
+}
+
+/// A function as a client calls it. A server keeps results (`memoize`, `cache`) for all clients. A client
+/// keeps them, too, unless it is in the server's process.
+fn of_client(mut spec: FunctionSpec, is_within: bool) -> FunctionSpec {
+    spec.kept_by_server = spec.memoize.is_some() || spec.cache.is_some();
+    if is_within {
+        (spec.memoize, spec.cache, spec.ttl) = (None, None, None);
+    }
+    spec
 }
 
 /// Connects to the first server that answers and has the known functions. All addresses share one

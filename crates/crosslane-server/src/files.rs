@@ -80,12 +80,11 @@ impl Loading {
         let pool = PoolOptions { warm, idle_timeout: settings.idle_timeout };
         let ends = || self.ends.load(Relaxed);
         let common = Common { tracer: Tracer::new(&self.trace, &name), ..Common::default() };
-        let (pool, loaded) =
-            Pool::start_unless(pool, common, ends, move |stop| Zygote::start(options, stop))?;
-        for function in loaded.functions.iter().filter(|function| function.spec.cache.is_some()) {
-            let (function, file) = (function.name(), &name);
-            warn!(function, file, "a server keeps no results, so the option cache has no effect");
-        }
+        let (pool, loaded) = Pool::start_unless(pool, common, ends, move |stop| {
+            let (zygote, loaded) = Zygote::start(options, stop)?;
+            zygote.open_caches()?;
+            Ok((zygote, loaded))
+        })?;
         let text = loaded.files.as_ref().map(Files::hash);
         let library = Arc::new(Library { name, version, functions: loaded.functions, pool });
         let watched = loaded.files.map(Watched::new);

@@ -276,6 +276,9 @@ fn serve(told: Told, signals: &Signals) -> Result<bool, Error> {
     info!("shutting down");
     #[cfg(feature = "flight")]
     flight.iter().for_each(Flight::end);
+    for (function, rows, reused) in server.reused() {
+        info!(function, rows, reused, "results reused");
+    }
     let has_drained = server.shut_down(Duration::try_from_secs_f64(told.drain).unwrap_or(Duration::MAX));
     #[cfg(feature = "otel")]
     exporter.iter().for_each(|exporter| exporter.end());

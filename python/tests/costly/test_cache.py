@@ -121,6 +121,20 @@ def test_a_copy_of_a_file_has_its_results(written: Callable[[str], Path], tmp_pa
     assert ran(copy)[1] == 0
 
 
+def test_functions_without_a_database_find_results(written: Callable[[str], Path]) -> None:
+    path = written("""
+        import os
+        @udf(cache="kept.db")
+        def f(x: int) -> int:
+            open(os.path.join(os.path.dirname(__file__), "called"), "a").write(f"{x}.")
+            return x + 1
+        """)
+    for values in ([1, 2, 2], [2, 3]):
+        with crosslane.Functions(path) as functions:
+            assert functions.f(values) == [x + 1 for x in values]
+    assert sorted((path.parent / "called").read_text()) == sorted("1.2.3.")
+
+
 def test_a_program_that_writes_for_long_stops_no_other_program(written: Callable[[str], Path]) -> None:
     path = written('@udf(cache="kept.db")\ndef f(x: int) -> int: return x + 1')
     total, _ = ran(path)

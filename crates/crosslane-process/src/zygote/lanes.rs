@@ -41,8 +41,8 @@ impl Zygote {
         Ok((Self { parent: Arc::new(Mutex::new(parent)), lanes: Lanes::Shared }, loaded))
     }
 
-    /// Opens the files in which the functions keep results for later programs. Only engines that call
-    /// the functions themselves need them.
+    /// Opens the files in which the functions keep results for later programs. Only engines and servers
+    /// need them.
     ///
     /// # Errors
     /// [`Error::Load`] if a file cannot be used.

@@ -128,6 +128,8 @@ impl Snapshots {
         let failures = "Calls that ended with an error, or with their worker.";
         each_function("crosslane_function_errors", failures, Counter, &|function| function.failures)?;
         each_function("crosslane_function_rows", "Rows of calls.", Counter, &|function| function.rows)?;
+        let reused = "Rows without a call, because their result was known.";
+        each_function("crosslane_function_reused_rows", reused, Counter, &|function| function.reused)?;
         let nulls = "Rows that became NULL because of on_error = null.";
         each_function("crosslane_function_null_rows", nulls, Counter, &|function| function.nulls)?;
         let retries = "Calls for rows that were tried again by the worker.";

@@ -116,6 +116,8 @@ pub(crate) struct SeenFunction {
     pub(crate) language: String,
     pub(crate) calls: u64,
     pub(crate) rows: u64,
+    /// Rows without a call, because the result was known.
+    pub(crate) reused: u64,
     pub(crate) failures: u64,
     /// Rows that became NULL because of `on_error = null`.
     pub(crate) nulls: u64,
@@ -331,7 +333,7 @@ impl Monitor {
 
 fn seen(served: &ServedFunction, library: &SeenLibrary, past: &PastFunction) -> SeenFunction {
     let (function, counters) = (&served.function, &served.counters);
-    let Counters { calls, rows, errors, retries, deaths, guest, .. } = function.stats.totals();
+    let Counters { calls, rows, reused, errors, retries, deaths, guest, .. } = function.stats.totals();
     SeenFunction {
         name: function.name().into(),
         signature: function.signature.to_string(),
@@ -340,6 +342,7 @@ fn seen(served: &ServedFunction, library: &SeenLibrary, past: &PastFunction) -> 
         language: library.language.clone(),
         calls: calls.get(),
         rows: rows.get(),
+        reused: reused.get(),
         failures: counters.failures.get(),
         nulls: errors.get(),
         retries: retries.get(),

@@ -209,6 +209,17 @@ impl Server {
         (self.shared.connections.all().len(), waiting)
     }
 
+    /// The functions of which results were reused until now: their names, the rows of their calls, and the
+    /// rows without a call.
+    pub fn reused(&self) -> Vec<(String, u64, u64)> {
+        let offer = self.shared.offers.newest();
+        let counted = offer.functions.iter().map(|served| {
+            let totals = served.function.stats.totals();
+            (served.function.name().to_owned(), totals.rows.get(), totals.reused.get())
+        });
+        counted.filter(|(.., reused)| *reused > 0).collect()
+    }
+
     /// Shuts the server down. It takes no more connections, and ends those on which nothing is in
     /// flight. After `limit` it ends all. Returns whether all that was in flight has ended before.
     pub fn shut_down(mut self, limit: Duration) -> bool {

@@ -21,6 +21,7 @@ mod route;
 mod served;
 mod shared;
 mod spans;
+mod turns;
 mod workers;
 
 pub(crate) use connection::MOST_LANES;

@@ -53,6 +53,9 @@ pub(crate) struct Offer {
     pub(super) watcher: Arc<Watcher>,
     /// Who makes spans of its calls, if anyone does.
     pub(crate) spans: Option<Arc<dyn Spans>>,
+    pub(super) handle: Handle,
+    /// The most bytes of a message.
+    pub(super) largest: usize,
     /// The routes whose oldest batch waits for the `rate` of its function.
     held: Mutex<Vec<Arc<dyn Borrower>>>,
     pub(super) seal: Seal,
@@ -125,6 +128,8 @@ impl Offer {
             workers,
             watcher: Arc::clone(&making.watcher),
             spans: making.spans.clone(),
+            handle: making.handle.clone(),
+            largest: making.largest,
             held: Mutex::default(),
             seal: Seal::new().map_err(unable("no random numbers"))?,
             text,

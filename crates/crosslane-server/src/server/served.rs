@@ -10,7 +10,9 @@
 //! own, cut to 16 bytes. Bytes go back to a worker only if they have the code of their function.
 
 use super::counters::FunctionCounters;
-use crosslane::batch::{self, BATCH, Column, Encode, FAILURE, Header, Plan, Typed};
+use super::turns::Turns;
+use crosslane::batch::{self, BATCH, Column, Encode, FAILURE, Frame, Header, Plan, Typed};
+use crosslane::call::Reuse;
 use crosslane::lane::LaneError;
 use crosslane::values::unfit;
 use crosslane::{ColumnBuilder, DataType, Entry, Function, Kind, display};
@@ -37,6 +39,10 @@ pub(crate) fn violation<T>(what: impl Display) -> Result<T, Violation> {
     Err(Violation(what.to_string()))
 }
 
+/// A batch of the rows that are called, and how many of its calls count for the `rate`. `None` if all
+/// rows of the client's batch are called, or none.
+pub(crate) type Called = Option<(Frame, usize)>;
+
 /// A function, and the workers that call it.
 #[derive(Debug)]
 pub(crate) struct ServedFunction {
@@ -48,6 +54,8 @@ pub(crate) struct ServedFunction {
     /// How many exchanges have ended.
     pub(crate) ended: AtomicU64,
     pub(crate) counters: Arc<FunctionCounters>,
+    /// The uses of its store of results, if it has one.
+    pub(crate) turns: Arc<Turns>,
 }
 
 impl ServedFunction {
@@ -58,6 +66,7 @@ impl ServedFunction {
             mean: AtomicU64::new(0),
             ended: AtomicU64::new(0),
             counters: Arc::default(),
+            turns: Arc::default(),
         }
     }
 
@@ -69,6 +78,7 @@ impl ServedFunction {
             mean: AtomicU64::new(self.mean.load(Relaxed)),
             ended: AtomicU64::new(self.ended.load(Relaxed)),
             counters: Arc::clone(&self.counters),
+            turns: Arc::clone(&self.turns),
         }
     }
 
@@ -158,6 +168,32 @@ impl ServedFunction {
         take(&header, text, &columns)
     }
 
+    /// Checks the values of a client's batch.
+    fn check(&self, columns: &[Column<'_>]) -> Result<(), Violation> {
+        let Some((row, what)) = columns.iter().find_map(|column| unfit(column).pop_first()) else {
+            return Ok(());
+        };
+        // `unfit` describes values as results.
+        let (name, what) = (self.function.name(), what.trim_start_matches("returned "));
+        violation(format!("{name}: a client sent {what}, in row {} of a batch", row + 1))
+    }
+
+    /// Looks for the results of a client's batch ([`Reuse::new`]).
+    pub(crate) fn look(&self, frame: &[u8], most: usize) -> Result<Option<(Reuse, Called)>, Violation> {
+        self.with_columns(frame, Entry::Call, |header, types, columns| {
+            self.check(columns)?;
+            let rows = header.rows as usize;
+            let Some(reuse) = Reuse::new(&self.function, columns, rows, most) else { return Ok(None) };
+            if reuse.called() == 0 || reuse.called() == rows {
+                return Ok(Some((reuse, None)));
+            }
+            // Without memory for it, all rows are called.
+            let Ok(called) = reuse.frame(columns, types) else { return Ok(None) };
+            let calls = self.calls(called.bytes(), Entry::Call)?;
+            Ok(Some((reuse, Some((called, calls)))))
+        })
+    }
+
     /// Reads and checks a client's batch, and gives it to `pass` in the form that a worker's lane
     /// takes, with a function that shows the arguments of the first row.
     pub(crate) fn read(
@@ -170,11 +206,7 @@ impl ServedFunction {
     ) -> Result<Result<Option<u64>, LaneError>, Violation> {
         let wrong = |what: &dyn Display| Violation(format!("{}: {what}", self.function.name()));
         self.with_columns(frame, entry, |header, text, columns| {
-            if let Some((row, what)) = columns.iter().find_map(|column| unfit(column).pop_first()) {
-                // `unfit` describes values as results.
-                let what = what.trim_start_matches("returned ");
-                return Err(wrong(&format!("a client sent {what}, in row {} of a batch", row + 1)));
-            }
+            self.check(columns)?;
             if self.function.spec.kind == Kind::Aggregate && columns[0].validity.is_some() {
                 return Err(wrong(&"a state without a number"));
             }

@@ -37,6 +37,21 @@ pub const LARGE: u32 = 5;
 pub const ENDS: u32 = 6;
 /// A function that may be called once in an hour.
 pub const RARE: u32 = 7;
+/// `double` that keeps its results. It fails with [`BAD`].
+pub const KEPT: u32 = 8;
+/// The same, once in an hour.
+pub const RARELY_KEPT: u32 = 9;
+/// A function that keeps texts. A text is not valid if the argument is [`BAD`]. If it is [`WORSE`], the
+/// reply has a row too few.
+pub const TEXTS: u32 = 10;
+/// `double` of texts that keeps its results.
+pub const LENGTHS: u32 = 11;
+/// What functions do not like.
+pub const BAD: i64 = -1;
+/// What they like even less.
+pub const WORSE: i64 = -2;
+/// The arguments of calls of functions that keep results, in this process.
+pub static CALLED: Mutex<Vec<i64>> = Mutex::new(Vec::new());
 
 fn functions() -> serde_json::Value {
     let scalar = |signature: &str| json!({ "signature": signature, "admits_null": [false] });
@@ -49,6 +64,10 @@ fn functions() -> serde_json::Value {
         scalar("large(x BIGINT) -> VARCHAR"),
         { "signature": "ends(rows TABLE(n BIGINT)) -> TABLE(n BIGINT)", "kind": "stream", "iterates": true, "admits_null": [false] },
         { "signature": "rare(x BIGINT) -> BIGINT", "admits_null": [false], "rate": "1/h" },
+        { "signature": "kept(x BIGINT) -> BIGINT", "admits_null": [false], "memoize": 1 << 20 },
+        { "signature": "rarely_kept(x BIGINT) -> BIGINT", "admits_null": [false], "memoize": 1 << 20, "rate": "1/h" },
+        { "signature": "texts(x BIGINT) -> VARCHAR", "admits_null": [false], "memoize": 1 << 20, "on_error": "null" },
+        { "signature": "lengths(x VARCHAR) -> BIGINT", "admits_null": [false], "memoize": 1 << 20 },
     ])
 }
 
@@ -111,6 +130,32 @@ fn answer(lane: &mut GuestLane, call: Call) -> std::io::Result<()> {
     match call.header.function {
         DOUBLE | RARE => {
             lane.succeed(call, &integers(values.iter().map(|value| value * 2)), RowCounts::default())
+        }
+        KEPT | RARELY_KEPT => {
+            CALLED.lock().unwrap().extend(&values);
+            match values.iter().position(|value| *value == BAD) {
+                Some(row) => {
+                    let failure = Failure { class: "Oops".into(), ..Failure::default() };
+                    lane.fail(call, &failure, Some(row))
+                }
+                None => {
+                    lane.succeed(call, &integers(values.iter().map(|value| value * 2)), RowCounts::default())
+                }
+            }
+        }
+        TEXTS => {
+            CALLED.lock().unwrap().extend(&values);
+            let mut column = ColumnBuilder::new(&DataType::Varchar);
+            for value in &values {
+                let text = value.to_string();
+                let text = if *value == BAD { &[0xFF][..] } else { text.as_bytes() };
+                column.bytes(text).expect("room");
+            }
+            if values.contains(&WORSE) {
+                column.truncate(values.len() - 1);
+                return lane.succeed(call.with_rows(values.len() - 1), &column, RowCounts::default());
+            }
+            lane.succeed(call, &column, RowCounts::default())
         }
         WAIT => {
             BEGUN.lock().unwrap().extend(&values);

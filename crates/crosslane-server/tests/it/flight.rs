@@ -99,7 +99,22 @@ fn arrow_udfs_client_calls_functions_and_tables() {
         let mut names: Vec<_> =
             client.list().await.unwrap().into_iter().map(|function| function.name).collect();
         names.sort();
-        assert_eq!(names, ["double", "end", "fail", "large", "numbers", "rare", "wait"]);
+        assert_eq!(
+            names,
+            [
+                "double",
+                "end",
+                "fail",
+                "kept",
+                "large",
+                "lengths",
+                "numbers",
+                "rare",
+                "rarely_kept",
+                "texts",
+                "wait"
+            ]
+        );
 
         let doubled = client.call("double", &integers(0..2048)).await.unwrap();
         assert_eq!(values(&doubled), (0..2048).map(|value| value * 2).collect::<Vec<_>>());

@@ -11,6 +11,7 @@ mod http;
 mod load_test;
 mod offers;
 mod rate;
+mod reuse;
 mod server;
 mod spans;
 mod trace;

@@ -119,8 +119,10 @@ impl Function {
         let (stats, costs, repeats) = Default::default();
         let ttl = spec.ttl.map(Duration::from_secs_f64);
         let bytes = spec.memoize.or(spec.cache.as_ref().map(|_| BESIDE_CACHE));
+        // A client does not know how old a server's results are.
+        let bytes = bytes.filter(|_| !spec.kept_by_server || ttl.is_none());
         let memo = bytes.map(|bytes| Arc::new(Memo::new(signature.returns.clone(), bytes, ttl)));
-        let memo = memo.map(|memo| KeptResults::new(memo, &signature));
+        let memo = memo.map(|memo| KeptResults::new(memo, types_of(&signature)));
         let rate = spec.rate.as_deref().map(Rate::parse).transpose().map_err(wrong)?;
         let rate = rate.map(|per_second| Arc::new(Rate::new(per_second)));
         Ok(Self { index, signature, spec, timeout, types: None, stats, costs, memo, repeats, rate })
@@ -134,7 +136,8 @@ impl Function {
         let text = types_text(&types);
         let signature = self.signature.for_arguments(types).map_err(Error::Engine)?;
         let mut spec = self.spec.clone();
-        let memo = self.memo.as_ref().map(|known| KeptResults::new(Arc::clone(&known.memo), &signature));
+        let memo =
+            self.memo.as_ref().map(|known| KeptResults::new(Arc::clone(&known.memo), types_of(&signature)));
         let rest = spec.admits_null.pop_if(|_| self.signature.variadic).unwrap_or_default();
         spec.admits_null.resize(signature.parameters.len(), rest);
         Ok(Self {
@@ -258,12 +261,16 @@ pub(crate) struct KeptResults {
 }
 
 impl KeptResults {
-    fn new(memo: Arc<Memo>, signature: &Signature) -> Self {
-        let types: Vec<DataType> = signature.parameters.iter().map(|field| field.data_type.clone()).collect();
-        let types = types_text(&types);
+    /// For arguments of these types.
+    pub(crate) fn new(memo: Arc<Memo>, types: impl Iterator<Item = DataType>) -> Self {
+        let types = types_text(&types.collect::<Vec<_>>());
         let hash = memo.hash_of(&types);
         Self { memo, types, hash }
     }
+}
+
+fn types_of(signature: &Signature) -> impl Iterator<Item = DataType> {
+    signature.parameters.iter().map(|field| field.data_type.clone())
 }
 
 /// The functions of one declaration share what they keep, and how often they may be called. There is
@@ -291,7 +298,7 @@ impl Shared {
         if memo.is_some() || rate.is_some() {
             let own = || (memo.take().map(|known| known.memo), rate.take());
             let shared = self.0.entry(declaration).or_insert_with(own);
-            *memo = shared.0.clone().map(|memo| KeptResults::new(memo, signature));
+            *memo = shared.0.clone().map(|memo| KeptResults::new(memo, types_of(signature)));
             rate.clone_from(&shared.1);
         }
         function

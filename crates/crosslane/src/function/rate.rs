@@ -1,7 +1,7 @@
 //! How many calls of a function may begin in a second (`rate`): a token bucket that all threads of
 //! an engine share. A server has one for the batches of all its clients.
 
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 /// The most calls in a second.
@@ -17,7 +17,7 @@ pub(crate) struct Rate {
 
 #[derive(Debug)]
 struct Bucket {
-    /// Less than 0 after calls for which no caller had asked.
+    /// Less than 0 after calls for which there were no tokens ([`Rate::begin`], [`Rate::spend`]).
     tokens: f64,
     since: Instant,
 }
@@ -57,6 +57,27 @@ impl Rate {
     /// # Errors
     /// The time until there is one, if there is none.
     pub(crate) fn take(&self, most: usize, now: Instant) -> Result<usize, Duration> {
+        let mut bucket = self.filled(now)?;
+        let count = most.min(bucket.tokens as usize);
+        bucket.tokens -= count as f64;
+        Ok(count)
+    }
+
+    /// Takes tokens for this many calls, which begin together now. The next calls may begin when the bucket
+    /// has gained the tokens of all of them.
+    ///
+    /// # Errors
+    /// The time until there is a token, if there is none.
+    pub(crate) fn begin(&self, calls: usize, now: Instant) -> Result<(), Duration> {
+        self.filled(now)?.tokens -= calls as f64;
+        Ok(())
+    }
+
+    /// The bucket with the tokens that it has now.
+    ///
+    /// # Errors
+    /// The time until there is a token, if there is none.
+    fn filled(&self, now: Instant) -> Result<MutexGuard<'_, Bucket>, Duration> {
         let mut bucket = self.bucket.lock().unwrap_or_else(PoisonError::into_inner);
         let gained = now.saturating_duration_since(bucket.since).as_secs_f64() * self.per_second;
         bucket.tokens = (bucket.tokens + gained).min(self.most());
@@ -64,9 +85,7 @@ impl Rate {
         if bucket.tokens < 1.0 {
             return Err(Duration::from_secs_f64(((1.0 - bucket.tokens) / self.per_second).min(3600.0)));
         }
-        let count = most.min(bucket.tokens as usize);
-        bucket.tokens -= count as f64;
-        Ok(count)
+        Ok(bucket)
     }
 
     /// Takes tokens for calls that have begun already, such as those that a guest tried again.
@@ -110,6 +129,18 @@ mod tests {
         assert!((pause.as_secs_f64() - 1.6).abs() < 1e-6, "{pause:?}");
         // Threads may bring times that are older than the last one.
         assert!(rate.take(1, at(50_000)).is_err());
+    }
+
+    #[test]
+    fn calls_that_begin_together_delay_the_next_ones() {
+        let rate = Rate::new(10.0);
+        let start = rate.bucket.lock().unwrap().since;
+        let at = |milliseconds| start + Duration::from_millis(milliseconds);
+        assert_eq!(rate.begin(5, at(0)), Ok(()));
+        let pause = rate.begin(1, at(0)).unwrap_err();
+        assert!((pause.as_secs_f64() - 0.5).abs() < 1e-6, "{pause:?}");
+        assert!(rate.begin(1, at(490)).is_err());
+        assert_eq!(rate.begin(1, at(510)), Ok(()));
     }
 
     #[test]

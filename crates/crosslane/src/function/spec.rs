@@ -73,6 +73,11 @@ pub struct FunctionSpec {
     pub cache: Option<String>,
     /// The seconds after which a kept result holds no more.
     pub ttl: Option<f64>,
+    /// Whether a server calls it that keeps its results for all clients. Then only the server counts its
+    /// calls for the `rate`, because it knows which rows it calls. Results with a `ttl` are kept only
+    /// there.
+    #[serde(skip)]
+    pub kept_by_server: bool,
     /// The most lanes that call the function. It then has lanes of its own.
     pub workers: Option<u32>,
     /// The GPUs that each of its own lanes sees.
@@ -156,6 +161,7 @@ impl FunctionSpec {
             own_sandbox: None,
             cache: None,
             ttl: None,
+            kept_by_server: false,
             workers: None,
             gpus: None,
             on_error: OnError::Fail,

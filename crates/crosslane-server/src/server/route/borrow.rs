@@ -46,7 +46,8 @@ impl Borrower for Route {
         // Messages that the worker sent before its end come first.
         Arc::clone(&self).pump();
         let mut state = lock(&self.state);
-        if !state.slot.as_ref().is_some_and(|held| Arc::ptr_eq(held, slot)) {
+        // While results are kept, the lane's next message waits.
+        if !state.slot.as_ref().is_some_and(|held| Arc::ptr_eq(held, slot)) || state.is_keeping {
             return;
         }
         let mut guard = lock(&slot.lane);

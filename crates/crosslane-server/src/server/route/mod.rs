@@ -11,9 +11,13 @@
 //!
 //! What a client sends is not trusted. Numbers, order, entries, lengths and offsets are checked
 //! before a worker sees them. A violation ends the connection. What a worker sends is passed on
-//! unchecked: the client checks it, as it would in a ring.
+//! unchecked: the client checks it, as it would in a ring. Results that the server keeps are checked
+//! before ([`reuse`]).
 
 mod borrow;
+mod partly;
+mod rate;
+mod reuse;
 mod spans;
 mod state;
 mod take;
@@ -25,12 +29,12 @@ use super::served::{ServedFunction, Violation, violation};
 use super::spans::Outcome;
 use super::workers::{Borrower, Grant, Slot};
 use crosslane::batch::{self, BATCH, CANCEL, FAILURE, Header, LAST};
-use crosslane::lane::{Lane, LaneError, rest_until};
+use crosslane::lane::{Lane, LaneError};
 use crosslane::pool::PooledLane;
 use crosslane::trace::Relay;
 use crosslane::{Address, Entry, Failure, Part, lock};
 use crosslane_process::ProcessLane;
-use state::{Flying, Item, State};
+use state::{Flying, Item, Looked, State};
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -41,6 +45,11 @@ use tracing::warn;
 const DEPTH: usize = 2;
 /// A client ends late calls itself. The server ends them this much later.
 const LATE: Duration = Duration::from_secs(2);
+
+/// The header of the last message of an exchange that no worker answers.
+fn last_message(entry: Entry) -> Header {
+    Header { kind: BATCH, flags: LAST, entry: entry as u32, row: u32::MAX, ..Header::default() }
+}
 
 /// The server's end of a client's lane.
 pub(crate) struct Route {
@@ -72,11 +81,7 @@ impl Route {
 
     /// Moves all that can be moved. Returns grants to other routes.
     fn pumped(self: &Arc<Self>) -> Vec<Grant> {
-        let (moved, grants) = self.with(|state, grants| self.advance(state, grants));
-        if let Err(violation) = moved {
-            self.outbox.break_off(violation);
-        }
-        grants
+        self.gone_on(|_| Ok(()))
     }
 
     /// Runs `body` under the lock. Also returns grants to other routes, to be delivered without a
@@ -143,11 +148,15 @@ impl Route {
     }
 
     /// Passes on the messages that the worker has sent.
-    fn collect(&self, state: &mut State) {
+    fn collect(self: &Arc<Self>, state: &mut State) {
         let Some(slot) = state.slot.clone() else { return };
         let mut guard = lock(&slot.lane);
         let Some(lane) = guard.as_mut() else { return };
         let lost = loop {
+            if state.is_keeping {
+                slot.stalled.store(true, Relaxed);
+                break None;
+            }
             if !self.outbox.has_room() {
                 slot.stalled.store(true, Relaxed);
                 // The outbox may have got room before this lane was marked as stalled.
@@ -157,7 +166,11 @@ impl Route {
                 slot.stalled.store(false, Relaxed);
             }
             match lane.try_collect() {
-                Ok(Some(header)) => self.pass(state, header, lane),
+                Ok(Some(header)) => {
+                    if let Err(why) = self.pass(state, header, lane) {
+                        break Some(why);
+                    }
+                }
                 Ok(None) => {
                     self.settle(state, lane.in_flight());
                     if !lane.has_news() {
@@ -187,33 +200,56 @@ impl Route {
     }
 
     /// Passes a reply on.
-    fn pass(&self, state: &mut State, header: Header, lane: &PooledLane<ProcessLane>) {
-        let Some(oldest) = state.flying.front() else { return };
+    ///
+    /// # Errors
+    /// What is wrong with the reply, if the server has read it.
+    fn pass(
+        self: &Arc<Self>,
+        state: &mut State,
+        header: Header,
+        lane: &PooledLane<ProcessLane>,
+    ) -> Result<(), String> {
+        let Some(oldest) = state.flying.front_mut() else { return Ok(()) };
         let (served, frame) = (&self.offer.functions[oldest.served], lane.frame());
         let relay = self.relay(served);
         let rows = if oldest.entry.is_answered_once() { oldest.rows } else { header.rows as usize };
         if let Some(relay) = relay {
             relay.answered(lane.stats(), &header, frame, rows, oldest.arguments.as_deref());
         }
-        if let Some(record) = state.flying.front_mut().and_then(|oldest| oldest.record.as_mut()) {
+        if let Some(record) = &mut oldest.record {
             record.answer(&header, frame);
         }
-        let Some(oldest) = state.flying.front() else { return };
-        let told = Header { exchange: oldest.exchange, function: oldest.served as u32, ..header };
+        let relay = relay.filter(|_| header.kind == BATCH);
+        let mut row = header.row;
+        if let Some(partly) = &oldest.partly {
+            if header.kind == BATCH {
+                let partly = Arc::clone(partly);
+                let completed = self.complete(state, partly, header, frame);
+                relay.iter().for_each(|relay| relay.passed_on(lane.stats(), rows));
+                return completed;
+            }
+            row = partly.row(row);
+        }
+        let told = Header { exchange: oldest.exchange, function: oldest.served as u32, row, ..header };
         match self.offer.seal.seal(served, oldest.entry, &told, frame) {
             Some(sealed) => self.outbox.send(self.lane, &[&sealed]),
             None => self.outbox.send(self.lane, &[bytemuck::bytes_of(&told), &frame[size_of::<Header>()..]]),
         }
-        if let Some(relay) = relay.filter(|_| header.kind == BATCH) {
-            relay.passed_on(lane.stats(), rows);
-        }
-        served.learn(oldest.entry, Duration::from_nanos(header.worked));
-        served.counters.sent.add(frame.len() as u64);
-        served.count(oldest.entry, &header);
-        served.function.count_tries(header.retries, oldest.rows);
+        relay.iter().for_each(|relay| relay.passed_on(lane.stats(), rows));
+        self.count_reply(oldest, &header, frame.len());
         if header.flags & LAST != 0 {
             self.end_oldest(state);
         }
+        Ok(())
+    }
+
+    /// Counts a reply of this many bytes.
+    fn count_reply(&self, oldest: &Flying, header: &Header, bytes: usize) {
+        let served = &self.offer.functions[oldest.served];
+        served.learn(oldest.entry, Duration::from_nanos(header.worked));
+        served.counters.sent.add(bytes as u64);
+        served.count(oldest.entry, header);
+        served.function.count_tries(header.retries, oldest.rows);
     }
 
     fn end_oldest(&self, state: &mut State) {
@@ -249,15 +285,7 @@ impl Route {
 
     /// Sends the last message of an exchange that no worker answers.
     fn answer(&self, exchange: u64, served: usize, entry: Entry, failure: Option<&Failure>) {
-        let header = Header {
-            kind: BATCH,
-            flags: LAST,
-            function: served as u32,
-            exchange,
-            entry: entry as u32,
-            row: u32::MAX,
-            ..Header::default()
-        };
+        let header = Header { function: served as u32, exchange, ..last_message(entry) };
         let frame = match failure {
             Some(failure) => {
                 self.offer.functions[served].counters.failures.add(1);
@@ -285,6 +313,18 @@ impl Route {
                 }
                 Some(Item::Batch { exchange, .. }) if *exchange <= state.ended => {
                     state.forget_front();
+                    continue;
+                }
+                Some(Item::Batch { looked: Looked::Due, .. }) => match self.look_up(state)? {
+                    true => continue,
+                    false => break,
+                },
+                Some(Item::Batch { looked: Looked::Running, .. }) => break,
+                Some(Item::Batch { looked: Looked::Done(Some(partly)), .. }) if partly.called() == 0 => {
+                    if !state.flying.is_empty() || !self.answer_known(state) {
+                        break;
+                    }
+                    moved = true;
                     continue;
                 }
                 Some(Item::Batch { part: Part::Whole | Part::First, .. }) if state.flying.len() >= DEPTH => {
@@ -329,37 +369,14 @@ impl Route {
         Ok(moved)
     }
 
-    /// Whether the oldest batch may go to a worker now, by the `rate` of its function. If not, the
-    /// watcher tries it again, and the client knows that it has not begun.
-    fn may_begin(
-        self: &Arc<Self>,
-        state: &mut State,
-        served: &ServedFunction,
-        exchange: u64,
-        calls: usize,
-    ) -> bool {
-        let begins = served.function.begin(calls, Instant::now()).is_ok();
-        if let Some(Item::Batch { calls, .. }) = state.queue.front_mut().filter(|_| begins) {
-            *calls = 0;
-        }
-        if !begins && !std::mem::replace(&mut state.is_retried, true) {
-            self.offer.retry_later(self.clone());
-        }
-        let held = (!begins).then_some(exchange);
-        if state.held != held {
-            state.held = held;
-            self.tell_held(state);
-        }
-        begins
-    }
-
     /// Sends the oldest batch to the worker. Returns false if there is no room for it.
     fn send(&self, state: &mut State, slot: &Arc<Slot>) -> Result<bool, Violation> {
-        let Some(Item::Batch { message, exchange, served, entry, part, came, context, .. }) =
+        let Some(Item::Batch { message, exchange, served, entry, part, came, context, looked, .. }) =
             state.queue.front()
         else {
             return Ok(false);
         };
+        let partly = if let Looked::Done(partly) = looked { partly.clone() } else { None };
         let (exchange, served, entry, part, came) = (*exchange, *served, *entry, *part, *came);
         let bytes = message.bytes().len();
         let rows = batch::header(message.bytes()).map_or(0, |header| header.rows as usize);
@@ -403,8 +420,18 @@ impl Route {
                     state.seen.since = since;
                 }
                 let record = self.record(context, entry, rows, bytes);
-                let flying = Flying { exchange, local, served, entry, rows, came, since, arguments, record };
-                state.flying.push_back(flying);
+                state.flying.push_back(Flying {
+                    exchange,
+                    local,
+                    served,
+                    entry,
+                    rows,
+                    partly,
+                    came,
+                    since,
+                    arguments,
+                    record,
+                });
             }
             Ok(Some(_)) => {
                 if let Some(record) = state.flying.back_mut().and_then(|last| last.record.as_mut()) {
@@ -467,8 +494,11 @@ impl Route {
 
     /// Goes on with a stalled lane when the connection has room again.
     pub(crate) fn resume(self: &Arc<Self>) {
-        let slot = lock(&self.state).slot.clone();
-        if slot.is_some_and(|slot| slot.stalled.swap(false, Relaxed)) {
+        let mut state = lock(&self.state);
+        let waits = std::mem::take(&mut state.waits_for_room);
+        let slot = state.slot.clone();
+        drop(state);
+        if slot.is_some_and(|slot| slot.stalled.swap(false, Relaxed)) || waits {
             Arc::clone(self).pump();
             self.offer.watcher.wake();
         }
@@ -477,21 +507,11 @@ impl Route {
     /// Tells the client how far the worker is. Returns false if the worker is at no exchange of this lane.
     fn tell_progress(&self, state: &State, (local, row): (u32, u32), rest: Duration) -> bool {
         let flying = state.flying.iter().find(|flying| flying.local as u32 == local);
-        if let Some(Flying { exchange, .. }) = flying {
+        if let Some(Flying { exchange, partly, .. }) = flying {
+            let row = partly.as_ref().map_or(row, |partly| partly.row(row));
             self.outbox.tell_progress(self.lane, (*exchange, row), rest, state.held);
         }
         flying.is_some()
-    }
-
-    /// Tells the client which exchange waits for the `rate` of its function, or that none does. The
-    /// message also says how far the worker is: the client keeps only the last one.
-    fn tell_held(&self, state: &State) {
-        let slot = state.slot.as_ref().map(|slot| lock(&slot.lane));
-        let lane = slot.as_ref().and_then(|lane| lane.as_ref());
-        let far = lane.map(|lane| (lane.progress(), rest_until(lane.rests_until())));
-        if !far.is_some_and(|(progress, rest)| self.tell_progress(state, progress, rest)) {
-            self.outbox.tell_progress(self.lane, (state.ended, u32::MAX), Duration::ZERO, state.held);
-        }
     }
 
     /// Ends the route: the client does not use the lane any more.

@@ -1,5 +1,6 @@
 //! What a route knows of its lane: the messages that wait, the exchanges in flight, and the worker.
 
+use super::partly::Partly;
 use crate::server::budget::Held;
 use crate::server::served::States;
 use crate::server::spans::Record;
@@ -19,7 +20,7 @@ const MOST_QUEUED: (usize, usize) = (64, 1 << 20);
 /// An entry of a route's queue. Entries are handled in order.
 pub(super) enum Item {
     Batch {
-        message: Frame,
+        message: Arc<Frame>,
         exchange: u64,
         served: usize,
         entry: Entry,
@@ -28,10 +29,22 @@ pub(super) enum Item {
         /// The calls that its function's `rate` has not counted yet.
         calls: usize,
         context: Option<Arc<TraceContext>>,
+        looked: Looked,
         _room: Held,
     },
     /// Answers an exchange with a failure, or with nothing if the client has cancelled it.
     Answer { exchange: u64, served: usize, entry: Entry, failure: Option<Failure> },
+}
+
+/// Whether the server has looked for the results of a batch that it keeps.
+pub(super) enum Looked {
+    /// It looks when the batch is the oldest one.
+    Due,
+    /// A blocking thread looks.
+    Running,
+    /// It has looked, or does not need to. `None` if the worker gets what the client has sent, and
+    /// nothing is kept.
+    Done(Option<Arc<Partly>>),
 }
 
 impl Item {
@@ -52,6 +65,8 @@ pub(super) struct Flying {
     pub(super) entry: Entry,
     /// The rows of its first batch.
     pub(super) rows: usize,
+    /// If its function keeps results: which rows the worker has, and the results of the others.
+    pub(super) partly: Option<Arc<Partly>>,
     /// When its first batch came.
     pub(super) came: Instant,
     /// When the worker got it.
@@ -100,6 +115,10 @@ pub(super) struct State {
     pub(super) held: Option<u64>,
     /// Whether the next tick of the watcher tries it again.
     pub(super) is_retried: bool,
+    /// Whether the results of the oldest exchange are being kept. It is answered then.
+    pub(super) is_keeping: bool,
+    /// Whether the oldest batch is answered when the client has read more.
+    pub(super) waits_for_room: bool,
     /// The states that the worker keeps for the client beyond an exchange.
     pub(super) states: States,
     pub(super) closed: bool,
@@ -122,6 +141,8 @@ impl State {
             late: None,
             held: None,
             is_retried: false,
+            is_keeping: false,
+            waits_for_room: false,
             states: States::default(),
             closed: false,
             context: None,

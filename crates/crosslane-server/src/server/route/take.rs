@@ -1,12 +1,13 @@
 //! What clients send: batches and cancels. They are checked here.
 
 use super::Route;
-use super::state::{Item, State};
+use super::state::{Item, Looked, State};
 use crate::server::budget::Held;
 use crate::server::served::{ServedFunction, Violation, violation};
 use crosslane::batch::{Frame, Header, LAST};
 use crosslane::lane::Lane as _;
 use crosslane::{Entry, Part, lock};
+use std::sync::Arc;
 use std::time::Instant;
 
 impl Route {
@@ -58,8 +59,10 @@ impl Route {
             // The function has ended the exchange first.
             return Ok(());
         }
-        let message = Frame::of(bytes);
+        let message = Arc::new(Frame::of(bytes));
         let calls = self.offer.functions[served].calls(message.bytes(), entry)?;
+        let keeps = entry == Entry::Call && function.keeps_results();
+        let looked = if keeps { Looked::Due } else { Looked::Done(None) };
         state.bytes += bytes.len();
         let came = Instant::now();
         state.queue.push_back(Item::Batch {
@@ -71,6 +74,7 @@ impl Route {
             came,
             calls,
             context: state.context.clone(),
+            looked,
             _room: room,
         });
         Ok(())
