@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Callable, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextvars import copy_context
 from functools import partial
 from typing import Any, ParamSpec, TypeVar
@@ -33,6 +34,7 @@ class AsyncClient:
         self._client: Client | None = None
         # Each running call waits in a thread. Further calls wait in the queue of the executor.
         self._threads = ThreadPoolExecutor(check_lanes(lanes), "crosslane-client")
+        self._renewal: Future[object] | None = None
 
     @property
     def _open(self) -> Client:
@@ -42,8 +44,14 @@ class AsyncClient:
 
     @property
     def functions(self) -> Mapping[str, ServedFunction]:
-        """As :attr:`Client.functions`."""
-        return self._open.functions
+        """As :attr:`Client.functions`. If the server may have other functions now, another thread asks for
+        them meanwhile.
+        """
+        client = self._open
+        if client._is_outdated() and (self._renewal is None or self._renewal.done()):
+            with contextlib.suppress(RuntimeError):  # by the executor after its shutdown
+                self._renewal = self._threads.submit(client._current)
+        return client._offer.functions
 
     async def _run(self, function: Callable[_P, _T], *arguments: _P.args, **named: _P.kwargs) -> _T:
         try:
@@ -75,14 +83,22 @@ class AsyncClient:
         return await self._cancellable(self._open._aggregate, function, columns, by, named)
 
     def scan(self, function: str, /, *arguments: Any, **named: Any) -> AsyncStream:
-        """As :meth:`Client.scan`, for ``async for``."""
-        return AsyncStream(self._open.scan(function, *arguments, **named))
+        """As :meth:`Client.scan`, for ``async for``. An error may come with the first batch."""
+        return self._stream(partial(self._open.scan, function, *arguments, **named))
 
     def map(
         self, reader: Any, function: str, *, ordered: bool = True, depth: int = 2, lanes: int | None = None
     ) -> AsyncStream:
-        """As :meth:`Client.map`, for ``async for``. Another thread reads the reader."""
-        return AsyncStream(self._open.map(reader, function, ordered=ordered, depth=depth, lanes=lanes))
+        """As :meth:`Client.map`, for ``async for``. Another thread reads the reader. An error may come with the
+        first batch.
+        """
+        return self._stream(
+            partial(self._open.map, reader, function, ordered=ordered, depth=depth, lanes=lanes)
+        )
+
+    def _stream(self, opens: Callable[[], MappedStream]) -> AsyncStream:
+        # To ask the server for its functions would hold up the event loop.
+        return AsyncStream(opens) if self._open._is_outdated() else AsyncStream(opens, opens())
 
     async def aclose(self) -> None:
         """Ends the connections. Waiting calls raise ValueError. May be called more than once."""
@@ -101,7 +117,9 @@ class AsyncClient:
 class AsyncStream:
     """A stream of batches for ``async for``, which one task can read once."""
 
-    def __init__(self, stream: MappedStream) -> None:
+    def __init__(self, opens: Callable[[], MappedStream], stream: MappedStream | None = None) -> None:
+        self._opens = opens
+        #: None before it is open.
         self._stream = stream
         # What the stream calls belongs to the span of the task that has made it.
         begin = partial(copy_context().run, pass_on)
@@ -116,7 +134,7 @@ class AsyncStream:
             raise ValueError("the stream was closed")
         loop = asyncio.get_running_loop()
         try:
-            batch = await loop.run_in_executor(self._thread, partial(next, self._stream, None))
+            batch = await loop.run_in_executor(self._thread, self._next)
         except asyncio.CancelledError:
             # The stream cannot go on: the batch that the thread reads now is lost.
             self._end()
@@ -125,9 +143,17 @@ class AsyncStream:
             raise StopAsyncIteration
         return batch
 
+    def _next(self) -> pa.RecordBatch | None:
+        if self._stream is None:
+            self._stream = self._opens()
+            if self._closed:
+                self._stream.close()
+        return next(self._stream, None)
+
     def _end(self) -> None:
         self._closed = True
-        self._stream.close()
+        if self._stream is not None:
+            self._stream.close()
         self._thread.shutdown(wait=False)
 
     async def aclose(self) -> None:

@@ -74,10 +74,14 @@ class Client:
         """
         return self._current().functions
 
+    def _is_outdated(self) -> bool:
+        """Whether the server may have other functions than those that were known last."""
+        return bool(self._offer.native.is_outdated())
+
     def _current(self) -> _Offer:
         """The functions that the server has now, if it loads its files again."""
         offer = self._offer
-        if not offer.native.is_outdated():
+        if not self._is_outdated():
             return offer
         with self._renewing:
             # Another thread may have been faster.

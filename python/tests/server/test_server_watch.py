@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import threading
 from collections.abc import Callable
@@ -378,3 +379,41 @@ def test_a_server_that_ends_while_it_watches(server: Server, file: File) -> None
     with pytest.raises(ConnectionError, match="cannot connect to"):
         client.call("edition")
     client.close()
+
+
+def test_the_event_loop_does_not_ask_for_new_functions(
+    file: File, serve: Callable[..., Server], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server = serve(file.path, options=("--watch",))
+    asked: list[int] = []
+    current = crosslane.Client._current
+
+    def noted(self: crosslane.Client) -> object:
+        if self._is_outdated():
+            asked.append(threading.get_ident())
+        return current(self)
+
+    monkeypatch.setattr(crosslane.Client, "_current", noted)
+
+    async def renewed(client: crosslane.AsyncClient, version: int, more: str) -> None:
+        file.write(version, more)
+        assert reloads(server, version - 1)
+        assert eventually(lambda: client._open._is_outdated(), 30)
+
+    async def main() -> None:
+        async with crosslane.AsyncClient(server.address) as client:
+            await renewed(client, 2, "")
+            async with client.scan("versions", 1) as rows:
+                assert [batch["version"].to_pylist() async for batch in rows] == [[2]]
+            await renewed(client, 3, "@udf\ndef extra() -> int:\n    return 1\n")
+            with pytest.raises(LookupError, match="has no function missing"):
+                await anext(client.scan("missing"))
+            await renewed(client, 4, "@udf\ndef more() -> int:\n    return 1\n")
+            assert eventually(lambda: "more" in client.functions, 30)
+            # A stream that was never read has not asked for anything.
+            await renewed(client, 5, "")
+            await client.scan("versions", 1).aclose()
+
+    asyncio.run(main())
+    assert len(asked) >= 3
+    assert threading.get_ident() not in asked
