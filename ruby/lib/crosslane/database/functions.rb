@@ -30,9 +30,13 @@ module Crosslane
       SELECT parameter_types FROM system.main.duckdb_functions() WHERE system.main.lower(function_name) = ?
       GROUP BY parameter_types HAVING system.main.count(parameter_types) > 1
     SQL
+    # Whether the database keeps definitions of functions.
+    KEPT = <<~SQL
+      SELECT 1 FROM system.main.duckdb_tables() WHERE schema_name = 'crosslane' AND table_name = 'definitions'
+    SQL
     # The options of functions that have processes of their own.
     OF_FILES = [:memory_limit, :workers, :gpus, :cache, *Declaration::SANDBOX].freeze
-    private_constant :EXTENSION, :TAKEN, :NAMES, :AMBIGUOUS, :OF_FILES
+    private_constant :EXTENSION, :TAKEN, :NAMES, :AMBIGUOUS, :KEPT, :OF_FILES
 
     # Makes a block a function of SQL. Host lanes run it: threads of this program. The block can use
     # the program's variables, files and sockets. Blocks that wait run in parallel. Blocks that
@@ -181,6 +185,23 @@ module Crosslane
         paths.each { |path| ask(connection, sql, text(File.expand_path(path))) }
       end
       nil
+    end
+
+    # Loads the functions that the database keeps, from CREATE FUNCTION. Warns of those that stay
+    # unknown, because they cannot be loaded or this user does not trust them.
+    #
+    # @api private
+    def restore
+      Host.ensure_running
+      restored = apart do |connection|
+        next [] if ask(connection, KEPT).none?
+
+        load_extension(connection) unless @extension
+        ask(connection, "CALL system.main.crosslane_restore()").to_a
+      end
+      restored.select(&:last).group_by(&:last).each do |error, functions|
+        warn("functions that this database defines were not loaded (#{functions.map(&:first).join(", ")}): #{error}")
+      end
     end
 
     private

@@ -17,12 +17,15 @@ module Crosslane
     # @param functions [Array<String>] files of functions to load
     # @param config [Hash] DuckDB's settings, such as `threads: 4`. Settings that forbid external
     #   access or lock the configuration take effect after the functions are loaded
+    # @param restore [Boolean] whether functions are loaded that the database keeps, from CREATE
+    #   FUNCTION. Those that this user does not trust are not loaded; a warning tells which
     # @yieldparam database [Database]
     # @raise [Error] if DuckDB cannot open the database
-    def open(path = nil, functions: [], config: {})
+    def open(path = nil, functions: [], config: {}, restore: true)
       locks, config = config.transform_keys(&:to_s).partition { |name, _| LOCKS.include?(name) }.map(&:to_h)
       database = Database.new(path, config)
       done = false
+      database.restore if restore && path
       database.load(*functions)
       locks.sort.each { |name, value| database.query("SET #{name} = '#{value}'") }
       return database.tap { done = true } unless block_given?
