@@ -118,10 +118,10 @@ class AsyncStream:
     """A stream of batches for ``async for``, which one task can read once."""
 
     def __init__(self, opens: Callable[[], MappedStream], stream: MappedStream | None = None) -> None:
-        self._opens = opens
+        # The stream belongs to the span of the task that has made it.
+        self._opens = partial(copy_context().run, opens)
         #: None before it is open.
         self._stream = stream
-        # What the stream calls belongs to the span of the task that has made it.
         begin = partial(copy_context().run, pass_on)
         self._thread = ThreadPoolExecutor(1, "crosslane-stream", initializer=begin)
         self._closed = False

@@ -1,7 +1,7 @@
 //! The `rate` of a function, which counts for all clients of a server.
 
 use crate::common::raw::{Raw, call, frame};
-use crate::common::{Client, DOUBLE, RARE, WAIT, eventually, integers, options, server, start, unix};
+use crate::common::{BEGUN, Client, DOUBLE, RARE, WAIT, eventually, integers, options, server, start, unix};
 use crosslane::batch::{BATCH, CANCEL, Header, LAST};
 use crosslane::{ColumnBuilder, DataType, Error};
 use crosslane_server::Options;
@@ -47,6 +47,24 @@ fn a_second_client_waits_and_holds_no_worker() {
     drop(second);
     drop(first);
     eventually("something is left of a batch that waited", || server.load() == (0, 0));
+}
+
+#[test]
+fn a_batch_that_waits_for_a_worker_does_not_count() {
+    let address = unix();
+    let server = start(Options { workers: 1, ..options(std::slice::from_ref(&address)) }).unwrap();
+    let (mut busy, mut waits) = (Raw::new(&address), Raw::new(&address));
+    busy.message(0, &frame(call(WAIT, 1, 1), &integers([600_000])));
+    eventually("the worker is not busy", || BEGUN.lock().unwrap().contains(&600_000));
+    waits.message(0, &frame(call(RARE, 1, 1), &integers([4])));
+    eventually("it does not wait for a worker", || server.load().1 == 1);
+    drop(waits);
+    drop(busy);
+    eventually("the clients are there", || server.load() == (0, 0));
+    // The only call of an hour.
+    let mut last = Raw::new(&address);
+    last.message(0, &frame(call(RARE, 1, 1), &integers([4])));
+    assert_eq!(last.reply().exchange, 1);
 }
 
 /// The exchange at which the worker is, its row, and the exchange that waits, by the next message.

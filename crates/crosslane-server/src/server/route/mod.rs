@@ -330,15 +330,14 @@ impl Route {
                 Some(Item::Batch { part: Part::Whole | Part::First, .. }) if state.flying.len() >= DEPTH => {
                     break;
                 }
-                Some(Item::Batch { served, exchange, calls, .. }) => {
+                Some(Item::Batch { served, .. }) => {
                     let served = &self.offer.functions[*served];
-                    let (exchange, calls) = (*exchange, *calls);
-                    if !self.may_begin(state, served, exchange, calls) {
-                        break;
-                    }
                     (served.workers, served.is_long())
                 }
             };
+            if !self.may_begin(state, false) {
+                break;
+            }
             let slot = match &state.slot {
                 Some(slot) if slot.workers == workers => Arc::clone(slot),
                 Some(_) if !state.flying.is_empty() => break,
@@ -361,10 +360,10 @@ impl Route {
                     continue;
                 }
             };
-            match self.send(state, &slot)? {
-                true => moved = true,
-                false => break,
+            if !self.may_begin(state, true) || !self.send(state, &slot)? {
+                break;
             }
+            moved = true;
         }
         Ok(moved)
     }

@@ -2,7 +2,6 @@
 
 use super::Route;
 use super::state::{Item, State};
-use crate::server::served::ServedFunction;
 use crosslane::lane::{Lane as _, rest_until};
 use crosslane::lock;
 use std::sync::Arc;
@@ -10,22 +9,22 @@ use std::time::{Duration, Instant};
 
 impl Route {
     /// Whether the oldest batch may go to a worker now, by the `rate` of its function. If not, the
-    /// watcher tries it again, and the client knows that it has not begun.
-    pub(super) fn may_begin(
-        self: &Arc<Self>,
-        state: &mut State,
-        served: &ServedFunction,
-        exchange: u64,
-        calls: usize,
-    ) -> bool {
-        let begins = served.function.begin(calls, Instant::now()).is_ok();
-        if let Some(Item::Batch { calls, .. }) = state.queue.front_mut().filter(|_| begins) {
-            *calls = 0;
-        }
+    /// watcher tries it again, and the client knows that it has not begun. The calls of the batch
+    /// count when it `has_worker`. A wait for a worker is no call.
+    pub(super) fn may_begin(self: &Arc<Self>, state: &mut State, has_worker: bool) -> bool {
+        let Some(Item::Batch { served, exchange, calls, .. }) = state.queue.front_mut() else { return false };
+        let (function, now) = (&self.offer.functions[*served].function, Instant::now());
+        let begins = if has_worker {
+            let begins = function.begin(*calls, now).is_ok();
+            *calls = if begins { 0 } else { *calls };
+            begins
+        } else {
+            function.may_begin(*calls, now)
+        };
+        let held = (!begins).then_some(*exchange);
         if !begins && !std::mem::replace(&mut state.is_retried, true) {
             self.offer.retry_later(self.clone());
         }
-        let held = (!begins).then_some(exchange);
         if state.held != held {
             state.held = held;
             self.tell_held(state);

@@ -13,20 +13,24 @@ use std::time::{Duration, Instant};
 /// The rows that are looked through for NULLs at once.
 const PIECE: usize = 64;
 
-/// Has a function called by `call` with all rows of `input`, at its rate.
+/// Has a function called by `call` with all rows of `input`, at its rate. Before the first call may
+/// begin, `prepare` waits for what it needs. So a wait for that does not count as a call.
 ///
 /// # Errors
-/// Those of `call`; [`Error::Cancelled`] if the query is cancelled during a pause.
+/// Those of `prepare` and `call`; [`Error::Cancelled`] if the query is cancelled during a pause.
 pub(super) fn paced(
     function: &Function,
     caller: Caller<'_>,
-    input: &dyn Input,
-    output: &mut dyn Output,
+    (input, output): (&dyn Input, &mut dyn Output),
+    prepare: impl FnOnce() -> Result<(), Error>,
     call: &mut Call<'_>,
 ) -> Result<(), Error> {
     let Some(rate) = &function.rate else { return call(input, output) };
-    let mut clock = Clock::new(function);
     let skipped = skipped(function, input)?;
+    if skipped.contains(&false) {
+        prepare()?;
+    }
+    let mut clock = Clock::new(function);
     let mut from = 0;
     while from < input.rows() {
         let rest = &skipped[from..];
@@ -100,6 +104,11 @@ impl Function {
     /// with more.
     pub fn most_calls(&self) -> Option<usize> {
         self.rate.as_ref().map(|rate| rate.most() as usize)
+    }
+
+    /// Whether a batch of this many calls may begin. Another one may begin before it does.
+    pub fn may_begin(&self, calls: usize, now: Instant) -> bool {
+        calls == 0 || self.rate.as_ref().is_none_or(|rate| rate.begin(0, now).is_ok())
     }
 
     /// Counts the calls of a batch that begins now. A batch begins as a whole, and the next one waits

@@ -27,7 +27,13 @@ pub fn call<Z: Zygote>(
     let caller = caller.spending(spent);
     once(function, input, output, &mut |input, output| {
         budgeted(function, spent, input, output, &mut |input, output| {
-            paced(function, caller, input, output, &mut |input, output| {
+            // The boot of a lane may take long.
+            let prepare = || {
+                let lane = caller.check_out(library, function)?;
+                library.pool.of(function).give_back(lane);
+                Ok(())
+            };
+            paced(function, caller, (input, output), prepare, &mut |input, output| {
                 call_rows(library, function, caller, input, output)
             })
         })

@@ -9,7 +9,7 @@ use crosslane::stats::now;
 use crosslane::{Address, ColumnBuilder, DataType, Entry, Error, Failure, Function, FunctionSpec, Library};
 use std::collections::VecDeque;
 use std::ops::Range;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -75,12 +75,17 @@ pub(super) struct FakeZygote {
     pub(super) most: usize,
     /// Whether the process that the lanes share is alive.
     pub(super) alive: Arc<Mutex<bool>>,
+    /// Whether it makes no more lanes.
+    pub(super) refuses: Arc<AtomicBool>,
 }
 
 impl pool::Zygote for FakeZygote {
     type Lane = FakeLane;
 
     fn boot(&mut self) -> Result<FakeLane, Error> {
+        if self.refuses.load(Relaxed) {
+            return Err(Error::Boot("it makes no lanes now".into()));
+        }
         if !*self.alive.lock().unwrap() || !self.shared {
             self.alive = Arc::new(Mutex::new(true));
         }
@@ -338,6 +343,7 @@ pub(super) struct Fixture {
     pub(super) library: Library<FakeZygote>,
     pub(super) group: Arc<CallGroup>,
     pub(super) booted: Arc<AtomicU64>,
+    pub(super) refuses: Arc<AtomicBool>,
 }
 
 pub(super) fn fixture(
@@ -396,19 +402,20 @@ pub(super) fn specified(
     behaviour: impl Fn(u64, &[i64]) -> Act + Send + Sync + 'static,
 ) -> Fixture {
     let spec: FunctionSpec = serde_json::from_str(text).unwrap();
-    let booted = Arc::new(AtomicU64::new(0));
+    let (booted, refuses) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicBool::new(false)));
     let zygote = FakeZygote {
         behaviour: Arc::new(behaviour),
         booted: Arc::clone(&booted),
         shared,
         most,
         alive: Arc::new(Mutex::new(true)),
+        refuses: Arc::clone(&refuses),
     };
     let pool_options = PoolOptions { warm: 2, idle_timeout: Duration::from_secs(60) };
     let (pool, ()) = Pool::start(pool_options, move |_| Ok((zygote, ()))).unwrap();
     let functions = vec![Arc::new(Function::new(0, spec).unwrap())];
     let library = Library { name: "fake".into(), version: 1, functions, pool };
-    let fixture = Fixture { library, group: Arc::default(), booted };
+    let fixture = Fixture { library, group: Arc::default(), booted, refuses };
     fixture.settle();
     fixture
 }

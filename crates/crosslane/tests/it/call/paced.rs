@@ -51,6 +51,21 @@ fn rows_wait_for_their_time_and_are_cancelled() {
 }
 
 #[test]
+fn a_call_without_a_lane_does_not_count() {
+    let mut fixture = fixture(r#", "rate": "1/h""#, false, |_, _| Act::Double);
+    // Both lanes are there, so no lane is being made.
+    fixture.refuses.store(true, Relaxed);
+    let lanes = [(); 2].map(|()| fixture.library.pool.check_out(|| false).unwrap().unwrap());
+    // It is cancelled as soon as it waits for a lane.
+    fixture.group = Arc::new(CallGroup::with_stop(|| true));
+    assert!(matches!(fixture.call(0..1), Err(Error::Cancelled { .. })));
+    fixture.group = Arc::default();
+    lanes.into_iter().for_each(|lane| lane.give_back());
+    // The only call of an hour.
+    assert_eq!(fixture.call(0..1).unwrap(), doubled(0..1));
+}
+
+#[test]
 fn rates_that_cannot_be_are_errors() {
     for (options, message) in [
         (r#""rate": "often""#, "rate is a number of calls such as \"50/s\""),
