@@ -42,7 +42,7 @@ pub const KEPT: u32 = 8;
 /// The same, once in an hour.
 pub const RARELY_KEPT: u32 = 9;
 /// A function that keeps texts. A text is not valid if the argument is [`BAD`]. If it is [`WORSE`], the
-/// reply has a row too few.
+/// reply has a row too few. Texts of arguments from [`LONG`] on have as many bytes.
 pub const TEXTS: u32 = 10;
 /// `double` of texts that keeps its results.
 pub const LENGTHS: u32 = 11;
@@ -50,6 +50,8 @@ pub const LENGTHS: u32 = 11;
 pub const BAD: i64 = -1;
 /// What they like even less.
 pub const WORSE: i64 = -2;
+/// See [`TEXTS`].
+pub const LONG: i64 = 20_000;
 /// The arguments of calls of functions that keep results, in this process.
 pub static CALLED: Mutex<Vec<i64>> = Mutex::new(Vec::new());
 
@@ -147,7 +149,7 @@ fn answer(lane: &mut GuestLane, call: Call) -> std::io::Result<()> {
             CALLED.lock().unwrap().extend(&values);
             let mut column = ColumnBuilder::new(&DataType::Varchar);
             for value in &values {
-                let text = value.to_string();
+                let text = if *value < LONG { value.to_string() } else { "x".repeat(*value as usize) };
                 let text = if *value == BAD { &[0xFF][..] } else { text.as_bytes() };
                 column.bytes(text).expect("room");
             }

@@ -2,8 +2,8 @@
 
 use crate::common::raw::{Raw, call, frame};
 use crate::common::{
-    BAD, CALLED, Client, DOUBLE, KEPT, LENGTHS, RARELY_KEPT, TEXTS, WORSE, eventually, integers, options,
-    served, server, unix,
+    BAD, CALLED, Client, DOUBLE, KEPT, LENGTHS, LONG, RARELY_KEPT, TEXTS, WORSE, eventually, integers,
+    options, served, server, unix,
 };
 use crosslane::batch::{self, BATCH, CANCEL, FAILURE, Header, LAST};
 use crosslane::{ColumnBuilder, DataType, Store};
@@ -146,6 +146,21 @@ fn what_a_lying_client_says_is_no_key() {
     // More rows than the message has.
     raw.message(0, &frame(call(KEPT, 1, u32::MAX), &integers([1])));
     assert!(!raw.refusal().is_empty());
+}
+
+#[test]
+fn short_arguments_do_not_make_an_answer_without_end() {
+    let (_server, address) = server();
+    let mut raw = Raw::new(&address);
+    raw.message(0, &frame(call(TEXTS, 1, 1), &integers([LONG])));
+    assert_eq!(raw.reply().rows, 1);
+    // The answer would have 20 MB, where a message has 16 MiB at most.
+    raw.message(0, &frame(call(TEXTS, 2, 1000), &integers([LONG; 1000])));
+    let header = raw.reply();
+    assert_eq!((header.kind, header.exchange), (FAILURE, 2));
+    raw.message(0, &frame(call(TEXTS, 3, 500), &integers([LONG; 500])));
+    assert_eq!(raw.reply().rows, 500);
+    assert_eq!(called(LONG), 1);
 }
 
 /// A batch of a result, and when it was made.
