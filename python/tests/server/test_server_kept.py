@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import sqlite3
 from collections import Counter
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -243,5 +242,3 @@ def test_a_client_that_is_attached_to_two_types_gets_results_of_its_type(tmp_pat
                 numbers = client.call_batch("kind_of", pa.array([1, 1], pa.int64()))
                 dates = client.call_batch("kind_of", pa.array([1, 1], pa.int64()).cast(pa.timestamp("us")))
                 assert (numbers.to_pylist(), dates.to_pylist()) == (["int"] * 2, ["datetime"] * 2)
-
-
