@@ -3,7 +3,7 @@
 require "monitor"
 
 module Crosslane
-  # V8 contexts in this process. The thread releases Ruby's lock while V8 boots, runs or waits, so
+  # V8 contexts, in this process or in processes of their own. The thread releases Ruby's lock while V8 boots, runs or waits, so
   # other threads can run.
   #
   #   require "crosslane/v8"
@@ -287,6 +287,9 @@ module Crosslane
       # @return [Boolean] false if no call ran in the context
       def stop = @native.stop
 
+      # @return [Boolean] false if its process has ended, or it was disposed of
+      def alive? = @native.alive?
+
       # @return [Integer] bytes in use, including objects that are not collected yet
       def memory = @lock.synchronize { @native.memory }
 
@@ -350,12 +353,16 @@ module Crosslane
       # @return [Context]
       # @raise [Error] if no context can be booted; the message says why
       def check_out
-        start
-        @wanted << :context
-        context = @ready.pop || raise(Error, "the pool is closed")
-        raise context if context.is_a?(Exception)
+        loop do
+          start
+          @wanted << :context
+          context = @ready.pop || raise(Error, "the pool is closed")
+          raise context if context.is_a?(Exception)
+          return context if context.alive?
 
-        context
+          # The system may have ended its process meanwhile.
+          context.dispose
+        end
       end
 
       # @return [Integer] the number of contexts that are ready

@@ -18,6 +18,19 @@ class TestBudget < CrosslaneTest
     assert_raises(Crosslane::DeclarationError) { db.udf(:paid, "(x BIGINT) -> BIGINT", budget: 0) { |x| x } }
   end
 
+  def test_tries_count
+    db = open(threads: 1)
+    tries = 0
+    db.udf(:stubborn, "(x BIGINT) -> BIGINT", budget: 10, retries: 100, deterministic: false) do |x|
+      tries += 1
+      raise Crosslane::Retry.new("again", after: 0) unless (tries % 5).zero?
+
+      x
+    end
+    assert_equal 2, db.value("SELECT count(stubborn(i)) FROM range(2) r(i)")
+    assert_raises(Crosslane::Error) { db.query("SELECT count(stubborn(i)) FROM range(9000) r(i)") }
+  end
+
   def test_each_run_of_a_prepared_statement_is_a_query
     db = open
     db.udf(:paid, "(x BIGINT) -> BIGINT", budget: 10) { |x| x }

@@ -171,6 +171,49 @@ class TestV8Processes < V8Test
     pipe&.close
   end
 
+  def test_functions_of_the_program_may_use_the_context_and_end_calls
+    told = Object.new
+    js = nil
+    told.define_singleton_method(:puts) { |_| js.attach("seen", -> { js.memory }) if js.eval("1 + 1") == 2 }
+    js = context(output: told)
+    assert_equal 5, js.eval("console.log('seen'); 5")
+    assert_operator js.eval("seen()"), :>, 0
+    # An inner call that is ended does not end the one around it, also if that is repeated.
+    js.attach("late") do
+      assert_raises(Timeout::Error) { Timeout.timeout(0.05) { js.eval("for (;;);") } }
+      1
+    end
+    assert_equal 20, js.eval("let n = 0; for (let i = 0; i < 20; i++) n += late(); n")
+    js.attach("leave") { throw :out, 3 }
+    assert_equal(3, catch(:out) { js.eval("try { leave() } catch (e) {} for (;;);") })
+    assert_equal 7, js.eval("7")
+  end
+
+  def test_long_names_of_errors_cost_no_context
+    js = context
+    error = assert_raises(V8::RuntimeError) { js.eval("const e = new Error('x'); e.name = 'n'.repeat(2e6); throw e") }
+    assert_operator error.name.size, :<, 200_000
+    assert_raises(V8::RuntimeError) { js.call("x" * 2_000_000) }
+    assert_equal 7, js.eval("7")
+  end
+
+  def test_memory_is_watched_also_after_a_rest
+    js = context(max_memory: 60_000_000)
+    js.eval("0")
+    # The process's main thread sleeps a second after the last call.
+    sleep 1.2
+    assert_raises(V8::MemoryError) { js.eval("JSON.parse('[' + '1,'.repeat(1e8) + '1]').length") }
+  end
+
+  def test_signals_of_the_terminal_do_not_end_a_process
+    js, host = hosted
+    %w[INT TERM HUP QUIT].each { |signal| Process.kill(signal, host) }
+    assert_equal 2, js.eval("2")
+    assert_predicate js, :alive?
+    Process.kill("KILL", host)
+    eventually { !js.alive? }
+  end
+
   def test_a_process_has_no_system_calls_for_files
     js, host = hosted
     assert_equal 2, js.eval("2")

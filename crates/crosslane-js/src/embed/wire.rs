@@ -8,7 +8,6 @@ use crosslane::Failure;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use std::io::{self, Read, Write};
-use std::os::unix::net::UnixStream;
 
 /// The most bytes of a message's text. A failure is shorter.
 const LONGEST: usize = 1 << 20;
@@ -36,8 +35,9 @@ pub(crate) enum ToHost {
     HeapStats,
     /// Tell how many bytes are in use.
     Memory,
-    /// The answer to [`FromHost::Call`]. If it failed, the bytes are a name and a message.
-    Answer { failed: bool },
+    /// The answer to [`FromHost::Call`] and [`FromHost::Print`], and whether the script must end now. If
+    /// the call failed, the bytes are a name and a message.
+    Answer { failed: bool, over: bool },
     /// The answer to [`FromHost::Confirm`].
     Confirmed { over: bool },
 }
@@ -67,11 +67,15 @@ pub(crate) enum FromHost {
 /// Sends a message.
 ///
 /// # Errors
-/// If the other side is gone.
-pub(crate) fn send(mut stream: &UnixStream, message: &impl Serialize, parts: &[&[u8]]) -> io::Result<()> {
+/// If the other side is gone. [`io::ErrorKind::InvalidInput`] if the text is too long. Then nothing was
+/// sent.
+pub(crate) fn send(mut stream: impl Write, message: &impl Serialize, parts: &[&[u8]]) -> io::Result<()> {
     /// A message up to this size is sent by one call.
     const SMALL: usize = 1 << 16;
     let text = serde_json::to_vec(message)?;
+    if text.len() > LONGEST {
+        return Err(io::ErrorKind::InvalidInput.into());
+    }
     let bytes: usize = parts.iter().map(|part| part.len()).sum();
     let mut head = Vec::with_capacity(12 + text.len() + if bytes <= SMALL { bytes } else { 0 });
     head.extend_from_slice(&(text.len() as u32).to_le_bytes());
@@ -90,7 +94,7 @@ pub(crate) fn send(mut stream: &UnixStream, message: &impl Serialize, parts: &[&
 /// # Errors
 /// If the other side is gone, or sends no message. [`io::ErrorKind::OutOfMemory`] if there is no memory
 /// for the bytes, or they are too many.
-pub(crate) fn receive<M: DeserializeOwned>(mut stream: &UnixStream, most: u64) -> io::Result<(M, Vec<u8>)> {
+pub(crate) fn receive<M: DeserializeOwned>(mut stream: impl Read, most: u64) -> io::Result<(M, Vec<u8>)> {
     let no_message = |what: &str| io::Error::new(io::ErrorKind::InvalidData, what.to_owned());
     let mut length = [0; 4];
     stream.read_exact(&mut length)?;
@@ -135,8 +139,6 @@ pub(crate) enum Way {
     AtCheck,
     /// Wherever it is.
     AtOnce,
-    /// With the process.
-    WithProcess,
 }
 
 impl Signal {
@@ -155,11 +157,7 @@ impl Signal {
     #[cfg(any(node, test))]
     pub(crate) fn of(bytes: [u8; Self::SIZE]) -> Self {
         let [request @ .., reason, way] = bytes;
-        let way = match way {
-            0 => Way::AtCheck,
-            1 => Way::AtOnce,
-            _ => Way::WithProcess,
-        };
+        let way = if way == 0 { Way::AtCheck } else { Way::AtOnce };
         Self { request: u64::from_le_bytes(request), reason, way }
     }
 }
@@ -167,6 +165,7 @@ impl Signal {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::os::unix::net::UnixStream;
 
     #[test]
     fn messages_and_signals_arrive_as_they_were_sent() {
@@ -176,6 +175,8 @@ mod tests {
             scope.spawn(|| {
                 send(&near, &ToHost::Eval { name: "ä".into() }, &[b"a", b"b"]).unwrap();
                 send(&near, &ToHost::Collect, &[]).unwrap();
+                let long = send(&near, &ToHost::Eval { name: "x".repeat(LONGEST) }, &[]);
+                assert_eq!(long.unwrap_err().kind(), io::ErrorKind::InvalidInput);
                 send(&near, &ToHost::Build { cold: 5, name: String::new() }, &[&large[..5], &large[5..]])
                     .unwrap();
                 // It is refused.
@@ -189,7 +190,7 @@ mod tests {
             assert_eq!(next(PIECE).unwrap_err().kind(), io::ErrorKind::OutOfMemory);
             drop(far);
         });
-        for way in [Way::AtCheck, Way::AtOnce, Way::WithProcess] {
+        for way in [Way::AtCheck, Way::AtOnce] {
             let signal = Signal { request: 1 << 60, reason: 3, way };
             assert_eq!(Signal::of(signal.bytes()), signal);
         }

@@ -3,15 +3,18 @@
 //! | thread | work |
 //! |---|---|
 //! | `crosslane-context` | answers requests, and runs V8 |
-//! | main | ends requests for the program and for their memory, and the process with the program |
+//! | main | ends requests for the program, and the process for its memory and with the program |
 //!
 //! The process has two sockets: its standard input for requests, and its standard output for signals. It has
 //! no system call for files, sockets or programs once its context has booted.
 
 use crate::embed::wire::{self, FromHost, Signal, ToHost, Way};
 use crate::embed::{Context, Refused, Script};
+use crate::host::attention::Attention;
 use crate::isolate::{self, Handle, Host, Reason, Snapshot, Thrown};
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use crosslane::{lock, shortened};
+use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
+use rustix::io::Errno;
 use rustix::process::{PidfdFlags, getppid, pidfd_open};
 use std::cell::OnceCell;
 use std::fs::File;
@@ -20,8 +23,9 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::FileExt;
 use std::os::unix::net::UnixStream;
 use std::panic;
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 use std::thread;
+use std::time::Instant;
 
 /// The stack of the thread that runs V8: the stack of JavaScript, and 4 MiB for V8 and this program.
 const STACK: usize = isolate::STACK + (4 << 20);
@@ -36,6 +40,9 @@ const OOM_SCORE: &str = "800";
 struct Shared {
     running: Mutex<Running>,
     handle: OnceLock<Arc<Handle>>,
+    /// Whether the main thread looks at what runs. A request wakes it by the descriptor.
+    attention: Attention,
+    wake: OwnedFd,
     /// The kernel's counts of this process's memory. They cannot be opened later.
     counts: File,
 }
@@ -56,7 +63,7 @@ struct Running {
 
 impl Shared {
     fn running(&self) -> MutexGuard<'_, Running> {
-        self.running.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.running)
     }
 
     /// From now on, signals end what the isolate of this handle runs.
@@ -92,8 +99,16 @@ impl Shared {
 /// # Errors
 /// If the system has no descriptors or threads for it.
 pub(super) fn run(program: &str) -> io::Result<()> {
+    // Only the program ends this process. A terminal sends Ctrl-C to both.
+    for signal in [libc::SIGINT, libc::SIGTERM, libc::SIGHUP, libc::SIGQUIT] {
+        // SAFETY: no other thread runs, and no handler is installed.
+        unsafe { libc::signal(signal, libc::SIG_IGN) };
+    }
+    // SAFETY: nothing has opened a descriptor that it needs: these are the program's.
+    unsafe { libc::close_range(3, libc::c_uint::MAX, 0) };
     let Some(parent) = getppid().filter(|parent| parent.as_raw_nonzero().to_string() == program) else {
-        // The program has ended meanwhile.
+        // The program has ended meanwhile, or is no parent of Node's program.
+        println!("the process of the context is no child of the program {program}");
         return Ok(());
     };
     let program = pidfd_open(parent, PidfdFlags::empty())?;
@@ -103,15 +118,19 @@ pub(super) fn run(program: &str) -> io::Result<()> {
     rustix::stdio::dup2_stdout(io::stderr())?;
     let (requests, signals) = sockets;
     let counts = File::open("/proc/self/statm")?;
-    let shared = Arc::new(Shared { running: Mutex::default(), handle: OnceLock::new(), counts });
+    let (wake, attention) = (eventfd(0, EventfdFlags::CLOEXEC)?, Attention::new());
+    let (running, handle) = (Mutex::default(), OnceLock::new());
+    let shared = Arc::new(Shared { running, handle, attention, wake, counts });
     let of_thread = Arc::clone(&shared);
     let serve = move || {
         // A panic must not leave the program waiting.
         let _ = panic::catch_unwind(|| {
             let client = Client { requests, shared: of_thread, context: OnceCell::new() };
             CLIENT.with(|this| this.get_or_init(|| client).serve_all());
+            leave()
         });
-        leave()
+        // SAFETY: nothing needs to be cleaned up.
+        unsafe { libc::_exit(1) }
     };
     thread::Builder::new().name("crosslane-context".into()).stack_size(STACK).spawn(serve)?;
     watch(&signals, &program, &shared)
@@ -129,13 +148,21 @@ fn leave() -> ! {
 
 /// Waits for signals, and for the end of the program.
 fn watch(signals: &UnixStream, program: &OwnedFd, shared: &Shared) -> io::Result<()> {
+    let mut last = Instant::now();
     loop {
         let mut sources = [
             PollFd::from_borrowed_fd(signals.as_fd(), PollFlags::IN),
             PollFd::from_borrowed_fd(program.as_fd(), PollFlags::IN),
+            PollFd::from_borrowed_fd(shared.wake.as_fd(), PollFlags::IN),
         ];
-        let is_busy = shared.running().depth > 0;
-        poll(&mut sources, is_busy.then_some(&LOOK))?;
+        let is_due = shared.attention.is_due(&mut last, || shared.running().depth > 0);
+        match poll(&mut sources, is_due.then_some(&LOOK)) {
+            Err(Errno::INTR) => continue,
+            polled => _ = polled?,
+        }
+        if !sources[2].revents().is_empty() {
+            rustix::io::read(&shared.wake, &mut [0; 8])?;
+        }
         if !sources[1].revents().is_empty() {
             leave();
         }
@@ -163,7 +190,6 @@ fn obey(Signal { request, reason, way }: Signal, shared: &Shared) {
     let is_done = running.request > request || is_here && running.depth == 0;
     match (way, shared.handle.get()) {
         _ if is_done => {}
-        (Way::WithProcess, _) => leave(),
         (Way::AtOnce, Some(handle)) if is_here => handle.end(reason, false),
         _ => {
             running.ends = Some((request, reason));
@@ -196,10 +222,12 @@ impl Client {
     fn serve(&self, message: ToHost, bytes: Vec<u8>) {
         let mut running = self.shared.running();
         running.depth += 1;
-        if running.depth == 1 {
-            running.request += 1;
-        }
+        let is_outermost = running.depth == 1;
+        running.request += u64::from(is_outermost);
         drop(running);
+        if is_outermost && self.shared.attention.begin() {
+            let _ = rustix::io::write(&self.shared.wake, &1u64.to_ne_bytes());
+        }
         let answer = self.answer(message, &bytes);
         drop(bytes);
         let mut running = self.shared.running();
@@ -210,11 +238,13 @@ impl Client {
         drop(running);
         match answer {
             Ok(value) => self.send(&FromHost::Done, &value),
-            Err(Refused::Thrown(Thrown::Exception(failure))) => self.send(&FromHost::Raised(failure), &[]),
-            Err(Refused::Thrown(Thrown::Ended(reason, stack))) => {
-                self.send(&FromHost::Ended { reason: reason as u32, stack }, &[]);
+            Err(Refused::Thrown(Thrown::Exception(failure))) => {
+                self.send(&FromHost::Raised(failure.bounded()), &[])
             }
-            Err(refused) => self.send(&FromHost::Refused { why: refused.to_string() }, &[]),
+            Err(Refused::Thrown(Thrown::Ended(reason, stack))) => {
+                self.send(&FromHost::Ended { reason: reason as u32, stack: shortened(stack) }, &[]);
+            }
+            Err(refused) => self.send(&FromHost::Refused { why: shortened(refused.to_string()) }, &[]),
         }
     }
 
@@ -244,6 +274,7 @@ impl Client {
                 let source = text(source);
                 let script = Script { source: &source, name: &name, stack };
                 let started = |handle: &Arc<Handle>| self.shared.begin(handle);
+                self.shared.running().most = Some(self.shared.resident() + isolate::LARGEST_OBJECTS);
                 let made = match cold {
                     [] => Snapshot::of_script(script, program, started)?,
                     cold => Snapshot::load(cold)?.warmed_up(script, program, started)?,
@@ -282,6 +313,16 @@ impl Client {
         }
     }
 
+    /// Waits for the answer of a function of the program. Ends the script if the program says so. Returns
+    /// whether the function failed, and its answer.
+    fn answered(&self) -> (bool, Vec<u8>) {
+        let (ToHost::Answer { failed, over }, answer) = self.wait() else { leave() };
+        if let Some(handle) = self.shared.handle.get().filter(|_| over) {
+            handle.end(Reason::Closed, false);
+        }
+        (failed, answer)
+    }
+
     /// Waits for an answer of the program. Answers the requests that come before it.
     fn wait(&self) -> (ToHost, Vec<u8>) {
         loop {
@@ -308,7 +349,10 @@ impl ToProgram {
 
 impl Host for ToProgram {
     fn print(&self, error: bool, text: &str) {
-        Self::with(|client| client.send(&FromHost::Print { error }, text.as_bytes()));
+        Self::with(|client| {
+            client.send(&FromHost::Print { error }, text.as_bytes());
+            client.answered();
+        });
     }
 
     fn confirm(&self, reason: Reason) -> bool {
@@ -332,10 +376,8 @@ impl Host for ToProgram {
     fn call(&self, number: u32, arguments: &[u8]) -> Result<Vec<u8>, String> {
         Self::with(|client| {
             client.send(&FromHost::Call { number }, arguments);
-            match client.wait() {
-                (ToHost::Answer { failed: false }, value) => Ok(value),
-                (_, told) => Err(String::from_utf8_lossy(&told).into_owned()),
-            }
+            let (failed, answer) = client.answered();
+            if failed { Err(String::from_utf8_lossy(&answer).into_owned()) } else { Ok(answer) }
         })
     }
 }

@@ -28,7 +28,7 @@ impl Spent {
     }
 
     /// Counts further tries of calls.
-    pub(crate) fn add(&self, tries: u64) {
+    pub fn add(&self, tries: u64) {
         if tries > 0 {
             let mut count = lock(&self.0);
             count.calls = count.calls.saturating_add(tries);

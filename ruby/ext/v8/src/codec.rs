@@ -112,12 +112,12 @@ pub(crate) fn text(string: RString) -> Result<String, Error> {
 
 /// Decodes a value from V8.
 pub(crate) fn decode(encoded: &[u8]) -> Result<Value, Error> {
-    made(|| Decoder(encoded).value())?
+    made(|| Decoder(encoded).value(0))?
 }
 
 /// Decodes an argument list from V8.
 pub(crate) fn decode_all(encoded: &[u8]) -> Result<RArray, Error> {
-    made(|| Decoder(encoded).all())?
+    made(|| Decoder(encoded).all(0))?
 }
 
 /// Encodes an object.
@@ -308,16 +308,21 @@ impl<'a> Decoder<'a> {
     }
 
     /// Reads the elements of an argument list.
-    pub(crate) fn all(&mut self) -> Result<RArray, Error> {
+    pub(crate) fn all(&mut self, depth: u32) -> Result<RArray, Error> {
         let count = self.count()?;
-        let array = ruby().ary_new_capa(count);
+        // Each element has a byte at least.
+        let array = ruby().ary_new_capa(count.min(self.0.len()));
         for _ in 0..count {
-            array.push(self.value()?)?;
+            array.push(self.value(depth)?)?;
         }
         Ok(array)
     }
 
-    pub(crate) fn value(&mut self) -> Result<Value, Error> {
+    /// Reads a value that is in `depth` others.
+    pub(crate) fn value(&mut self, depth: u32) -> Result<Value, Error> {
+        if depth > DEEPEST {
+            return Err(refused("a value that is nested more than 100 deep".into()));
+        }
         let ruby = ruby();
         let [tag] = self.take()?;
         Ok(match tag {
@@ -338,13 +343,13 @@ impl<'a> Decoder<'a> {
                 }
             }
             TEXT => self.text()?.as_value(),
-            ARRAY => self.all()?.as_value(),
+            ARRAY => self.all(depth + 1)?.as_value(),
             OBJECT => {
                 let count = self.count()?;
                 let hash = ruby.hash_new();
                 for _ in 0..count {
                     let name = self.text()?;
-                    hash.aset(name, self.value()?)?;
+                    hash.aset(name, self.value(depth + 1)?)?;
                 }
                 hash.as_value()
             }

@@ -356,8 +356,14 @@ impl Context {
         let host = host.map(codec::path).transpose()?;
         let bridge = Bridge::new(blocks);
         let program: Program = Arc::clone(&bridge) as _;
-        let boot = || Place::boot(snapshot, program, memory, host);
-        let booted = if locked { Ok(boot()) } else { gvl::without_or_raise(boot, || {}) };
+        let me = Me::get();
+        let started = |ends: Arc<dyn Ends>| _ = bridge.watch(ends).begin(me, None);
+        let boot = || Place::boot(snapshot, program, memory, host, &started);
+        let want = || bridge.watched.get().into_iter().for_each(|watched| watched.want());
+        let booted = if locked { Ok(boot()) } else { gvl::without_or_raise(boot, want) };
+        if let Some(watched) = bridge.watched.get() {
+            watched.end(None);
+        }
         let context = booted?.map_err(|refused| refusal(&refused))?;
         let watched = Arc::clone(bridge.watch(context.ends()));
         let inner = RwLock::new(Some(Inner { context, bridge, watched }));
@@ -463,8 +469,17 @@ impl Context {
     pub(crate) fn memory(&self) -> Result<usize, Error> {
         let inner = self.inner()?;
         let Some(inner) = &*inner else { return Ok(0) };
-        let asked = gvl::without_or_raise(|| inner.context.memory(), || {})?;
-        asked.map_err(|thrown| self.thrown(&thrown))
+        let watched = &*inner.watched;
+        let outer = watched.begin(Me::get(), self.timeout);
+        let asked = gvl::without_or_raise(|| inner.context.memory(), || watched.want());
+        watched.end(outer);
+        asked?.map_err(|thrown| self.thrown(&thrown))
+    }
+
+    /// Returns whether its process runs.
+    pub(crate) fn is_alive(&self) -> bool {
+        let inner = self.inner.read().unwrap_or_else(PoisonError::into_inner);
+        inner.as_ref().is_some_and(|inner| inner.context.is_alive())
     }
 
     pub(crate) fn dispose(&self) -> Result<(), Error> {

@@ -53,6 +53,7 @@ fn init(ruby: &Ruby) -> Result<(), Error> {
     context.define_method("collect", method!(context::Context::collect, 0))?;
     context.define_method("heap_stats", method!(context::Context::heap_stats, 0))?;
     context.define_method("memory", method!(context::Context::memory, 0))?;
+    context.define_method("alive?", method!(context::Context::is_alive, 0))?;
     context.define_method("dispose", method!(context::Context::dispose, 0))?;
     Ok(())
 }

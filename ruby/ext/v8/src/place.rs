@@ -92,12 +92,14 @@ pub(crate) enum Place {
 }
 
 impl Place {
-    /// Boots a context in a process that runs `host`, or in this program.
+    /// Boots a context in a process that runs `host`, or in this program. `started` gets what ends the boot
+    /// of a process.
     pub(crate) fn boot(
         snapshot: Option<Made>,
         program: Program,
         memory: usize,
         host: Option<PathBuf>,
+        started: &dyn Fn(Arc<dyn Ends>),
     ) -> Result<Self, Failed> {
         let other = |what: &str| Failed::Refused(format!("the snapshot was made {what} (process: true)"));
         match (host, snapshot) {
@@ -115,7 +117,7 @@ impl Place {
                     Some(Made::InProcess(bytes, _)) => &bytes[..],
                     _ => &[],
                 };
-                let process = Process::boot(&host, bytes, &*program, memory)?;
+                let process = Process::boot(&host, bytes, &*program, memory, |ender| started(ender.clone()))?;
                 Ok(Self::InProcess(process, program))
             }
         }
@@ -134,6 +136,14 @@ impl Place {
         match self {
             Self::Here(context) => context.is_here(),
             Self::InProcess(process, _) => process.is_here(),
+        }
+    }
+
+    /// Whether its process runs.
+    pub(crate) fn is_alive(&self) -> bool {
+        match self {
+            Self::Here(_) => true,
+            Self::InProcess(process, _) => process.is_here() && process.is_alive(),
         }
     }
 

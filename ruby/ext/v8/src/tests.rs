@@ -29,13 +29,22 @@ fn what_is_sent_comes_back() {
         let mut encoded = Vec::new();
         encode(value, 0, &mut encoded).expect("a value that V8 has too");
         let mut decoder = Decoder(&encoded);
-        let decoded = decoder.value().expect("what was encoded");
+        let decoded = decoder.value(0).expect("what was encoded");
         assert!(decoder.0.is_empty(), "{text}: {} bytes too many", decoder.0.len());
         assert!(value.eql(decoded).expect("comparable"), "{decoded:?} instead of {value:?}");
         // A truncated value is an error, wherever it is cut.
         for length in 0..encoded.len() {
-            assert!(Decoder(&encoded[..length]).value().is_err(), "{text}: {length} bytes are enough");
+            assert!(Decoder(&encoded[..length]).value(0).is_err(), "{text}: {length} bytes are enough");
         }
+    }
+}
+
+/// The process of a context may send anything.
+fn what_is_no_value_is_an_error() {
+    let deep = [6, 1, 0, 0, 0].repeat(100_000);
+    let long = [6, 255, 255, 255, 255, 1];
+    for encoded in [&deep[..], &long, &[200], &[]] {
+        assert!(Decoder(encoded).value(0).is_err());
     }
 }
 
@@ -58,4 +67,5 @@ fn codec() {
     let _vm = unsafe { magnus::embed::init() };
     what_is_sent_comes_back();
     what_javascript_has_not_is_refused();
+    what_is_no_value_is_an_error();
 }

@@ -19,16 +19,24 @@ const TICK: Duration = Duration::from_millis(5);
 
 /// What ends a running call.
 pub(crate) trait Ends: Send + Sync {
-    /// As [`Handle::end`].
-    fn end(&self, reason: Reason, stack: bool);
+    /// As [`Handle::end`]. Returns false if V8 has not begun with the call.
+    fn end(&self, reason: Reason, stack: bool) -> bool;
+
+    /// A block has left the running script, which must end.
+    fn left(&self);
 
     /// The time after which a call that was told to end is ended wherever it is.
     fn patience(&self) -> Duration;
 }
 
 impl Ends for Handle {
-    fn end(&self, reason: Reason, stack: bool) {
+    fn end(&self, reason: Reason, stack: bool) -> bool {
         self.end(reason, stack);
+        true
+    }
+
+    fn left(&self) {
+        self.end(Reason::Closed, false);
     }
 
     fn patience(&self) -> Duration {
@@ -37,9 +45,12 @@ impl Ends for Handle {
 }
 
 impl Ends for Ender {
-    fn end(&self, reason: Reason, stack: bool) {
-        self.end(reason, stack);
+    fn end(&self, reason: Reason, stack: bool) -> bool {
+        self.end(reason, stack)
     }
+
+    /// The answer for the block tells it.
+    fn left(&self) {}
 
     /// Another process may not run for a while, and it asks back by a message.
     fn patience(&self) -> Duration {
@@ -202,7 +213,7 @@ impl Watched {
 
     /// Ends the running call at once.
     pub(crate) fn end_now(&self) {
-        self.handle.end(Reason::Closed, false);
+        self.handle.left();
     }
 
     /// Whether the VM needs the calling thread. The caller then handles the VM's interrupts.
@@ -227,9 +238,8 @@ impl Watched {
         };
         // A call first ends at V8's next check. If no check comes in time, it ends wherever it is.
         let late = work.told.map(|told| now - told >= self.handle.patience());
-        if late != Some(false) {
+        if late != Some(false) && self.handle.end(reason, late.is_none()) {
             work.told = Some(now);
-            self.handle.end(reason, late.is_none());
         }
     }
 }

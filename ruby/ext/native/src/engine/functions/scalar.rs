@@ -83,7 +83,7 @@ impl Scalar for Registered {
         if here || stand == Stand::Locked {
             return once(function, arguments, results, &mut |arguments, results| {
                 budgeted(function, spent, arguments, results, &mut |arguments, results| {
-                    call_here(function, &state.session, stand, arguments, results)
+                    call_here(function, Some(spent), &state.session, stand, arguments, results)
                 })
             });
         }
@@ -109,6 +109,7 @@ impl Scalar for Registered {
 /// Calls the block on this thread, which is a Ruby thread.
 pub(crate) fn call_here(
     function: &Function,
+    spent: Option<&Spent>,
     session: &Session,
     stand: Stand,
     arguments: &dyn Input,
@@ -142,6 +143,7 @@ pub(crate) fn call_here(
             let stats = function.stats.here();
             stats.errors.add(u64::from(row_counts.errors));
             stats.retries.add(u64::from(row_counts.retries));
+            spent.iter().for_each(|spent| spent.add(row_counts.retries.into()));
             function.learn(rows, begun.elapsed().as_nanos() as u64);
             deliver(function, Entry::Call, arguments, results, 0, &out.column(returns))
         }

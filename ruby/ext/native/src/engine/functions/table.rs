@@ -132,7 +132,7 @@ impl Registered {
                 let host = host::current()?;
                 call(&host, function, Caller::new(&session.group, 1), arguments, &mut text)
             }
-            stand => scalar::call_here(function, &session, stand, arguments, &mut text),
+            stand => scalar::call_here(function, None, &session, stand, arguments, &mut text),
         };
         session.settle(decided)?;
         Ok(text.0)
