@@ -3,8 +3,8 @@
 require "monitor"
 
 module Crosslane
-  # V8 contexts, in this process or in processes of their own. The thread releases Ruby's lock while V8 boots, runs or waits, so
-  # other threads can run.
+  # V8 contexts, in this process or in processes of their own. The thread releases Ruby's lock while V8
+  # boots, runs or waits, so other threads can run.
   #
   #   require "crosslane/v8"
   #   snapshot = Crosslane::V8::Snapshot.new(File.read("libraries.js"))

@@ -55,7 +55,7 @@ class TestV8Processes < V8Test
     false
   end
 
-  def test_the_language_is_that_of_node_24
+  def test_the_language_is_that_of_nodes_v8
     js = context
     assert_equal [1, 2, 3], js.eval("[3, 1, 2].toSorted()")
     assert_equal({ "odd" => [1, 3], "even" => [2] }, js.eval("Object.groupBy([1, 2, 3], x => x % 2 ? 'odd' : 'even')"))
@@ -127,7 +127,7 @@ class TestV8Processes < V8Test
         count = 0
         until done
           assert_equal "<p>#{number}</p>", kept.call("page", number)
-          assert_equal "<p>7</p>", pool.with { |js| js.call("page", 7) } if (count % 50).zero?
+          assert_equal("<p>7</p>", pool.with { |js| js.call("page", 7) }) if (count % 50).zero?
           count += 1
         end
         count
@@ -191,7 +191,8 @@ class TestV8Processes < V8Test
 
   def test_long_names_of_errors_cost_no_context
     js = context
-    error = assert_raises(V8::RuntimeError) { js.eval("const e = new Error('x'); e.name = 'n'.repeat(2e6); throw e") }
+    named = "const error = new Error('x'); error.name = 'n'.repeat(2e6); throw error"
+    error = assert_raises(V8::RuntimeError) { js.eval(named) }
     assert_operator error.name.size, :<, 200_000
     assert_raises(V8::RuntimeError) { js.call("x" * 2_000_000) }
     assert_equal 7, js.eval("7")
@@ -222,7 +223,7 @@ class TestV8Processes < V8Test
   end
 
   def test_without_node_an_error_says_what_to_install
-    program = 'require "crosslane/v8"; begin; Crosslane::V8::Context.new(process: true); rescue => e; print e.message; end'
+    program = 'require "crosslane/v8"; Crosslane::V8::Context.new(process: true) rescue print $!.message'
     told = run_alone("-e", program, environment: { "CROSSLANE_NODE" => "/no/such/node" })
     assert_match(%r{CROSSLANE_NODE names /no/such/node, which is no file}, told)
   end

@@ -10,8 +10,8 @@ import pytest
 
 import crosslane
 
-from ..conftest import Library, eventually, value
-from .test_server_http import Watched
+from ...conftest import Library, eventually, value
+from ..test_server_http import Watched
 
 pytestmark = pytest.mark.any_duckdb
 

@@ -15,10 +15,10 @@ from pyarrow import flight
 
 import crosslane
 
-from ..conftest import error, eventually, value
-from ..servers import Server
-from .test_server_flight import column, exchange
-from .test_server_http import Watched
+from ...conftest import error, eventually, value
+from ...servers import Server
+from ..test_server_flight import column, exchange
+from ..test_server_http import Watched
 
 pytestmark = pytest.mark.any_duckdb
 
