@@ -14,7 +14,6 @@ import pyarrow as pa
 
 from crosslane import _guest
 from crosslane._client.client import Client
-from crosslane._client.context import pass_on
 from crosslane._client.limits import check_lanes
 from crosslane._client.served import ServedFunction
 from crosslane._client.stream import MappedStream
@@ -122,8 +121,7 @@ class AsyncStream:
         self._opens = partial(copy_context().run, opens)
         #: None before it is open.
         self._stream = stream
-        begin = partial(copy_context().run, pass_on)
-        self._thread = ThreadPoolExecutor(1, "crosslane-stream", initializer=begin)
+        self._thread = ThreadPoolExecutor(1, "crosslane-stream")
         self._closed = False
 
     def __aiter__(self) -> AsyncStream:

@@ -11,7 +11,7 @@ from typing import Any
 import pyarrow as pa
 
 from crosslane import _guest
-from crosslane._client.context import pass_on
+from crosslane._client.context import current_context, pass_on
 from crosslane._client.limits import check_depth, check_lanes
 from crosslane._client.served import (
     ServedFunction,
@@ -91,7 +91,7 @@ class Client:
 
     def _find(self, name: str, kind: str) -> tuple[Any, ServedFunction]:
         """A function, and the native client that knows it by its index. This thread is about to call it."""
-        pass_on()
+        pass_on(current_context())
         offer = self._current()
         found = offer.by_lower.get(name.lower())
         if found is None:

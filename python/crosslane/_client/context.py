@@ -6,18 +6,22 @@ import sys
 
 from crosslane import _guest
 
+#: The ``traceparent`` and the ``tracestate`` of a span. Without a ``traceparent``, the variables
+#: ``TRACEPARENT`` and ``TRACESTATE`` name the span.
+Context = tuple[str | None, str]
 
-def pass_on() -> None:
-    """Tells the native half the span that the calls of this thread belong to from now on.
 
-    It is the current span of OpenTelemetry, if the program has imported that. Otherwise it is that of
-    the variables ``TRACEPARENT`` and ``TRACESTATE``.
-    """
+def current_context() -> Context:
+    """The current span of OpenTelemetry, if the program has imported that."""
     # A program may be importing it now.
     current = getattr(sys.modules.get("opentelemetry.trace"), "get_current_span", None)
     context = current().get_span_context() if current else None
     if context is None or not context.is_valid:
-        _guest.set_trace_context(None, "")
-        return
+        return None, ""
     parent = f"00-{context.trace_id:032x}-{context.span_id:016x}-{context.trace_flags:02x}"
-    _guest.set_trace_context(parent, context.trace_state.to_header())
+    return parent, context.trace_state.to_header()
+
+
+def pass_on(context: Context) -> None:
+    """Tells the native half the span that the calls of this thread belong to from now on."""
+    _guest.set_trace_context(*context)

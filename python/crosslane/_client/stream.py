@@ -11,6 +11,7 @@ import pyarrow as pa
 from crosslane import _guest
 from crosslane._arrow.batches import batches, is_batch
 from crosslane._arrow.encode import Chooser, Encoder
+from crosslane._client.context import current_context, pass_on
 
 
 def input_batches(reader: Any) -> Iterator[pa.RecordBatch]:
@@ -30,6 +31,8 @@ class MappedStream:
 
     def __init__(self, native: Any, source: Iterator[pa.RecordBatch]) -> None:
         self._native = native
+        # The calls of the stream belong to the span in which it was made, whoever reads it.
+        self._context = current_context()
         self._input = self._encoded(source)
         self._ahead: pa.RecordBatch | None = None
         #: The exception that has ended the stream.
@@ -43,7 +46,10 @@ class MappedStream:
                 yield from encoder.encode(batch, self._native.most)
 
     def _pull(self) -> tuple[str, pa.StructArray] | None:
-        return next(self._input, None)
+        batch = next(self._input, None)
+        # The input may have made calls of its own.
+        pass_on(self._context)
+        return batch
 
     @property
     def schema(self) -> pa.Schema:
@@ -71,6 +77,7 @@ class MappedStream:
         if self._error is not None:
             # A StopIteration would look like the regular end of the results.
             raise self._error
+        pass_on(self._context)
         try:
             array = self._native.next(self._pull)
         except BaseException as error:

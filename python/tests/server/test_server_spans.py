@@ -24,6 +24,8 @@ from ..servers import Server
 pytestmark = pytest.mark.any_duckdb
 
 PYTHON = """
+from crosslane import udtf
+
 @udf
 def shout(text: str) -> str:
     return text.upper() + "!"
@@ -31,6 +33,10 @@ def shout(text: str) -> str:
 @udf
 def fails(x: int) -> int:
     raise ValueError(f"no {x}")
+
+@udtf("letters(text VARCHAR) -> TABLE(letter VARCHAR)")
+def letters(text):
+    yield from text
 """
 
 TRACE = 0x0AF7651916CD43DD8448EB211C80319C
@@ -141,6 +147,17 @@ def test_calls_of_clients_belong_to_their_spans(
     assert spans.count(TRACE.to_bytes(16, "big")) == 2
     assert b"ValueError: no 7" in spans
     assert bytes(tmp_path / "functions_1.py") in spans
+
+
+def test_a_stream_belongs_to_the_span_in_which_it_was_made(library: Library, collector: Collector) -> None:
+    with serve(library, collector) as server, crosslane.Client(server.address) as client:
+        with trace.use_span(within(SPANS[0])):
+            stream = client.scan("letters", "ab")
+        with trace.use_span(within(SPANS[1])):
+            assert client.call("shout", "a") == "A!"
+        assert [row["letter"] for batch in stream for row in batch.to_pylist()] == ["a", "b"]
+        assert server.end() == 0
+    assert [collector.all.count(span.to_bytes(8, "big")) for span in SPANS] == [1, 1]
 
 
 def test_a_client_has_the_span_of_its_environment(library: Library, collector: Collector) -> None:
