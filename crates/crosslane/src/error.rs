@@ -68,6 +68,17 @@ pub fn shortened(mut text: String) -> String {
     text
 }
 
+/// The beginning of a text. If it has more than `longest` bytes, a note says that there was more.
+pub fn beginning(mut text: String, longest: usize) -> String {
+    if text.len() > longest {
+        let end = (0..=longest).rev().find(|at| text.is_char_boundary(*at));
+        text.truncate(end.unwrap_or_default());
+        text.push_str(" ...");
+        text.shrink_to_fit();
+    }
+    text
+}
+
 /// A text of a guest, short enough to be shown.
 pub(crate) fn bounded<'de, D: Deserializer<'de>>(deserializer: D) -> Result<String, D::Error> {
     String::deserialize(deserializer).map(shortened)

@@ -30,7 +30,7 @@ pub mod trace;
 pub mod types;
 
 pub use batch::{Borrowed, ColumnBuilder, Rows, builder, member};
-pub use error::{Error, Failure, Place, Stall, shortened};
+pub use error::{Error, Failure, Place, Stall, beginning, shortened};
 pub use function::{
     Calling, EntryTypes, ErrorPolicy, Function, FunctionSpec, Instances, Kind, LARGEST_MEMORY_LIMIT,
     LONGEST_TIMEOUT, Library, MOST_BATCH, MOST_BUDGET, MOST_CONCURRENCY, MOST_RETRIES, MOST_WORKERS, OnError,

@@ -3,7 +3,7 @@
 use super::event::{Event, EventKind};
 use super::tracer::{Tracer, event};
 use crate::batch::Header;
-use crate::error::Failure;
+use crate::error::{Failure, beginning};
 use crate::function::{Function, Library};
 use crate::pool::Zygote;
 use crate::stats::{Counters, LaneStats, Times, now};
@@ -30,13 +30,8 @@ impl<Z: Zygote> Library<Z> {
 }
 
 /// The beginning of a text.
-pub(super) fn shortened(mut text: String) -> Box<str> {
-    if text.len() > LONGEST_DETAIL {
-        let end = (0..=LONGEST_DETAIL).rev().find(|at| text.is_char_boundary(*at));
-        text.truncate(end.unwrap_or_default());
-        text.push_str(" ...");
-    }
-    text.into()
+pub(super) fn shortened(text: String) -> Box<str> {
+    beginning(text, LONGEST_DETAIL).into()
 }
 
 impl<'a> Log<'a> {

@@ -11,6 +11,8 @@ use std::sync::{Arc, Mutex};
 
 /// The most events of a trace. They take 16 MiB.
 pub const MOST_EVENTS: usize = 1 << 18;
+/// The most events of a trace that keep their texts: each has up to 300 bytes.
+pub(super) const MOST_TEXTS: usize = 10_000;
 /// For how many events a thread reserves room at once.
 pub(super) const PORTION: usize = 256;
 
@@ -25,6 +27,8 @@ pub struct Trace {
     most: usize,
     /// For how many events there is room that no thread has reserved.
     room: AtomicUsize,
+    /// How many more events may keep their texts.
+    texts: AtomicUsize,
     buffers: PerThread<Mutex<Buffer>>,
     pub(super) slowest: Slowest,
 }
@@ -79,6 +83,7 @@ impl Trace {
             started: AtomicU64::new(0),
             most,
             room: AtomicUsize::new(0),
+            texts: AtomicUsize::new(0),
             buffers: PerThread::default(),
             slowest: Slowest::default(),
         }
@@ -112,6 +117,7 @@ impl Trace {
     fn empty(&self, room: usize) {
         self.started.store(now(), Relaxed);
         self.room.store(room, Relaxed);
+        self.texts.store(MOST_TEXTS, Relaxed);
         self.buffers.all().for_each(|buffer| *lock(buffer) = Buffer::default());
         self.slowest.clear();
     }
@@ -182,9 +188,15 @@ impl Trace {
                 continue;
             };
             let Event { kind, lane, process, thread, start, end, rows, detail, .. } = event;
+            let detail = detail.filter(|_| self.keeps_another_text());
             piece.push(Event { kind, subject, lane, process, thread, start, end, rows, detail });
             buffer.reserved -= 1;
         }
+    }
+
+    /// Whether there is room for the text of one more event.
+    fn keeps_another_text(&self) -> bool {
+        self.texts.fetch_update(Relaxed, Relaxed, |texts| texts.checked_sub(1)).is_ok()
     }
 
     /// Reserves room for a portion of events, or for what is left.

@@ -1,7 +1,7 @@
 //! Tests of the buffers. The tests of the calls that fill them are in `python/tests`.
 
 use super::event::{Event, EventKind};
-use super::recording::{MOST_EVENTS, PORTION, Trace};
+use super::recording::{MOST_EVENTS, MOST_TEXTS, PORTION, Trace};
 use super::slowest::{SLOWEST, Slowest};
 use super::tracer::{Tracer, event};
 use crate::stats::{FunctionStats, now};
@@ -59,6 +59,21 @@ fn threads_share_the_room_and_count_what_has_none() {
 #[test]
 fn all_events_take_16_mebibytes() {
     assert_eq!(MOST_EVENTS * size_of::<Event<u32>>(), 16 << 20);
+}
+
+#[test]
+fn a_trace_keeps_a_bounded_number_of_texts() {
+    let trace = Trace::default();
+    let library = "a.py".into();
+    for _ in 0..2 {
+        assert!(trace.start());
+        let events = || (0..=MOST_TEXTS).map(|_| Event { detail: Some("a: b".into()), ..begun() });
+        trace.add(&library, None, events());
+        let events = trace.events();
+        assert_eq!(events.len(), MOST_TEXTS + 1);
+        assert_eq!(events.iter().filter(|event| event.detail.is_some()).count(), MOST_TEXTS);
+        trace.stop();
+    }
 }
 
 #[test]

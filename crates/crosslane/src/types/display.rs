@@ -103,9 +103,9 @@ pub fn value(column: &Column<'_>, row: usize) -> String {
 fn quoted(text: &str) -> String {
     let mut shown: String = text.chars().take(LONGEST_TEXT).collect::<String>().replace('\'', "''");
     shown = shown.replace('\n', "\\n");
-    let characters = text.chars().count();
-    if characters > LONGEST_TEXT {
-        format!("'{shown}...' ({characters} characters)")
+    // A text may be very long, so this does not count all of its characters.
+    if text.chars().nth(LONGEST_TEXT).is_some() {
+        format!("'{shown}...' ({} bytes)", text.len())
     } else {
         format!("'{shown}'")
     }
@@ -196,6 +196,6 @@ mod tests {
     #[test]
     fn long_texts_are_cut() {
         let text = quoted(&"x'".repeat(100));
-        assert!(text.ends_with("...' (200 characters)"), "{text}");
+        assert!(text.ends_with("...' (200 bytes)"), "{text}");
     }
 }
