@@ -27,9 +27,7 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::Duration;
-#[cfg(feature = "flight")]
-use tracing::warn;
-use tracing::{error, info};
+use tracing::{error, info, warn};
 
 /// How a user changes a setting, for messages.
 const HOW_TO_SET: &str = "crosslane serve --set {name}={value}";
@@ -169,6 +167,22 @@ fn serve(told: Told, signals: &Signals) -> Result<bool, Error> {
         (Some(runtime), Some(http)) => Some(open(runtime, http, &trace)?),
         _ => None,
     };
+    // A cluster may set these variables for all programs, so what they say wrongly does not end this one.
+    #[cfg(feature = "otel")]
+    let exporter = Exporter::from_environment().unwrap_or_else(|error| {
+        warn!(why = error.to_string(), "no spans");
+        None
+    });
+    #[cfg(feature = "otel")]
+    let spans = exporter.clone().map(|exporter| exporter as Arc<dyn Spans>);
+    #[cfg(not(feature = "otel"))]
+    let spans = {
+        if crosslane_server::server::are_spans_wanted() {
+            let why = "this program was built without OpenTelemetry; `make setup` in Crosslane's folder builds it with it";
+            warn!(why, "no spans");
+        }
+        None
+    };
     let spin = if settings.spin.is_zero() { Duration::ZERO } else { settings.spin.max(SPIN) };
     let loading = Loading { settings, is_sandboxed, workers: told.workers, ends: Arc::default(), trace };
     let files = told.files.iter().map(|file| {
@@ -185,18 +199,6 @@ fn serve(told: Told, signals: &Signals) -> Result<bool, Error> {
         .as_ref()
         .map(|(certificate, key)| crosslane_server::tls::server(certificate, key))
         .transpose();
-    #[cfg(feature = "otel")]
-    let exporter = Exporter::from_environment()?;
-    #[cfg(feature = "otel")]
-    let spans = exporter.clone().map(|exporter| exporter as Arc<dyn Spans>);
-    #[cfg(not(feature = "otel"))]
-    let spans = {
-        if std::env::var_os("OTEL_EXPORTER_OTLP_ENDPOINT").is_some() {
-            let why = "this program was built without OpenTelemetry; `make setup` in Crosslane's folder builds it with it";
-            tracing::warn!(why, "no spans");
-        }
-        None
-    };
     let options = Options {
         listen,
         token: told.token,

@@ -195,6 +195,23 @@ def test_a_collector_that_hangs_delays_nothing(library: Library) -> None:
     deaf.close()
 
 
-def test_a_protocol_that_is_not_there_is_named(library: Library, collector: Collector) -> None:
-    with pytest.raises(RuntimeError, match="set OTEL_EXPORTER_OTLP_PROTOCOL to grpc"):
-        serve(library, collector, OTEL_EXPORTER_OTLP_PROTOCOL="http/protobuf")
+@pytest.mark.parametrize(
+    ("variables", "reason"),
+    [
+        (
+            {
+                "OTEL_EXPORTER_OTLP_ENDPOINT": "http://127.0.0.1:4318",
+                "OTEL_EXPORTER_OTLP_PROTOCOL": "http/protobuf",
+            },
+            "set OTEL_EXPORTER_OTLP_PROTOCOL to grpc",
+        ),
+        ({"OTEL_EXPORTER_OTLP_TRACES_ENDPOINT": "http://["}, "no spans can be sent"),
+    ],
+)
+def test_a_server_runs_without_the_spans_that_are_not_possible(
+    library: Library, variables: dict[str, str], reason: str
+) -> None:
+    with Server(library(PYTHON), **variables) as server, crosslane.Client(server.address) as client:
+        assert client.call("shout", "a") == "A!"
+        assert server.end() == 0
+        assert reason in server.log

@@ -6,7 +6,7 @@
 //! waits for it. At its end, the server waits [`LAST`] for the collector.
 
 use crate::http::HttpRuntime;
-use crate::server::{Call, Outcome, SpanCounts, Spans};
+use crate::server::{Call, Outcome, SpanCounts, Spans, are_spans_wanted, variable};
 use crosslane::Error;
 use crosslane_remote::context::TraceContext;
 use opentelemetry::trace::{
@@ -14,14 +14,10 @@ use opentelemetry::trace::{
     TracerProvider,
 };
 use opentelemetry::{Context, Key, KeyValue};
-use opentelemetry_otlp::{
-    ExporterBuildError, OTEL_EXPORTER_OTLP_ENDPOINT, OTEL_EXPORTER_OTLP_TRACES_ENDPOINT, SpanExporter,
-    WithExportConfig,
-};
+use opentelemetry_otlp::{ExporterBuildError, SpanExporter, WithExportConfig};
 use opentelemetry_sdk::Resource;
 use opentelemetry_sdk::error::OTelSdkResult;
 use opentelemetry_sdk::trace::{SdkTracer, SdkTracerProvider, SpanData};
-use std::env;
 use std::fmt;
 use std::str::FromStr;
 use std::sync::Arc;
@@ -54,11 +50,6 @@ struct Counts {
     failed: AtomicU64,
 }
 
-/// A variable that is not empty.
-fn variable(name: &str) -> Option<String> {
-    env::var(name).ok().filter(|value| !value.is_empty())
-}
-
 impl Exporter {
     /// The exporter that the environment asks for; `None` if it names no endpoint, or says that there
     /// are to be no spans.
@@ -67,12 +58,7 @@ impl Exporter {
     /// [`Error::Setting`] if the environment asks for what is not possible, and [`Error::Engine`] if the
     /// system has no thread.
     pub fn from_environment() -> Result<Option<Arc<Self>>, Error> {
-        let has_endpoint = [OTEL_EXPORTER_OTLP_TRACES_ENDPOINT, OTEL_EXPORTER_OTLP_ENDPOINT]
-            .into_iter()
-            .any(|name| variable(name).is_some());
-        let is_off = variable("OTEL_SDK_DISABLED").is_some_and(|value| value.eq_ignore_ascii_case("true"))
-            || variable("OTEL_TRACES_EXPORTER").is_some_and(|value| value == "none");
-        if !has_endpoint || is_off {
+        if !are_spans_wanted() {
             return Ok(None);
         }
         let protocol = ["OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", "OTEL_EXPORTER_OTLP_PROTOCOL"];
@@ -133,11 +119,11 @@ impl Spans for Exporter {
             .span_builder(call.function.to_owned())
             .with_kind(SpanKind::Server)
             .with_start_time(ended.checked_sub(call.took).unwrap_or(ended))
-            .with_attributes(attributes(call))
             .start_with_context(&self.tracer, &parent);
         if !span.is_recording() {
             return;
         }
+        span.set_attributes(attributes(call));
         if let Outcome::Failed { message, .. } = &call.outcome {
             span.set_status(Status::error(message.clone()));
         }

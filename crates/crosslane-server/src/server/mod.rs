@@ -32,5 +32,7 @@ pub(crate) use offer::Offer;
 pub use offer::ServedLibrary;
 pub(crate) use served::ServedFunction;
 pub(crate) use shared::Shared;
-pub use spans::{Call, Outcome, SpanCounts, Spans};
+#[cfg(feature = "otel")]
+pub(crate) use spans::variable;
+pub use spans::{Call, Outcome, SpanCounts, Spans, are_spans_wanted};
 pub(crate) use workers::Census;

@@ -1,10 +1,30 @@
 //! What a server tells about each call to those who make spans of calls.
 
-use crosslane::Failure;
+use crosslane::{Failure, beginning};
 use crosslane_remote::context::TraceContext;
+use std::env;
 use std::fmt::Debug;
 use std::sync::Arc;
 use std::time::Duration;
+
+/// The most bytes of the class of an exception. Clients share the messages to a collector, so no
+/// client may fill one.
+const LONGEST_CLASS: usize = 200;
+/// The most bytes of the class and the message of an exception.
+const LONGEST_MESSAGE: usize = 1 << 10;
+
+/// A variable of the environment, if it is not empty.
+pub(crate) fn variable(name: &str) -> Option<String> {
+    env::var(name).ok().filter(|value| !value.is_empty())
+}
+
+/// Whether the environment names a collector of spans, and does not switch them off.
+pub fn are_spans_wanted() -> bool {
+    let endpoints = ["OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT"];
+    let is_off = variable("OTEL_SDK_DISABLED").is_some_and(|value| value.eq_ignore_ascii_case("true"))
+        || variable("OTEL_TRACES_EXPORTER").is_some_and(|value| value == "none");
+    !is_off && endpoints.into_iter().any(|name| variable(name).is_some())
+}
 
 /// Makes a span of each call.
 pub trait Spans: Debug + Send + Sync {
@@ -62,9 +82,9 @@ pub enum Outcome {
     Cancelled,
     /// With an error.
     Failed {
-        /// Its class.
+        /// Its class, with a bounded length.
         class: String,
-        /// The class and the message.
+        /// The class and the message, with a bounded length.
         message: String,
     },
 }
@@ -72,13 +92,13 @@ pub enum Outcome {
 impl Outcome {
     /// The outcome of a call that failed.
     pub(crate) fn failed(failure: &Failure) -> Self {
-        let message = crosslane::shortened(format!("{}: {}", failure.class, failure.message));
-        Self::Failed { class: failure.class.clone(), message }
+        let message = beginning(format!("{}: {}", failure.class, failure.message), LONGEST_MESSAGE);
+        Self::Failed { class: beginning(failure.class.clone(), LONGEST_CLASS), message }
     }
 
     /// The outcome of a call whose worker was lost.
     pub(crate) fn lost(why: &str) -> Self {
-        Self::Failed { class: "LaneLost".into(), message: why.into() }
+        Self::Failed { class: "LaneLost".into(), message: beginning(why.into(), LONGEST_MESSAGE) }
     }
 }
 
@@ -94,4 +114,20 @@ pub(crate) struct Record {
     pub(crate) retries: u64,
     pub(crate) nulls: u64,
     pub(crate) outcome: Outcome,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_outcome_has_a_bounded_length() {
+        let long = "é".repeat(50_000);
+        let failure = Failure { class: long.clone(), message: long.clone(), ..Failure::default() };
+        for outcome in [Outcome::failed(&failure), Outcome::lost(&long)] {
+            let Outcome::Failed { class, message } = outcome else { panic!("an error") };
+            assert!(class.len() <= LONGEST_CLASS + 4 && message.len() <= LONGEST_MESSAGE + 4);
+            assert!(message.ends_with("é ..."), "{message}");
+        }
+    }
 }
