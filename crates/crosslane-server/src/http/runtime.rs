@@ -1,7 +1,8 @@
 //! The thread that runs HTTP, with a runtime of tokio.
 //!
 //! Connections of clients are tasks of the scheduler, and calls never use this thread. Dropping the
-//! [`HttpRuntime`] drops its tasks, and all tasks that they have spawned.
+//! [`HttpRuntime`] drops its tasks, and all tasks that they have spawned. It does not wait for those that
+//! block.
 
 use std::io;
 use std::thread::JoinHandle;
@@ -29,6 +30,8 @@ impl HttpRuntime {
         let thread = std::thread::Builder::new().name("crosslane-http".into()).spawn(move || {
             // An error is the end, too.
             let _ = tokio.block_on(closed);
+            // A task that blocks, such as one that asks for the address of a name, may take minutes.
+            tokio.shutdown_background();
         })?;
         Ok(Self { handle, open: Some(open), thread: Some(thread) })
     }
@@ -69,6 +72,21 @@ mod tests {
         fn drop(&mut self) {
             let _ = self.0.send(());
         }
+    }
+
+    #[test]
+    fn a_task_that_blocks_does_not_hold_up_the_end() {
+        let runtime = HttpRuntime::start().unwrap();
+        let (ready, is_ready) = mpsc::channel();
+        let (_open, blocked) = mpsc::channel::<()>();
+        runtime.spawn(async move {
+            drop(tokio::task::spawn_blocking(move || {
+                ready.send(()).unwrap();
+                let _ = blocked.recv();
+            }));
+        });
+        is_ready.recv_timeout(Duration::from_secs(30)).unwrap();
+        drop(runtime);
     }
 
     #[test]

@@ -19,7 +19,7 @@
 use super::metrics;
 use super::monitor::{Monitor, Snapshot};
 use super::runtime::HttpRuntime;
-use super::tracing::{Form, Recorder, Seen, user};
+use super::tracing::{Form, Recorder, Seen, is_own};
 use crate::server::Server;
 use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
@@ -35,7 +35,6 @@ use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper::{Method, Request, Response, StatusCode};
 use hyper_util::rt::{TokioIo, TokioTimer};
-use rustix::process::geteuid;
 use serde::Serialize;
 use std::collections::VecDeque;
 use std::convert::Infallible;
@@ -48,6 +47,7 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 use subtle::ConstantTimeEq;
 use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::Semaphore;
 use tokio::task::JoinHandle;
 use tokio::task::spawn_blocking;
 use tokio::time::{MissedTickBehavior, interval, sleep, timeout};
@@ -125,6 +125,7 @@ impl Http {
             monitor: Arc::clone(&monitor),
             access,
             recorder: Arc::new(Recorder::new(Arc::clone(trace))),
+            turn: Arc::new(Semaphore::new(1)),
             state: Cache::default(),
             metrics: Cache::default(),
         });
@@ -154,6 +155,8 @@ struct Service {
     monitor: Arc<Monitor>,
     access: Access,
     recorder: Arc<Recorder>,
+    /// What a client must have to start, to end or to see a trace. So clients occupy one thread at most.
+    turn: Arc<Semaphore>,
     state: Cache,
     metrics: Cache,
 }
@@ -182,7 +185,10 @@ async fn watch(service: Arc<Service>) {
     loop {
         ticks.tick().await;
         service.monitor.tick();
-        service.recorder.tick();
+        if service.recorder.is_due() {
+            let recorder = Arc::clone(&service.recorder);
+            let _ = spawn_blocking(move || recorder.tick()).await;
+        }
     }
 }
 
@@ -238,6 +244,14 @@ struct Shown {
     trace: Option<Seen>,
 }
 
+/// What a client wants of a trace.
+#[derive(Clone, Copy)]
+enum Wish {
+    Start,
+    End,
+    Show(Form),
+}
+
 type Answer = Response<Full<Bytes>>;
 
 fn answer(status: StatusCode, media_type: &'static str, body: impl Into<Bytes>) -> Answer {
@@ -264,6 +278,14 @@ fn made(media_type: &'static str, bytes: Option<impl Into<Bytes>>) -> Answer {
     }
 }
 
+fn forbidden(why: &str) -> Answer {
+    answer(StatusCode::FORBIDDEN, TEXT, format!("{why}\n"))
+}
+
+fn conflict(why: &str) -> Answer {
+    answer(StatusCode::CONFLICT, TEXT, format!("{why}\n"))
+}
+
 /// Why a request may not change something: it comes from a page of another site.
 fn refusal_of_page(headers: &HeaderMap, changes: bool) -> Option<&'static str> {
     (changes && !is_own_page(headers)).then_some("only the page of this server may do that, or a program")
@@ -278,7 +300,11 @@ fn is_own_page(headers: &HeaderMap) -> bool {
         host.zip(text(HOST)).is_some_and(|(origin, host)| origin.eq_ignore_ascii_case(host))
     };
     let is_same = |site: &str| matches!(site, "same-origin" | "none");
-    text(ORIGIN).is_none_or(is_host) && text(HeaderName::from_static("sec-fetch-site")).is_none_or(is_same)
+    // A proxy may ask for another host than the browser. So the browser's own judgement comes first.
+    match text(HeaderName::from_static("sec-fetch-site")) {
+        Some(site) => is_same(site),
+        None => text(ORIGIN).is_none_or(is_host),
+    }
 }
 
 impl Service {
@@ -314,18 +340,22 @@ impl Service {
             }
             "/state.json" => made(JSON, self.state.get(|| serde_json::to_string(&self.shown()).ok())),
             "/trace/start" | "/trace/end" | "/trace.html" | "/trace.json" => {
-                if let Some(why) =
-                    self.trace_refusal(ends).or_else(|| refusal_of_page(request.headers(), changes))
-                {
-                    return answer(StatusCode::FORBIDDEN, TEXT, format!("{why}\n"));
+                let is_public = self.access == Access::Public;
+                let public =
+                    is_public.then_some("a trace shows arguments of calls, so it needs --http-token-file");
+                if let Some(why) = public.or_else(|| refusal_of_page(request.headers(), changes)) {
+                    return forbidden(why);
                 }
-                match path {
-                    "/trace/start" | "/trace/end" => self.change(path == "/trace/start", ends.peer),
-                    _ => {
-                        is_long.store(true, Relaxed);
-                        self.trace(path == "/trace.html").await
-                    }
+                let wish = match path {
+                    "/trace/start" => Wish::Start,
+                    "/trace/end" => Wish::End,
+                    "/trace.html" => Wish::Show(Form::Page),
+                    _ => Wish::Show(Form::Chrome),
+                };
+                if matches!(wish, Wish::Show(_)) {
+                    is_long.store(true, Relaxed);
                 }
+                self.trace(wish, ends).await
             }
             _ => answer(
                 StatusCode::NOT_FOUND,
@@ -340,42 +370,38 @@ impl Service {
         Shown { snapshot: self.monitor.snapshot(), trace }
     }
 
-    /// Starts or ends a trace.
-    fn change(&self, starts: bool, peer: SocketAddr) -> Answer {
-        let has_changed = if starts { self.recorder.start() } else { self.recorder.end() };
-        if !has_changed {
-            let why = if starts { "a trace is on already" } else { "no trace is on" };
-            return answer(StatusCode::CONFLICT, TEXT, format!("{why}\n"));
-        }
-        if starts {
-            info!(peer = peer.to_string(), "trace started");
-        }
-        made(JSON, serde_json::to_string(&self.recorder.seen()).ok())
-    }
-
-    /// The last trace, as a page or for other viewers.
-    async fn trace(&self, as_page: bool) -> Answer {
+    /// Starts, ends or shows a trace, on a thread that may block. One client at a time has that.
+    async fn trace(&self, wish: Wish, ends: Ends) -> Answer {
         let recorder = Arc::clone(&self.recorder);
-        let form = if as_page { Form::Page } else { Form::Chrome };
-        match spawn_blocking(move || recorder.text(form)).await {
-            Ok(Some(text)) => answer(StatusCode::OK, if as_page { HTML } else { JSON }, text),
-            _ => answer(StatusCode::NOT_FOUND, TEXT, "there is no trace that has ended\n"),
-        }
-    }
-
-    /// Why a client has no trace.
-    fn trace_refusal(&self, Ends { peer, here }: Ends) -> Option<&'static str> {
-        match self.access {
-            Access::Token(_) => None,
-            Access::Public => Some("a trace shows arguments of calls, so it needs --http-token-file"),
-            Access::Local => {
-                let is_own = user(peer, here) == Some(geteuid().as_raw());
-                (!is_own).then_some(
+        let needs_user = self.access == Access::Local;
+        let turn = Arc::clone(&self.turn).acquire_owned().await;
+        let work = move || {
+            // The client may go before this has ended.
+            let _turn = turn;
+            if needs_user && !is_own(ends.peer, ends.here) {
+                return forbidden(
                     "a trace shows arguments of calls: without --http-token-file, only programs of the server's own user \
                      have one",
-                )
+                );
             }
-        }
+            match wish {
+                Wish::Start if !recorder.start() => conflict("a trace is on already"),
+                Wish::End if !recorder.end() => conflict("no trace is on"),
+                Wish::Start | Wish::End => {
+                    if matches!(wish, Wish::Start) {
+                        info!(peer = ends.peer.to_string(), "trace started");
+                    }
+                    made(JSON, serde_json::to_string(&recorder.seen()).ok())
+                }
+                Wish::Show(form) => match recorder.text(form) {
+                    Some(text) => {
+                        answer(StatusCode::OK, if matches!(form, Form::Page) { HTML } else { JSON }, text)
+                    }
+                    None => answer(StatusCode::NOT_FOUND, TEXT, "there is no trace that has ended\n"),
+                },
+            }
+        };
+        spawn_blocking(work).await.unwrap_or_else(|_| made(TEXT, None::<Bytes>))
     }
 
     /// Why a client does not see what is shown.

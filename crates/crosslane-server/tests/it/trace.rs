@@ -128,6 +128,11 @@ fn pages_of_other_sites_and_strangers_have_no_trace() {
     for headers in ["Origin: http://example.org\r\n", "Origin: null\r\n", "Sec-Fetch-Site: cross-site\r\n"] {
         assert_eq!(status(&http, "POST /trace/start", headers), 403, "{headers}");
     }
+    let behind_proxy = "Origin: https://functions.example.org\r\nSec-Fetch-Site: same-origin\r\n";
+    assert_eq!(status(&http, "POST /trace/start", behind_proxy), 200);
+    assert_eq!(status(&http, "POST /trace/end", ""), 200);
+    let same_site = own.replace("same-origin", "same-site");
+    assert_eq!(status(&http, "POST /trace/start", &same_site), 403);
     assert_eq!(status(&http, "POST /trace/start", &own), 200);
     assert_eq!(ask(http.address(), "POST /trace/end", "Host: example.org\r\n").0, 421);
 

@@ -8,12 +8,13 @@ mod chrome;
 mod page;
 mod peer;
 
-pub(super) use peer::user;
+pub(super) use peer::is_own;
 
 use crosslane::lock;
 use crosslane::trace::{Event, EventKind, Subject, Trace};
 use hyper::body::Bytes;
 use serde::Serialize;
+use std::mem::replace;
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::{Duration, Instant, SystemTime};
 use tracing::info;
@@ -23,9 +24,13 @@ const LONGEST: Duration = Duration::from_secs(600);
 /// How long a trace that has ended is kept.
 const KEPT: Duration = Duration::from_secs(600);
 
-/// Starts and ends traces, and keeps the last one for a while.
+/// Starts and ends traces, and keeps the last one for a while. To start, to end and to show a trace may
+/// take a while, and belongs on a thread that may block.
 pub(super) struct Recorder {
     trace: Arc<Trace>,
+    /// Held while a trace starts or ends.
+    changing: Mutex<()>,
+    /// Held for a moment only.
     phase: Mutex<Phase>,
 }
 
@@ -69,27 +74,39 @@ pub(super) enum Form {
 
 impl Recorder {
     pub(super) fn new(trace: Arc<Trace>) -> Self {
-        Self { trace, phase: Mutex::new(Phase::Off) }
+        Self { trace, changing: Mutex::default(), phase: Mutex::new(Phase::Off) }
     }
 
     /// Starts a trace. False if there is one already.
     pub(super) fn start(&self) -> bool {
-        let mut phase = lock(&self.phase);
+        let _one_at_a_time = lock(&self.changing);
+        if matches!(*lock(&self.phase), Phase::On(_)) {
+            return false;
+        }
+        // The trace before is freed first.
+        self.enter(Phase::Off);
         let has_started = self.trace.start();
         if has_started {
-            *phase = Phase::On(Instant::now());
+            self.enter(Phase::On(Instant::now()));
         }
         has_started
     }
 
     /// Ends the trace. False if there is none.
     pub(super) fn end(&self) -> bool {
-        let mut phase = lock(&self.phase);
-        let is_on = matches!(*phase, Phase::On(_));
+        let _one_at_a_time = lock(&self.changing);
+        let is_on = matches!(*lock(&self.phase), Phase::On(_));
         if is_on {
-            *phase = Phase::Ended(Instant::now(), Arc::new(self.stop()));
+            let recording = Arc::new(self.stop());
+            self.enter(Phase::Ended(Instant::now(), recording));
         }
         is_on
+    }
+
+    fn enter(&self, phase: Phase) {
+        let before = replace(&mut *lock(&self.phase), phase);
+        // To free a trace takes a while.
+        drop(before);
     }
 
     fn stop(&self) -> Recording {
@@ -105,20 +122,32 @@ impl Recorder {
         Recording { events, dropped, started, ended: SystemTime::now(), page, chrome }
     }
 
+    /// Whether [`Self::tick`] has something to do.
+    pub(super) fn is_due(&self) -> bool {
+        self.is_due_at(Instant::now())
+    }
+
+    fn is_due_at(&self, now: Instant) -> bool {
+        match &*lock(&self.phase) {
+            Phase::Off => false,
+            Phase::On(since) => now.saturating_duration_since(*since) >= LONGEST,
+            Phase::Ended(since, _) => now.saturating_duration_since(*since) >= KEPT,
+        }
+    }
+
     /// Ends a trace that lasts too long, and forgets one that was kept long enough.
     pub(super) fn tick(&self) {
         self.tick_at(Instant::now());
     }
 
     fn tick_at(&self, now: Instant) {
-        let mut phase = lock(&self.phase);
-        match &*phase {
-            Phase::On(since) if now.saturating_duration_since(*since) >= LONGEST => {
-                *phase = Phase::Ended(now, Arc::new(self.stop()));
-            }
-            Phase::Ended(since, _) if now.saturating_duration_since(*since) >= KEPT => *phase = Phase::Off,
-            _ => {}
+        let _one_at_a_time = lock(&self.changing);
+        if !self.is_due_at(now) {
+            return;
         }
+        let is_on = matches!(*lock(&self.phase), Phase::On(_));
+        let next = if is_on { Phase::Ended(now, Arc::new(self.stop())) } else { Phase::Off };
+        self.enter(next);
     }
 
     /// What the page shows.
@@ -140,8 +169,7 @@ impl Recorder {
         }
     }
 
-    /// The last trace, if it has ended and is kept. The first call of each form takes a while, and
-    /// belongs on a thread that may block.
+    /// The last trace, if it has ended and is kept.
     pub(super) fn text(&self, form: Form) -> Option<Bytes> {
         let phase = lock(&self.phase);
         let Phase::Ended(_, recording) = &*phase else { return None };

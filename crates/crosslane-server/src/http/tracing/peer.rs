@@ -1,5 +1,6 @@
 //! The user at the other end of a TCP connection within this machine.
 
+use rustix::process::geteuid;
 use std::fmt::Write;
 use std::fs::read_to_string;
 use std::net::{IpAddr, SocketAddr};
@@ -7,9 +8,18 @@ use std::net::{IpAddr, SocketAddr};
 /// The state of a connection that both ends have. The kernel names no user for one that was closed.
 const ESTABLISHED: &str = "01";
 
+/// The user that stands for all users which this user namespace does not know.
+const OVERFLOW: u32 = 65534;
+
+/// Whether a program of this process's user has opened a connection from `peer` to `here`.
+pub(crate) fn is_own(peer: SocketAddr, here: SocketAddr) -> bool {
+    let own = geteuid().as_raw();
+    own != OVERFLOW && user(peer, here) == Some(own)
+}
+
 /// The user whose program has opened a connection from `peer` to `here`. `None` if the kernel does not
 /// say so, such as for a program in another network namespace.
-pub(crate) fn user(peer: SocketAddr, here: SocketAddr) -> Option<u32> {
+fn user(peer: SocketAddr, here: SocketAddr) -> Option<u32> {
     // A socket for IPv6 may have an address of IPv4.
     let mapped = |address: SocketAddr| match address.ip() {
         IpAddr::V4(ip) => SocketAddr::new(ip.to_ipv6_mapped().into(), address.port()),
