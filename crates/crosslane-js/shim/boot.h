@@ -58,12 +58,19 @@ ClIsolate* MakeContext(ClIsolate* self, ClText prelude, ClOutcome* outcome) {
     }
     return self;
   }
+#if V8_MAJOR_VERSION >= 12
+  // Shared memory of WebAssembly is refused. If a function still got some, it could make more, uncounted.
+  auto shared = v8::SharedArrayBuffer::New(isolate, 0)->GetPrototype().As<v8::Object>();
+  for (const char* name : {"constructor", "grow", "slice"}) {
+    shared->Delete(context, Text(isolate, std::string_view(name))).Check();
+  }
+#endif
   v8::TryCatch caught(isolate);
   v8::ScriptOrigin origin = Origin(isolate, Text(isolate, "crosslane:guest", 15));
   v8::Local<v8::Script> script;
   v8::Local<v8::Value> make, guest;
   std::vector<v8::Local<v8::Value>> arguments;
-  for (auto function : {Print, IsError, UrlParts, Utf8Size, WriteUtf8, TextOfBytes}) {
+  for (auto function : {Print, IsError, UrlParts, Utf8Size, WriteUtf8, TextOfBytes, NoteTypes}) {
     arguments.push_back(v8::Function::New(context, function).ToLocalChecked());
   }
   if (!v8::Script::Compile(context, Text(isolate, prelude), &origin).ToLocal(&script) ||

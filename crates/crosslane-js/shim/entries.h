@@ -53,11 +53,15 @@ void CallProgram(const v8::FunctionCallbackInfo<v8::Value>& info) {
   if (Decoder(isolate, context, result).Value().ToLocal(&value)) info.GetReturnValue().Set(value);
 }
 
-const intptr_t external_references[] = {
-    reinterpret_cast<intptr_t>(Print),       reinterpret_cast<intptr_t>(CallProgram),
-    reinterpret_cast<intptr_t>(IsError),     reinterpret_cast<intptr_t>(UrlParts),
-    reinterpret_cast<intptr_t>(Utf8Size),    reinterpret_cast<intptr_t>(WriteUtf8),
-    reinterpret_cast<intptr_t>(TextOfBytes), 0};
+const intptr_t external_references[] = {reinterpret_cast<intptr_t>(Print),
+                                        reinterpret_cast<intptr_t>(CallProgram),
+                                        reinterpret_cast<intptr_t>(IsError),
+                                        reinterpret_cast<intptr_t>(UrlParts),
+                                        reinterpret_cast<intptr_t>(Utf8Size),
+                                        reinterpret_cast<intptr_t>(WriteUtf8),
+                                        reinterpret_cast<intptr_t>(TextOfBytes),
+                                        reinterpret_cast<intptr_t>(NoteTypes),
+                                        0};
 
 // Releases all handles that calls made.
 void Forget(ClIsolate* self) {

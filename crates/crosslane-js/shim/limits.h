@@ -306,6 +306,12 @@ int* Counter(const char*) {
   return isolate && Self(isolate) ? &Self(isolate)->counter : nullptr;
 }
 
+// Whether the setting `wasm` lets V8 compile WebAssembly (`has_wasm` in src/isolate/prelude.rs).
+bool MayCompile(v8::Local<v8::Context>, v8::Local<v8::String>) {
+  const char* set = getenv("CROSSLANE_JS_WASM");
+  return !set || strcmp(set, "off") != 0;
+}
+
 void Guard(ClIsolate* self, size_t memory_limit) {
   self->memory_limit = self->look_at = memory_limit;
   self->account->limit = memory_limit;
@@ -315,6 +321,7 @@ void Guard(ClIsolate* self, size_t memory_limit) {
   self->isolate->AddNearHeapLimitCallback(NearHardLimit, self);
   // Nothing would end a wait for another thread, and there is none.
   self->isolate->SetAllowAtomicsWait(false);
+  self->isolate->SetAllowWasmCodeGenerationCallback(MayCompile);
   self->isolate->SetMicrotasksPolicy(v8::MicrotasksPolicy::kExplicit);
   self->isolate->SetCaptureStackTraceForUncaughtExceptions(true, 10);
 }
@@ -329,7 +336,7 @@ class CountedPages final : public v8::PageAllocator {
   void* AllocatePages(void* address, size_t length, size_t alignment, Permission permissions) override {
     v8::Isolate* isolate = v8::Isolate::TryGetCurrent();
     ClIsolate* self = isolate ? Self(isolate) : nullptr;
-    bool is_memory = permissions == kNoAccess && alignment == kWasmPage;
+    bool is_memory = permissions == kNoAccess && alignment == kWasmPage && AllocatePageSize() < kWasmPage;
     bool is_code = permissions == kNoAccessWillJitLater && alignment < kWasmPage;
     // An isolate that boots reserves room for all code of JavaScript.
     if (!self || self->context.IsEmpty() || !(is_memory || is_code)) {
@@ -349,6 +356,7 @@ class CountedPages final : public v8::PageAllocator {
     }
     std::lock_guard<std::mutex> lock(mutex_);
     counted_[start] = {account, is_memory ? kPlace : 0, is_memory ? 0 : length};
+    entries_ = counted_.size();
     return start;
   }
   bool FreePages(void* address, size_t length) override {
@@ -388,7 +396,8 @@ class CountedPages final : public v8::PageAllocator {
   bool SealPages(void* address, size_t length) override { return pages_->SealPages(address, length); }
 
  private:
-  // The size of a page of WebAssembly. V8 aligns memories to it, and nothing else.
+  // The size of a page of WebAssembly. V8 aligns memories to it, and nothing else if the system's pages are
+  // smaller. If not, functions have no WebAssembly (`has_wasm` in src/isolate/prelude.rs).
   static constexpr size_t kWasmPage = 64u << 10;
   // What each memory counts in addition, for its place in the address space.
   static constexpr size_t kPlace = 1u << 20;
@@ -399,6 +408,7 @@ class CountedPages final : public v8::PageAllocator {
   };
   // Without an account if nothing is counted for these pages.
   Counted Find(void* address) {
+    if (entries_ == 0) return {};
     std::lock_guard<std::mutex> lock(mutex_);
     auto found = counted_.find(address);
     return found == counted_.end() ? Counted{} : found->second;
@@ -412,16 +422,20 @@ class CountedPages final : public v8::PageAllocator {
     return true;
   }
   void Forget(void* address) {
+    if (entries_ == 0) return;
     std::lock_guard<std::mutex> lock(mutex_);
     auto found = counted_.find(address);
     if (found == counted_.end()) return;
     found->second.account->Give(found->second.place + found->second.usable);
     counted_.erase(found);
+    entries_ = counted_.size();
   }
   v8::PageAllocator* pages_;
   std::mutex mutex_;
   // By their first pages.
   std::map<void*, Counted> counted_;
+  // The size of `counted_`. Isolates without WebAssembly do not wait for each other.
+  std::atomic<size_t> entries_{0};
 };
 
 // V8's own platform with `CountedPages`.

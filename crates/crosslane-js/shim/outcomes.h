@@ -113,6 +113,31 @@ void TextOfBytes(const v8::FunctionCallbackInfo<v8::Value>& info) {
   }
 }
 
+// Notes types of modules of WebAssembly: the bytes of a module's types, or a tag's type as a text. V8 keeps
+// each type until the process ends, and ends the process at a million. A type takes two bytes or more.
+// Returns false if there are too many. The same types count once.
+void NoteTypes(const v8::FunctionCallbackInfo<v8::Value>& info) {
+  constexpr size_t kMost = 1'900'000;
+  static std::mutex mutex;
+  static auto* noted = new std::set<std::string>;
+  static size_t size = 0;
+  v8::Local<v8::String> given = info[0].As<v8::String>();
+  size_t length = given->Length();
+  if (length > kMost) {
+    info.GetReturnValue().Set(false);
+    return;
+  }
+  std::string text = ToString(info.GetIsolate(), given);
+  std::lock_guard<std::mutex> lock(mutex);
+  bool is_known = noted->count(text) > 0;
+  bool fits = is_known || length <= kMost - size;
+  if (fits && !is_known) {
+    size += length;
+    noted->insert(std::move(text));
+  }
+  info.GetReturnValue().Set(fits);
+}
+
 extern const intptr_t external_references[];
 
 // ---- outcomes

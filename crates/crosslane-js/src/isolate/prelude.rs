@@ -19,7 +19,7 @@ macro_rules! polyfills {
 
 /// The JavaScript side of the guest.
 pub(crate) static PRELUDE: LazyLock<String> =
-    LazyLock::new(|| prelude("print, isError, urlParts, utf8Size, writeUtf8, textOfBytes", FULL));
+    LazyLock::new(|| prelude("print, isError, urlParts, utf8Size, writeUtf8, textOfBytes, noteTypes", FULL));
 
 const FULL: &str = concat!(
     include_str!("../js/language/primordials.js"),
@@ -69,7 +69,10 @@ fn prelude(parameters: &str, body: &str) -> String {
     format!("(function ({parameters}) {{ 'use strict';\n{rules}const hasWasm = {};\n{body} }})", has_wasm())
 }
 
-/// Returns whether functions have WebAssembly. The engine's setting `wasm` sets the variable.
+/// Returns whether functions have WebAssembly. The engine's setting `wasm` sets the variable. With pages of
+/// 64 KiB, `CountedPages` in `shim/limits.h` cannot recognize a memory of WebAssembly.
 fn has_wasm() -> bool {
-    std::env::var_os("CROSSLANE_JS_WASM").is_none_or(|value| value != "off")
+    const WASM_PAGE: usize = 64 << 10;
+    rustix::param::page_size() < WASM_PAGE
+        && std::env::var_os("CROSSLANE_JS_WASM").is_none_or(|value| value != "off")
 }

@@ -495,9 +495,105 @@ def test_memory_is_not_shared(script: Load) -> None:
           new WebAssembly.Instance(new WebAssembly.Module(SHARED));
         });
         udf("cloned(x BIGINT) -> BIGINT", () => { structuredClone(new WebAssembly.Module(SHARED)); });
+        udf("no_prototype(x BIGINT) -> BIGINT", () => {
+          Object.setPrototypeOf(Object.getPrototypeOf(new WebAssembly.Memory({ initial: 0 })), null);
+          new WebAssembly.Memory({ initial: 1, maximum: 1, shared: true });
+        });
+        udf("exported_without(x BIGINT) -> BIGINT", () => {
+          const instance = new WebAssembly.Instance(new WebAssembly.Module(ADD));
+          const prototype = Object.getPrototypeOf(instance);
+          Object.defineProperty(prototype, "exports", { get: () => ({}) });
+          Reflect.setPrototypeOf(prototype, null);
+          Reflect.setPrototypeOf(Object.getPrototypeOf(new WebAssembly.Memory({ initial: 0 })), null);
+          WebAssembly.Module.exports = () => [];
+          new WebAssembly.Instance(new WebAssembly.Module(SHARED));
+        });
+        udf("imported(x BIGINT) -> BIGINT", () => {
+          const memory = new WebAssembly.Memory({ initial: 1, maximum: 2 });
+          new WebAssembly.Instance(new WebAssembly.Module(IMPORTS), { env: { memory } });
+        });
         """,
+        ADD=ADD,
         SHARED=module({"f": (ONE, LOCAL)}, memory=b"\x03\x01\x02"),
+        IMPORTS=module({}, imported=[name("env") + name("memory") + b"\x02\x03\x01\x02"]),
     )
-    for function in ["made", "exported"]:
+    for function in ["made", "exported", "no_prototype", "exported_without"]:
         assert "TypeError: memory of WebAssembly cannot be shared" in error(con, f"SELECT {function}(1)")
     assert "cannot be cloned" in error(con, "SELECT cloned(1)")
+    assert "LinkError" in error(con, "SELECT imported(1)")
+
+
+def test_types_that_v8_keeps_are_bounded(script: Load) -> None:
+    """V8 frees no type, and ends the process when it has a million."""
+    con = script("""
+        const head = [0, 97, 115, 109, 1, 0, 0, 0];
+        function number(n, text) {
+          for (; n > 127; n = Math.floor(n / 128)) text.push(n % 128 | 128);
+          text.push(n);
+        }
+        // A module with new types of twelve parameters.
+        function typesOf(seed, count) {
+          const types = [];
+          number(count, types);
+          for (let i = 0; i < count; i++) {
+            types.push(0x60, 12);
+            let rest = seed * count + i;
+            for (let p = 0; p < 12; p++, rest = Math.floor(rest / 4)) types.push(0x7c + rest % 4);
+            types.push(0);
+          }
+          const text = [...head, 1];
+          number(types.length, text);
+          return Uint8Array.from(text.concat(types));
+        }
+        const TYPE = ["i32", "i64", "f32", "f64"];
+        udf("modules(x BIGINT) -> BIGINT", () => { for (let i = 0; ; i++) new WebAssembly.Module(typesOf(i, 5000)); });
+        udf("valid(x BIGINT) -> BIGINT", () => { for (let i = 999; ; i++) WebAssembly.validate(typesOf(i, 5000)); });
+        udf("tags(x BIGINT) -> BIGINT", () => {
+          for (let i = 0; ; i++) {
+            const parameters = Array.from({ length: 500 }, (_, at) => TYPE[Math.floor(i / 4 ** at) % 4]);
+            new WebAssembly.Tag({ parameters });
+          }
+        });
+        udf("again(x BIGINT) -> BIGINT", (x) => {
+          for (let i = 0; i < 50; i++) new WebAssembly.Module(typesOf(1e6, 5000));
+          new WebAssembly.Tag({ parameters: ["i32"] });
+          return x;
+        });
+    """)
+    assert value(con, "SELECT again(7)") == 7
+    for function in ["modules", "valid", "tags"]:
+        assert "RangeError: the modules of this process have more types" in error(
+            con, f"SELECT {function}(1)"
+        )
+    assert value(con, "SELECT again(7)") == 7
+
+
+def test_functions_beyond_a_size_are_refused(script: Load) -> None:
+    con = loaded(
+        script,
+        """
+        udf("run(x BIGINT) -> BIGINT", () => { new WebAssembly.Module(LARGE); });
+        udf("small(x INTEGER) -> INTEGER", (x) => new WebAssembly.Instance(new WebAssembly.Module(FITS)).exports.f(x));
+        """,
+        LARGE=module({"f": (ONE, b"\x01" * (256 << 10) + LOCAL)}),
+        FITS=module({"f": (ONE, b"\x01" * (255 << 10) + LOCAL)}),
+    )
+    assert "RangeError: a function of WebAssembly has more than 256 KiB" in error(con, "SELECT run(1)")
+    assert value(con, "SELECT small(7)") == 7
+
+
+def test_methods_of_the_classes_take_objects_of_v8(script: Load) -> None:
+    con = script("""
+        const later = new WebAssembly.Memory({ initial: 2 });
+        udf("read(x BIGINT) -> BIGINT[]", () => {
+          const { get } = Object.getOwnPropertyDescriptor(WebAssembly.Memory.prototype, "buffer");
+          const table = new WebAssembly.Table({ initial: 3, element: "anyfunc" });
+          const found = WebAssembly.Table.prototype.get.call(table, 0) === null ? 1 : 0;
+          return [get.call(new WebAssembly.Memory({ initial: 1 })).byteLength, get.call(later).byteLength, found];
+        });
+        udf("wrong(x BIGINT) -> BIGINT", () => WebAssembly.Table.prototype.get.call({}, 0));
+    """)
+    assert value(con, "SELECT read(1)") == [65536, 2 * 65536, 1]
+    assert "TypeError: WebAssembly.Table.get(): Receiver is not a WebAssembly.Table" in error(
+        con, "SELECT wrong(1)"
+    )

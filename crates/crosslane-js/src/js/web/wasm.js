@@ -5,7 +5,11 @@
 
 // Called when an isolate has booted, with V8's WebAssembly in `v8Wasm`.
 const beginWasm = (() => {
-  const { getOwnPropertyDescriptor: propertyOf, keys: namesOf } = Object;
+  const {
+    getOwnPropertyDescriptor: propertyOf,
+    getOwnPropertyDescriptors: propertiesOf,
+    keys: namesOf,
+  } = Object;
   const { ownKeys } = Reflect;
   const { prototype: weak } = WeakMap;
   // The kind, the arguments and the real object of each stand-in.
@@ -15,7 +19,11 @@ const beginWasm = (() => {
   // The bytes of each module. V8 copies them, and no limit counts that copy. This one counts.
   const bytesOfModules = new WeakMap();
   const keepBytes = uncurried(weak.set).bind(undefined, bytesOfModules);
-  let bufferOfMemory;
+  // The methods and properties of V8's prototypes, by the kind and the name. The file can change the prototypes.
+  const ofV8 = { __proto__: null };
+  let v8Exports, v8Imports;
+  // The largest function in bytes. V8's compiler takes 150 bytes and more for each.
+  const LARGEST_FUNCTION = 256 * 1024;
 
   function now(what) {
     if (v8Wasm !== undefined) return v8Wasm;
@@ -33,11 +41,10 @@ const beginWasm = (() => {
     return noted.real;
   }
 
-  // V8's object for a method of a class here. V8's own objects have methods of their own.
-  function realOf(self, Class) {
-    const found = real(self);
-    if (found === self) throw new TypeError(`${show(self)} is no WebAssembly.${Class.name}`);
-    return found;
+  // Calls V8's method, or the getter or setter of V8's property.
+  function called(kind, name, part, self, passed = list()) {
+    now(`WebAssembly.${kind}`);
+    return apply(ofV8[kind][name][part], real(self), asArray(mapped(passed, real)));
   }
 
   // What a constructor of this kind returns for these arguments.
@@ -51,7 +58,9 @@ const beginWasm = (() => {
   function make(kind, passed) {
     const { [kind]: Real } = now(`WebAssembly.${kind}`);
     if (kind === "Instance") return instantiated(Real, real(passed[0]), passed[1]);
-    const value = construct(Real, asArray(mapped(passed, real)));
+    if (kind === "Module") checkSections(passed[0]);
+    const given = kind === "Tag" ? [countedType(passed[0])] : mapped(passed, real);
+    const value = construct(Real, asArray(given));
     if (kind === "Module") keepBytes(value, passed[0]);
     if (kind === "Memory") refuseShared(value);
     return value;
@@ -59,17 +68,76 @@ const beginWasm = (() => {
 
   function instantiated(Real, module, imports) {
     const instance = new Real(module, realImports(module, imports));
-    const { exports } = instance;
-    const names = namesOf(exports);
-    for (let i = 0; i < names.length; i++) refuseShared(exports[names[i]]);
+    const exports = called("Instance", "exports", "get", instance);
+    const kinds = v8Exports(module);
+    for (let i = 0; i < kinds.length; i++) {
+      const { name, kind } = kinds[i];
+      if (kind === "memory") refuseShared(exports[name]);
+    }
     return instance;
+  }
+
+  // V8 keeps each type of WebAssembly until its process ends.
+  function countTypes(text) {
+    if (noteTypes(text)) return;
+    throw new RangeError("the modules of this process have more types of WebAssembly than V8 can keep");
+  }
+
+  // Refuses a module that needs too much of what no limit counts. V8 checks the rest.
+  function checkSections(bytes) {
+    let at = 8;
+    // A number in LEB128. V8 refuses one of more than five bytes.
+    function number() {
+      let value = 0;
+      for (let i = 0; i < 5; i++) {
+        const byte = bytes[at++];
+        value += (byte & 127) * 128 ** i;
+        if ((byte & 128) === 0) break;
+      }
+      return value;
+    }
+    const size = lengthOf(bytes);
+    while (at < size) {
+      const kind = bytes[at++];
+      const length = number();
+      const end = min(at + length, size);
+      if (kind === 1 && at < end) countTypes(textOfBytes(bytesOf(bytes, at, end), LATIN_1));
+      if (kind === 10) {
+        number();
+        while (at < end) {
+          const body = number();
+          if (body > LARGEST_FUNCTION) {
+            throw new RangeError(`a function of WebAssembly has more than ${LARGEST_FUNCTION / 1024} KiB`);
+          }
+          at += body;
+        }
+      }
+      at = end;
+    }
+  }
+
+  // The type of a tag, of which V8 reads the same as was counted.
+  function countedType(type) {
+    if (!isObject(type)) return type;
+    const { parameters } = type;
+    if (!isObject(parameters)) return { __proto__: null, parameters };
+    const { length } = parameters;
+    // V8 allows 1000.
+    const names = list();
+    let text = "tag";
+    for (let i = 0; i < length && i <= 1000; i++) {
+      names[i] = `${parameters[i]}`;
+      text += `,${names[i]}`;
+    }
+    countTypes(text);
+    return { __proto__: null, parameters: asArray(names) };
   }
 
   // The imports that a module needs, without stand-ins.
   function realImports(module, imports) {
     if (!isModule(module) || !isObject(imports)) return imports;
     const found = { __proto__: null };
-    const needed = v8Wasm.Module.imports(module);
+    const needed = v8Imports(module);
     for (let i = 0; i < needed.length; i++) {
       const { module: from, name } = needed[i];
       const given = imports[from];
@@ -87,7 +155,7 @@ const beginWasm = (() => {
   const isModule = (value) => isAbove(Module.prototype, value);
 
   function refuseShared(value) {
-    if (!isAbove(Memory.prototype, value) || bytesUnder(bufferOfMemory(value)) !== undefined) return;
+    if (bytesUnder(called("Memory", "buffer", "get", value)) !== undefined) return;
     throw new TypeError("memory of WebAssembly cannot be shared: there are no other threads");
   }
 
@@ -97,7 +165,7 @@ const beginWasm = (() => {
       // The end of a promise looks for `then`.
       if (v8Wasm === undefined && (key === "then" || typeof key === "symbol")) return {};
       now("an export of WebAssembly");
-      return real(instance).exports;
+      return called("Instance", "exports", "get", instance);
     };
     const traps = {
       __proto__: null,
@@ -135,7 +203,7 @@ const beginWasm = (() => {
       return made("Instance", arguments);
     }
     get exports() {
-      if (v8Wasm !== undefined) return realOf(this, Instance).exports;
+      if (v8Wasm !== undefined) return called("Instance", "exports", "get", this);
       const noted = standInOf(this);
       if (noted?.kind !== "Instance") throw new TypeError(`${show(this)} is no WebAssembly.Instance`);
       noted.exports ??= laterExports(this);
@@ -147,16 +215,16 @@ const beginWasm = (() => {
       return made("Table", arguments);
     }
     get length() {
-      return realOf(this, Table).length;
+      return called("Table", "length", "get", this);
     }
     grow(delta) {
-      return apply(realOf(this, Table).grow, real(this), mapped(arguments, real));
+      return called("Table", "grow", "value", this, arguments);
     }
     set(index) {
-      return apply(realOf(this, Table).set, real(this), mapped(arguments, real));
+      return called("Table", "set", "value", this, arguments);
     }
     get(index) {
-      return realOf(this, Table).get(index);
+      return called("Table", "get", "value", this, arguments);
     }
   }
   class Memory {
@@ -164,10 +232,10 @@ const beginWasm = (() => {
       return made("Memory", arguments);
     }
     grow(pages) {
-      return realOf(this, Memory).grow(pages);
+      return called("Memory", "grow", "value", this, arguments);
     }
     get buffer() {
-      return realOf(this, Memory).buffer;
+      return called("Memory", "buffer", "get", this);
     }
   }
   class Global {
@@ -175,13 +243,13 @@ const beginWasm = (() => {
       return made("Global", arguments);
     }
     valueOf() {
-      return realOf(this, Global).value;
+      return called("Global", "value", "get", this);
     }
     get value() {
-      return realOf(this, Global).value;
+      return called("Global", "value", "get", this);
     }
     set value(value) {
-      realOf(this, Global).value = value;
+      called("Global", "value", "set", this, [value]);
     }
   }
   class Tag {
@@ -194,13 +262,15 @@ const beginWasm = (() => {
       return made("Exception", arguments);
     }
     getArg(tag, index) {
-      return realOf(this, Exception).getArg(real(tag), index);
+      return called("Exception", "getArg", "value", this, arguments);
     }
     is(tag) {
-      return realOf(this, Exception).is(real(tag));
+      return called("Exception", "is", "value", this, arguments);
     }
     get stack() {
-      return realOf(this, Exception).stack;
+      const exception = real(this);
+      // V8's objects have their stacks themselves.
+      return exception === this ? undefined : exception.stack;
     }
   }
   class CompileError extends Error {
@@ -242,7 +312,10 @@ const beginWasm = (() => {
       return { module, instance: new Instance(module, imports) };
     },
     validate(source) {
-      return now("WebAssembly.validate").validate(source);
+      const { validate } = now("WebAssembly.validate");
+      const bytes = bytesUnder(source);
+      if (bytes !== undefined) checkSections(bytes);
+      return validate(source);
     },
   };
   for (const kind of namesOf(classes)) defineProperty(exposed, kind, own(classes[kind]));
@@ -251,9 +324,11 @@ const beginWasm = (() => {
 
   return () => {
     if (v8Wasm === undefined) return;
-    bufferOfMemory = uncurried(propertyOf(v8Wasm.Memory.prototype, "buffer").get);
+    v8Exports = v8Wasm.Module.exports;
+    v8Imports = v8Wasm.Module.imports;
     for (const kind in classes) {
       const { prototype } = v8Wasm[kind];
+      ofV8[kind] = propertiesOf(prototype);
       setPrototypeOf(prototype, classes[kind].prototype);
       defineProperty(prototype, "constructor", own(classes[kind]));
     }
