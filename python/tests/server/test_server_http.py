@@ -270,7 +270,9 @@ def test_the_page_is_alive(
         con.execute("SELECT max(shout(i::VARCHAR || ?)) FROM range(100) r(i)", [round_])
         # The server counts rows, and the page updates by itself.
         assert eventually(lambda due=round_: cells()["shout"][10] == str(100 * due), 30)
-    language, _rate, _spark, *percentiles, in_flight, waiting, _calls, _rows, errors = cells()["shout"]
+    language, _rate, _spark, *percentiles, in_flight, waiting, _calls, _rows, _reused, errors = cells()[
+        "shout"
+    ]
     assert (language, in_flight, waiting, errors) == ("Python", "0", "0", "0")
     assert eventually(
         lambda: all(re.fullmatch(r"[\d.,]+ (µs|ms|s)", cell) for cell in cells()["shout"][3:7]), 30
