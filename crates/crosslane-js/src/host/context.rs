@@ -108,7 +108,7 @@ pub(super) fn run(program: &str) -> io::Result<()> {
     unsafe { libc::close_range(3, libc::c_uint::MAX, 0) };
     let Some(parent) = getppid().filter(|parent| parent.as_raw_nonzero().to_string() == program) else {
         // The program has ended meanwhile, or is no parent of Node's program.
-        println!("the process of the context is no child of the program {program}");
+        let _ = writeln!(io::stdout(), "the process of the context is no child of the program {program}");
         return Ok(());
     };
     let program = pidfd_open(parent, PidfdFlags::empty())?;

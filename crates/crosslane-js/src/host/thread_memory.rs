@@ -163,6 +163,8 @@ mod tests {
         let done = std::sync::Arc::new(std::sync::atomic::AtomicBool::new(false));
         let is_done = std::sync::Arc::clone(&done);
         let other = std::thread::spawn(move || {
+            // Its stack may be that of a thread that has ended, on which it has no page fault.
+            std::hint::black_box(vec![1u8; 1 << 20]);
             send.send(Thread::current()).expect("the test receives it");
             while !is_done.load(Relaxed) {}
         });
