@@ -43,7 +43,7 @@ fn what_is_sent_comes_back() {
 fn what_is_no_value_is_an_error() {
     let deep = [6, 1, 0, 0, 0].repeat(100_000);
     let long = [6, 255, 255, 255, 255, 1];
-    for encoded in [&deep[..], &long, &[200], &[]] {
+    for encoded in [&deep[..], &long, &[]] {
         assert!(Decoder(encoded).value(0).is_err());
     }
 }
