@@ -8,6 +8,7 @@
 use crate::isolate;
 use crosslane_process::control::ControlSocket;
 use std::ffi::{c_char, c_int, c_void};
+use std::io::Write;
 use std::mem::transmute;
 use std::os::fd::{FromRawFd, OwnedFd};
 
@@ -76,7 +77,7 @@ pub fn run(main: fn() -> c_int) -> c_int {
              pip install 'crosslane[javascript]', or put Node.js 24 on PATH, or set CROSSLANE_NODE to its program"
         );
         if std::env::args_os().nth(2).is_some_and(|argument| argument == "context") {
-            println!("{why}");
+            let _ = writeln!(std::io::stdout(), "{why}");
             return 1;
         }
         eprintln!("crosslane-js: {why}");

@@ -8,6 +8,7 @@ use crosslane_process::control::ControlSocket;
 use std::convert::Infallible;
 use std::env;
 use std::fs::File;
+use std::io::Write;
 use std::os::fd::IntoRawFd;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::process::CommandExt;
@@ -26,7 +27,7 @@ fn main() -> ExitCode {
     let Err(why) = start();
     if env::args_os().nth(1).is_some_and(|argument| argument == "context") {
         // The program that starts a context reads the last words there.
-        println!("{why}");
+        let _ = writeln!(std::io::stdout(), "{why}");
         return ExitCode::FAILURE;
     }
     eprintln!("crosslane-js: {why}");

@@ -22,6 +22,7 @@ use rustix::process::{
     Pid, PidfdFlags, Signal as Kill, WaitId, WaitIdOptions, WaitIdStatus, pidfd_open, pidfd_send_signal,
     waitid,
 };
+use std::hint;
 use std::io::{self, Read, Write};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
@@ -396,8 +397,13 @@ struct Line<'a> {
 impl Line<'_> {
     /// Does something that would block, when it does not any more.
     fn ready(&self, flags: PollFlags, mut work: impl FnMut() -> Result<usize, Errno>) -> io::Result<usize> {
+        let since = Instant::now();
         loop {
             match work() {
+                Err(Errno::AGAIN) if since.elapsed() < wire::SPIN => {
+                    hint::spin_loop();
+                    continue;
+                }
                 Err(Errno::AGAIN) => {}
                 Err(Errno::INTR) => continue,
                 done => return Ok(done?),

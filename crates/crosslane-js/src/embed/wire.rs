@@ -8,11 +8,16 @@ use crosslane::Failure;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use std::io::{self, Read, Write};
+use std::time::Duration;
 
 /// The most bytes of a message's text. A failure is shorter.
 const LONGEST: usize = 1 << 20;
 /// How much memory a reader adds at once. So a length that is a lie costs no memory.
 const PIECE: u64 = 1 << 20;
+
+/// How long a thread that waits for a message looks for it before it sleeps. To wake a thread on an idle
+/// processor takes as long as several calls.
+pub(crate) const SPIN: Duration = Duration::from_micros(50);
 
 /// What a program sends.
 #[derive(Debug, Serialize, Deserialize)]

@@ -15,6 +15,7 @@ use crate::isolate::{self, Handle, Host, Reason, Snapshot, Thrown};
 use crosslane::{lock, shortened};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use rustix::io::Errno;
+use rustix::net::{RecvFlags, recv};
 use rustix::process::{PidfdFlags, getppid, pidfd_open};
 use std::cell::OnceCell;
 use std::fs::File;
@@ -213,7 +214,7 @@ thread_local! {
 impl Client {
     /// Answers requests until the program closes the socket, or breaks the protocol.
     fn serve_all(&self) {
-        while let Ok((message, bytes)) = wire::receive(&self.requests, u64::MAX) {
+        while let Ok((message, bytes)) = wire::receive(Requests(&self.requests), u64::MAX) {
             self.serve(message, bytes);
         }
     }
@@ -326,12 +327,28 @@ impl Client {
     /// Waits for an answer of the program. Answers the requests that come before it.
     fn wait(&self) -> (ToHost, Vec<u8>) {
         loop {
-            let Ok((message, bytes)) = wire::receive(&self.requests, u64::MAX) else { leave() };
+            let Ok((message, bytes)) = wire::receive(Requests(&self.requests), u64::MAX) else { leave() };
             match message {
                 ToHost::Answer { .. } | ToHost::Confirmed { .. } => return (message, bytes),
                 message => self.serve(message, bytes),
             }
         }
+    }
+}
+
+/// The socket of requests, read by a thread that looks for a while before it sleeps.
+struct Requests<'a>(&'a UnixStream);
+
+impl Read for Requests<'_> {
+    fn read(&mut self, bytes: &mut [u8]) -> io::Result<usize> {
+        let since = Instant::now();
+        while since.elapsed() < wire::SPIN {
+            match recv(self.0, &mut *bytes, RecvFlags::DONTWAIT) {
+                Err(Errno::AGAIN) => std::hint::spin_loop(),
+                done => return Ok(done?.0),
+            }
+        }
+        self.0.read(bytes)
     }
 }
 

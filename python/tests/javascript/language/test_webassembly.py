@@ -435,10 +435,7 @@ def test_memory_is_counted(script: Load) -> None:
         script,
         """
         const grow = new WebAssembly.Instance(new WebAssembly.Module(GROW));
-        function numbered(bytes, n) {
-          new DataView(bytes.buffer).setUint32(bytes.length - 4, n);
-          return bytes;
-        }
+        const numbered = (bytes, n) => (new DataView(bytes.buffer).setUint32(bytes.length - 4, n), bytes);
         """
         + "".join(
             f"udf('flood{at}(x BIGINT) -> BIGINT', {{ memory_limit: '50 MB', timeout: 60 }}, () => {{ const all = []; {code} }});"
@@ -448,16 +445,13 @@ def test_memory_is_counted(script: Load) -> None:
         NOISE=module({"f": (ONE, LOCAL)}, noise=bytes(100_000)),
         MANY=module({f"f{at}": (ONE, LOCAL) for at in range(10_000)}, noise=bytes(8)),
     )
-
-    def pids() -> list[tuple[int]]:
-        return con.execute("SELECT DISTINCT pid FROM crosslane_lanes()").fetchall()
-
+    pids = "SELECT DISTINCT pid FROM crosslane_lanes()"
     # The first lanes boot after the load.
-    assert eventually(pids)
-    before = pids()
+    assert eventually(lambda: con.execute(pids).fetchall())
+    before = con.execute(pids).fetchall()
     for at, expected in enumerate(FLOODS.values()):
         assert expected in error(con, f"SELECT flood{at}(1)"), list(FLOODS)[at]
-    assert eventually(lambda: pids() == before)
+    assert eventually(lambda: con.execute(pids).fetchall() == before)
 
 
 def test_memory_within_the_limit_is_given(script: Load) -> None:
