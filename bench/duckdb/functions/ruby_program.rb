@@ -8,7 +8,7 @@
 
 require "crosslane"
 require "crosslane/v8"
-require_relative "functions/work"
+require_relative "work"
 
 LIBRARIES, ROUNDS = ARGV[0], Integer(ARGV[1])
 WANTED = ARGV[2].to_s
@@ -32,7 +32,7 @@ def both(rounds, ours, theirs)
 end
 
 def database
-  db = Crosslane.open(functions: [File.join(__dir__, "functions", "scalar.rb")])
+  db = Crosslane.open(functions: [File.join(__dir__, "scalar.rb")])
   db.query("CREATE TABLE numbers AS SELECT i AS x FROM range(500000) r(i)")
   db.query("CREATE TABLE million AS SELECT i AS x, 'row number ' || i AS s FROM range(1000000) r(i)")
   db.query("CREATE TABLE quarter AS SELECT i AS x FROM range(#{QUARTER}) r(i)")
