@@ -57,6 +57,8 @@ def reloading(bench: Bench) -> Iterator[Line]:
     with open(os.devnull, "w") as nothing, contextlib.redirect_stderr(nothing):
         con = crosslane.connect(functions=path, watch=True)
         for number in range(1, ROUNDS + 1):
+            # A file that changes while it is loaded rests before its next load.
+            time.sleep(0.3)
             path.write_text(text.format(number))
             begun = time.perf_counter()
             while con.execute("SELECT changed()").fetchall() != [(number,)]:
