@@ -13,15 +13,15 @@ use crate::embed::{Context, Refused, Script};
 use crate::host::attention::Attention;
 use crate::isolate::{self, Handle, Host, Reason, Snapshot, Thrown};
 use crosslane::{lock, shortened};
+use crosslane_process::guest::keep_counts;
+use crosslane_process::limits::own_size;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, recv};
 use rustix::process::{PidfdFlags, getppid, pidfd_open};
 use std::cell::OnceCell;
-use std::fs::File;
 use std::io::{self, Read, Write};
 use std::os::fd::{AsFd, OwnedFd};
-use std::os::unix::fs::FileExt;
 use std::os::unix::net::UnixStream;
 use std::panic;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
@@ -44,8 +44,6 @@ struct Shared {
     /// Whether the main thread looks at what runs. A request wakes it by the descriptor.
     attention: Attention,
     wake: OwnedFd,
-    /// The kernel's counts of this process's memory. They cannot be opened later.
-    counts: File,
 }
 
 /// What runs now.
@@ -83,16 +81,6 @@ impl Shared {
             handle.end(reason, true);
         }
     }
-
-    /// The bytes of this process that are in memory and not of files.
-    fn resident(&self) -> usize {
-        let mut text = [0; 256];
-        let length = self.counts.read_at(&mut text, 0).unwrap_or(0);
-        let text = String::from_utf8_lossy(&text[..length]);
-        let mut pages = text.split_whitespace().skip(1).map(|pages| pages.parse().unwrap_or(0));
-        let (resident, shared): (usize, usize) = (pages.next().unwrap_or(0), pages.next().unwrap_or(0));
-        resident.saturating_sub(shared) * rustix::param::page_size()
-    }
 }
 
 /// Runs a context for the program with this process id, until the program closes it.
@@ -118,10 +106,11 @@ pub(super) fn run(program: &str) -> io::Result<()> {
     // What prints to the standard output would be taken for signals.
     rustix::stdio::dup2_stdout(io::stderr())?;
     let (requests, signals) = sockets;
-    let counts = File::open("/proc/self/statm")?;
+    // They cannot be opened later.
+    keep_counts();
     let (wake, attention) = (eventfd(0, EventfdFlags::CLOEXEC)?, Attention::new());
     let (running, handle) = (Mutex::default(), OnceLock::new());
-    let shared = Arc::new(Shared { running, handle, attention, wake, counts });
+    let shared = Arc::new(Shared { running, handle, attention, wake });
     let of_thread = Arc::clone(&shared);
     let serve = move || {
         // A panic must not leave the program waiting.
@@ -145,6 +134,11 @@ fn socket(descriptor: impl AsFd) -> io::Result<UnixStream> {
 fn leave() -> ! {
     // SAFETY: nothing needs to be cleaned up.
     unsafe { libc::_exit(0) }
+}
+
+/// The bytes of this process that are in memory and that it shares with no other.
+fn resident() -> usize {
+    own_size().map_or(0, |bytes| bytes as usize)
 }
 
 /// Waits for signals, and for the end of the program.
@@ -177,7 +171,7 @@ fn watch(signals: &UnixStream, program: &OwnedFd, shared: &Shared) -> io::Result
         }
         let running = shared.running();
         shared.ask(&running);
-        if running.depth > 0 && running.most.is_some_and(|most| shared.resident() > most) {
+        if running.depth > 0 && running.most.is_some_and(|most| resident() > most) {
             // These are the last words, which say why.
             let _ = writeln!(&*signals, "!{}", Reason::Memory as u32);
             leave();
@@ -265,7 +259,7 @@ impl Client {
                 let context = Context::boot(snapshot, program, memory, stack)?;
                 self.shared.begin(context.handle());
                 let _ = self.context.set(context);
-                self.shared.running().most = Some(self.shared.resident() + memory + memory / 2 + SLACK);
+                self.shared.running().most = Some(resident() + memory + memory / 2 + SLACK);
                 Ok(Vec::new())
             }
             ToHost::Build { cold, name } => {
@@ -275,7 +269,7 @@ impl Client {
                 let source = text(source);
                 let script = Script { source: &source, name: &name, stack };
                 let started = |handle: &Arc<Handle>| self.shared.begin(handle);
-                self.shared.running().most = Some(self.shared.resident() + isolate::LARGEST_OBJECTS);
+                self.shared.running().most = Some(resident() + isolate::LARGEST_OBJECTS);
                 let made = match cold {
                     [] => Snapshot::of_script(script, program, started)?,
                     cold => Snapshot::load(cold)?.warmed_up(script, program, started)?,
