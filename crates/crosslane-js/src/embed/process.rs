@@ -270,10 +270,14 @@ impl Process {
             });
         }
         match self.exchange(message, &[bytes], program) {
-            Ok(outcome) => outcome.map_err(|answer| match answer {
-                Answer::Thrown(thrown) => thrown,
-                Answer::Refused(why) => self.lose(why),
-            }),
+            Ok(outcome) => {
+                // The request around it has all of its time to end.
+                *self.ender.late() = None;
+                outcome.map_err(|answer| match answer {
+                    Answer::Thrown(thrown) => thrown,
+                    Answer::Refused(why) => self.lose(why),
+                })
+            }
             // What the process sends next would be the rest of the value.
             Err(error) if error.kind() == io::ErrorKind::OutOfMemory => {
                 Err(self.lose_with(Thrown::Ended(Reason::NoMemory, String::new())))
